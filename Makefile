@@ -5,8 +5,8 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test faults models check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept bench bench-harness bench-layers bench-peers simulate train constraints clean
+.PHONY: help demo serve test faults models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed
 
 models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
 	@$(BIN)/python -m tests.models $(ARGS)
+
+schemas: $(DEV) ## is every answer under a JSON schema valid? 320 schemas, with drafts and without (five minutes)
+	@$(BIN)/python -m tests.schemas $(ARGS)
 
 components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
 	@sh scripts/components.sh
@@ -80,8 +83,14 @@ accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate an
 bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
+bench-grammar: $(RUN) ## what does a grammar cost, and what does speculation gain under one? (about two minutes)
+	@$(BIN)/python -m benchmarks.grammar $(ARGS)
+
 bench-harness: $(RUN) ## does the acceptance harness measure what a bare client does? (about ten minutes)
 	@$(BIN)/python -m benchmarks.harness $(ARGS)
+
+bench-http: $(RUN) ## what does HTTP cost beside gRPC? (about five minutes)
+	@$(BIN)/python -m benchmarks.http $(ARGS)
 
 bench-layers: $(RUN) ## does speculation pay beside states and windows? (about ten minutes)
 	@$(BIN)/python -m benchmarks.layers $(ARGS)

@@ -17,13 +17,13 @@ from draftd.core import (
     Emission,
     FallbackLevel,
     FinishReason,
-    ModelInfo,
     Outcome,
     RequestStats,
     TokenSink,
 )
 from draftd.engine.observer import EngineStatus
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.model_info import ModelInfo
 
 INFO = ModelInfo(
     model="fake",
@@ -72,6 +72,7 @@ class Answering:
     outcome: Outcome | None = None  # of drafted answers, where they do not simply end
     refusal: Exception | None = None
     silent: bool = False
+    unloaded: bool = False
     queued: list[int] = field(default_factory=list)  # what status says, the last for ever
     gap: float | Exception = 3.25
     info: ModelInfo = INFO

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome
 from draftd.errors import DraftdError
 from draftd.telemetry.setup import Telemetry
-from draftd.telemetry.spans import InferenceSpan, InferenceStart
+from draftd.telemetry.spans import InferenceSpan, InferenceStart, Part
 
 
 @dataclass
@@ -23,10 +24,13 @@ class Heard(InferenceSpan):
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
         pass
 
-    def finished(self, outcome: Outcome, answer: str | None = None) -> None:
+    def constrained(self, kind: str, compile_seconds: float) -> None:
+        pass
+
+    def finished(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
         if not self.outcomes:  # as the contract has it: a second is ignored
             self.outcomes.append(outcome)
-            self.text = answer
+            self.text = None if answer is None else "".join(part.get("content", "") for part in answer)
 
     def refused(self, error: DraftdError) -> None:
         self.refusals.append(error)

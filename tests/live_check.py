@@ -45,6 +45,11 @@ WANTED: Mapping[str, Mapping[str, str]] = {
     "gen_ai.server.time_to_first_token": _SERVER,
     "gen_ai.server.time_per_output_token": _SERVER,
     "rpc.server.call.duration": {"rpc.system.name": REQUIRED, "rpc.method": CONDITIONAL},
+    "http.server.request.duration": {
+        "http.request.method": REQUIRED,
+        "url.scheme": REQUIRED,
+        "http.response.status_code": CONDITIONAL,
+    },
     "hw.temperature": {"hw.id": REQUIRED},
     "hw.fan.speed": {"hw.id": REQUIRED},
     "hw.gpu.utilization": {"hw.id": REQUIRED},

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from draftd.core import (
     DRAFT_MODEL,
+    GRAMMAR,
     PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
@@ -24,6 +25,7 @@ from draftd.core import (
     Outcome,
     SamplingParams,
     StopMatcher,
+    TokenLogprobs,
 )
 from draftd.engine.admission import Admission
 from draftd.engine.cache.base import Caches
@@ -34,6 +36,7 @@ from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
@@ -41,6 +44,7 @@ from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Target
+from draftd.engine.targets.choice import StepChoice
 from draftd.engine.targets.local import LocalTarget
 from tests.scripted import ByteTokenizer
 
@@ -66,6 +70,7 @@ class Collected:
 
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
     finishes: int = 0
@@ -74,6 +79,7 @@ class Collected:
         assert self.outcome is None, "tokens after the end"
         self.tokens += emission.tokens
         self.from_draft += emission.from_draft
+        self.logprobs += emission.logprobs
         self.chunks.append(len(emission.tokens))
 
     def on_finish(self, outcome: Outcome) -> None:
@@ -94,6 +100,7 @@ def request(
     sampling: SamplingParams | None = None,
     stop: StopMatcher | None = None,
     deadline: float | None = None,
+    grammar: str = "",
 ) -> DecodeRequest:
     return DecodeRequest(
         id=f"r{next(_ids)}",
@@ -104,6 +111,7 @@ def request(
         sampling=sampling or SamplingParams(),
         stop=stop,
         deadline=deadline,
+        grammar=grammar,
     )
 
 
@@ -137,12 +145,17 @@ class Rig:
         def made() -> dict[DrafterName, Drafter]:
             if drafters is not None:
                 return drafters
-            out: dict[DrafterName, Drafter] = {PROMPT_LOOKUP: PromptLookup()}
+            out: dict[DrafterName, Drafter] = {
+                PROMPT_LOOKUP: PromptLookup(),
+                GRAMMAR: ForcedTokens(models.grammars, info.vocab_size),
+            }
             if models.draft is not None:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             return out
 
-        self.target = LocalTarget(models.target, info.vocab_size, prefix=self.prefix, dice=self._seeded)
+        self.target = LocalTarget(
+            models.target, info.vocab_size, prefix=self.prefix, dice=self._seeded, grammars=models.grammars
+        )
         self.scheduler = Scheduler(
             target=wrap(self.target),
             drafters=made,
@@ -190,9 +203,12 @@ class Rig:
         known = [target._sequences[row.id] for row in rows]
         target._running = [row.id for row in rows]
         target._again = [[] for _ in rows]
-        chosen = target._chosen(logits[:, -1:], known, target._own_sampling(known), [0] * len(rows))
+        for row, one in zip(rows, known, strict=True):
+            one.ids += row.tokens
+        starts = [0] * len(rows)
+        chosen = StepChoice(known, target._own_sampling(known), starts, target._masks, logits[:, -1:]).tokens()
         for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
-            one.ids = [*row.tokens, token]
+            one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
             scheduler._delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)

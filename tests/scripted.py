@@ -18,6 +18,7 @@ from mlx_lm.models.cache import KVCache
 from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import DraftSource
 from draftd.engine.pair import LoadedModels, assemble
+from draftd.models.answer_format import AnswerFormat
 from draftd.models.tokenizer import ChatTemplate, Detokenizer
 
 _PEAK = 12.0  # logit of the chosen token over all others
@@ -85,11 +86,15 @@ class ByteTokenizer:
         self.has_chat_template = True
         self.tools = self.thinking = False
         self.template: ChatTemplate | None = None
+        self.answers = AnswerFormat()
+
+    def grammars(self, vocabulary: int) -> None:
+        """There are none."""
 
     def encode(self, text: str) -> list[int]:
         return [b % self.vocab_size for b in text.encode()]
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *more: Any) -> list[int]:
         return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>")
 
     def encode_rendered(self, text: str) -> list[int]:
@@ -97,6 +102,9 @@ class ByteTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token % 256 for token in tokens if token not in self.eos_ids).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token % 256])
 
     def detokenizer(self) -> Detokenizer:
         return _ByteDetokenizer()

@@ -57,9 +57,9 @@ class LeakingTokenizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *more: Any) -> list[int]:
         self._leaked.append(b"\1" * self._each)  # written, so that it is resident
-        return list(self._inner.render_chat(messages))
+        return list(self._inner.render_chat(messages, *more))
 
 
 @contextlib.contextmanager

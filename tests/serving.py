@@ -24,6 +24,7 @@ from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
+from draftd.telemetry.setup import Telemetry
 from draftd.v1 import inference_pb2 as pb
 from tests.fallback import FakeController
 from tests.listening import ListeningTelemetry
@@ -51,6 +52,7 @@ class Served:
         wait: bool = True,
         hardware: HardwareView | None = None,
         controller: FakeController | None = None,
+        telemetry: Callable[[Callable[[], EngineWorker]], Telemetry] | None = None,
     ) -> None:
         self.hardware, self.controller = hardware or HardwareView(), controller or FakeController()
         self.settings = Settings(
@@ -60,10 +62,11 @@ class Served:
             flag=FlagSettings(file=tmp_path / "flags.json"),
         )
         self.telemetry = ListeningTelemetry()
+        self._told: Telemetry = self.telemetry if telemetry is None else telemetry(lambda: self.worker)
         self.worker = EngineWorker(
             lambda progress: models(),
-            observers=(self.telemetry.observer,),
-            limits=self.settings.engine.limits(),
+            observers=(self._told.observer,),
+            limits=self.settings.engine.limits(prefix_folder=self.settings.engine.prefix_dir),
         )
         self.lines: list[str] = []
         self.orderly: bool | None = None
@@ -96,7 +99,7 @@ class Served:
                 self.worker,
                 self.planner,
                 self.flags,
-                self.telemetry,
+                self._told,
                 self.journal,
                 self.hardware,
                 self.controller,

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from draftd.core import ModelInfo
 from draftd.engine.loop import EngineState, EngineWorker
+from draftd.model_info import ModelInfo
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "what was waited for") -> None:

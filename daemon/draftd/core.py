@@ -7,7 +7,7 @@ Values only, standard library only: every room may import this one, and it impor
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -41,8 +41,9 @@ DrafterName: TypeAlias = str
 DRAFT_MODEL: DrafterName = "draft_model"
 LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser weights
 PROMPT_LOOKUP: DrafterName = "prompt_lookup"
+GRAMMAR: DrafterName = "grammar"  # what the request's grammar leaves no choice about
 
-BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP)
+BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""
 
 
@@ -119,6 +120,11 @@ class SamplingParams:
 
     temperature 0 is greedy. top_p 1, top_k 0 and min_p 0 are off. A `seed` gives the same text however it is decoded,
     at some cost of acceptance; None draws from the system.
+
+    Before these, the logits: `logit_bias` is added, by token id; the logit of a token that prompt or answer have is
+    divided by `repetition_penalty` where it is positive, else multiplied by it (Keskar et al. 2019, arXiv 1909.05858,
+    section 4.1); of one that the answer has c times, `presence_penalty` + c × `frequency_penalty` is subtracted.
+    1, 0 and 0 are off.
     """
 
     temperature: float = 0.0
@@ -126,10 +132,23 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def deterministic(self) -> bool:
+        return self.greedy or self.seed is not None
+
+    @property
+    def filtered(self) -> bool:
+        """Whether the likelihoods of all tokens decide which of them may be drawn."""
+        return not self.greedy and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +192,11 @@ DEADLINE_SLACK_SECONDS = 0.05
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
     """One request as the engine sees it. `deadline` is on the monotonic clock; None waits for ever. `client`: whose
-    share of the queue it takes."""
+    share of the queue it takes. A lower `priority` is scheduled first among those that wait.
+
+    `grammar`: what the answer must be, as llguidance reads it; empty where it may be anything. Its text ends with a
+    token of the model's own end tokens (unless `ignore_eos`) or of `stop_ids`, of which none is chosen before
+    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities."""
 
     id: str
     prompt: tuple[int, ...]
@@ -186,6 +209,12 @@ class DecodeRequest:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     origin: Origin = Origin.CLIENT
     client: str = ""
+    priority: int = 0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    grammar: str = ""
 
     @property
     def tier(self) -> ContextTier:
@@ -345,11 +374,21 @@ class RequestStats:
         return (self.finished - self.first_token) / (self.counts.emitted - 1)
 
 
+class TokenLogprobs(NamedTuple):
+    """The target's own log-probability of a token, before any transform, and the likeliest tokens in its place with
+    theirs, in descending order. Natural logarithms."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class Emission(NamedTuple):
-    """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`."""
+    """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`, and so does `logprobs` where
+    they were asked for."""
 
     tokens: tuple[int, ...]
     from_draft: tuple[bool, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,57 +411,3 @@ class TokenSink(Protocol):
 
     def on_finish(self, outcome: Outcome) -> None:
         """Called exactly once for each accepted request, last."""
-
-
-def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draft_tokens: int) -> str:
-    """Whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is none."""
-    if not max_draft_tokens:
-        return "none: engine.max_draft_tokens is 0"
-    if not drafters:
-        return f"none: {no_draft_model or 'there is no drafter'}"
-    most = f"up to {max_draft_tokens} draft tokens at a time"
-    if DRAFT_MODEL in drafters:
-        return most
-    return f"{most} from {', '.join(drafters)}; {no_draft_model or 'no draft model is loaded'}"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """What is served, and what can be had with it, loaded or not. `draft_weight_bytes`: of the draft at start. What is
-    held now is the engine's status."""
-
-    model: str
-    draft_model: str | None
-    context_length: int
-    vocab_size: int
-    drafters: tuple[DrafterName, ...]
-    weight_bytes: int
-    draft_weight_bytes: int
-    backend: str
-    batched: bool = True  # one forward serves all sequences; where not, `batched_reason` says why
-    light_draft_model: str | None = None
-    registered_drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS
-    batched_reason: str = ""
-    refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # why those cannot be had
-    architecture: str = ""  # `model_type` of the model's configuration
-    layers: Mapping[str, int] = field(default_factory=dict)  # how many keep what of a text, in words for people
-    partial_prefixes: bool = False  # texts that begin alike share that part; where not, only whole texts are reused
-    position_bytes: int = 0  # of key-value caches, target and draft: for one token of context
-    sequence_bytes: int = 0  # besides, for one request however long its text: windows and states
-    largest_context: int = 0  # tokens of the longest text that there is memory for, at most `context_length`
-    end_tokens: Mapping[int, str] = field(default_factory=dict)  # any of them ends a text
-    tools: bool = False  # the chat template takes tools, and the format of a call is known
-    thinking: bool = False  # the vocabulary has tokens around what it thinks before an answer
-    left_out: str = ""  # of a model that takes more than text, what is not served: "vision", "vision, audio"
-
-    def why_no(self, drafter: DrafterName) -> str:
-        """Why this drafter cannot be had; empty where it can, or where the reason is not known."""
-        return self.refused_drafters.get(drafter, "")
-
-    def speculation(self, max_draft_tokens: int) -> str:
-        """Whether it will speculate, and if not, why: for people."""
-        return speculation(self.drafters, self.why_no(DRAFT_MODEL), max_draft_tokens)
-
-    @property
-    def speculation_available(self) -> bool:
-        return bool(self.drafters)

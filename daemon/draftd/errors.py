@@ -15,9 +15,12 @@ _HTTP = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
     "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
     "ABORTED": 409,
     "RESOURCE_EXHAUSTED": 429,
     "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
@@ -113,12 +116,28 @@ class NoMemory(DraftdError, status="RESOURCE_EXHAUSTED"):
     """A request needs more memory than the machine has left; the message has both figures."""
 
 
+class NoRoom(DraftdError, status="RESOURCE_EXHAUSTED"):
+    """A prefix cannot be kept: a limit is reached, or the disk takes no more; the message has the figures."""
+
+
 class NotServing(DraftdError, status="UNAVAILABLE"):
     """The daemon is loading, draining or has failed."""
 
 
 class Unauthenticated(DraftdError, status="UNAUTHENTICATED"):
     """The bearer token is missing or wrong."""
+
+
+class Forbidden(DraftdError, status="PERMISSION_DENIED"):
+    """Who asks may not: a page of an origin that is not listed."""
+
+
+class NotFound(DraftdError, status="NOT_FOUND"):
+    """There is nothing of that name: no such path, model or stored answer."""
+
+
+class NotOffered(DraftdError, status="UNIMPLEMENTED"):
+    """Known, and nothing that this daemon does."""
 
 
 class DeadlineExceeded(DraftdError, status="DEADLINE_EXCEEDED"):

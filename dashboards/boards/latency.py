@@ -124,14 +124,17 @@ def _engine() -> tuple[Panel, ...]:
             dashed=("limit",),
         ),
         lines(
-            Text("Calls by status", "Calls on the gRPC server, by status; health checks and reflection left out.",
-                 look.PER_MINUTE, low=0),
+            Text("Calls by status", "Calls on the gRPC and the HTTP server, by status; health checks, reflection and "
+                 "scrapes left out.", look.PER_MINUTE, low=0),
             ask.RPC_BY_STATUS,
+            ask.HTTP_BY_STATUS,
             stacked=True,
             colors=look.STATUSES,
         ),
         lines(
-            Text("Calls, p95", "95 % of calls ended within this time, by method.", look.SECONDS, low=0), ask.RPC_P95
+            Text("Calls, p95", "95 % of calls ended within this time, by method or path.", look.SECONDS, low=0),
+            ask.RPC_P95,
+            ask.HTTP_P95,
         ),
     )  # fmt: skip
 

@@ -46,13 +46,13 @@ QUANTILES: Mapping[str, str] = {
 }
 PERCENTILES: Mapping[str, str] = {"p50": "super-light-blue", "p95": "blue", "p99": "dark-blue"}
 STATUSES: Mapping[str, str] = {
-    "^OK$": "green",
-    "^CANCELLED$": "text",
+    "^(OK|HTTP 200)$": "green",
+    "^(CANCELLED|HTTP 499)$": "text",
     "^DEADLINE_EXCEEDED$": "purple",
-    "^RESOURCE_EXHAUSTED$": "orange",
-    "^INVALID_ARGUMENT$": "yellow",
+    "^(RESOURCE_EXHAUSTED|HTTP 429)$": "orange",
+    "^(INVALID_ARGUMENT|HTTP 4[01].)$": "yellow",
     "^FAILED_PRECONDITION$": "blue",
-    "^(INTERNAL|UNKNOWN|UNAVAILABLE)$": "red",
+    "^(INTERNAL|UNKNOWN|UNAVAILABLE|HTTP 5..)$": "red",
 }
 OUTCOMES: Mapping[str, str] = {
     "^stop$": "green",

@@ -29,6 +29,7 @@ from draftd.telemetry.catalog import Metric
 
 OUTCOME, ERROR, TOKEN_TYPE = label(a.OUTCOME), label(a.ERROR_TYPE), label(a.TOKEN_TYPE)
 METHOD, STATUS = label(a.RPC_METHOD), label(a.RPC_STATUS)
+ROUTE, HTTP_STATUS = label(a.HTTP_ROUTE), label(a.HTTP_STATUS)
 QUANTILES: tuple[float, ...] = (0.5, 0.95, 0.99)
 FRESH = "150s"  # two exports at OpenTelemetry's own period, a minute
 
@@ -108,6 +109,16 @@ RPC_BY_STATUS = Query(
 RPC_P95 = Query(
     ratios.latency(0.95, catalog.RPC_DURATION, MACHINE, RATE, (METHOD,)),
     shown(METHOD),
+    exemplar=True,
+)
+
+HTTP_BY_STATUS = Query(
+    f"sum by ({HTTP_STATUS}) (rate({catalog.HTTP_DURATION.prometheus}_count{{{MACHINE}}}[{RATE}])) * 60",
+    f"HTTP {shown(HTTP_STATUS)}",
+)
+HTTP_P95 = Query(
+    ratios.latency(0.95, catalog.HTTP_DURATION, MACHINE, RATE, (ROUTE,)),
+    shown(ROUTE),
     exemplar=True,
 )
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -46,16 +46,18 @@ class Ledger:
 
     def counted(self, submit: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(submit)
-        def submitting(worker: Any, request: DecodeRequest, sink: TokenSink) -> None:
-            if request.origin is not Origin.CLIENT:
-                return submit(worker, request, sink)
+        def submitting(worker: Any, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
+            if choices[0][0].origin is not Origin.CLIENT:
+                return submit(worker, choices)
+            entries = {request.id: Entry() for request, _ in choices}
             with self._lock:
-                entry = self._entries[request.id] = Entry()
+                self._entries |= entries
             try:
-                return submit(worker, request, _Counted(sink, entry))
+                return submit(worker, [(one, _Counted(sink, entries[one.id])) for one, sink in choices])
             except BaseException:
                 with self._lock:
-                    del self._entries[request.id]
+                    for name in entries:
+                        del self._entries[name]
                 raise
 
         return submitting
@@ -169,7 +171,7 @@ class Seams:
                 both.create_task(self._raise_when_armed("webhook"))
 
         Connections.serve = serving  # type: ignore[method-assign]
-        EngineWorker.submit = self._ledger.counted(EngineWorker.submit)  # type: ignore[method-assign]
+        EngineWorker.submit_choices = self._ledger.counted(EngineWorker.submit_choices)  # type: ignore[method-assign]
         sample, shipped = HardwareProbe.sample, FrozenPrompts.shipped
 
         def sampled(probe: HardwareProbe) -> HardwareSample:

@@ -58,6 +58,7 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 SPECULATIVE, AUTOREGRESSIVE, AUTO = ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE, ModePreference.AUTO
 
 REQUESTS = 36
+CHOICES = [2 if number % 6 == 5 else 1 for number in range(REQUESTS)]  # each is a request of the engine's
 HISTORY = "What was said before. " * 12  # as some requests have it in common
 
 
@@ -73,7 +74,8 @@ class Received:
         leaves = number % 5 == 4
         kind = number % 4
         mode = (SPECULATIVE, AUTOREGRESSIVE, AUTO, SPECULATIVE)[kind]
-        tokens = drafted = chunks = read = cut = 0
+        tokens, drafted = Counter[int](), Counter[int]()
+        chunks = read = cut = 0
         ended = "none"
         stream = client.generate(
             # Byte 1 is the one that the model fails on; some texts also come upon it by themselves.
@@ -85,6 +87,7 @@ class Received:
             max_draft_tokens=1 + number % 4,
             stop=[chr(40 + number)] if kind == 0 else (),
             sampling=SamplingParams(temperature=0.9 if kind == 2 else 0.0, seed=number),
+            n=CHOICES[number],
             workload=list(WorkloadClass)[number % 5],
             timeout=120,
         )
@@ -92,23 +95,25 @@ class Received:
             for response in stream:
                 if response.HasField("chunk"):
                     chunks += 1
-                    tokens += len(response.chunk.token_ids)
-                    drafted += sum(response.chunk.from_draft)
+                    choice = response.chunk.choice
+                    tokens[choice] += len(response.chunk.token_ids)
+                    drafted[choice] += sum(response.chunk.from_draft)
                     if leaves and chunks == 2:
                         stream.close()  # type: ignore[attr-defined]
                         ended = "cancelled"
                         break
                 elif response.HasField("finished"):
                     ended = pb.FinishReason.Name(response.finished.reason)
-                    counts = response.finished.counts
-                    assert response.finished.usage.output_tokens == tokens
-                    assert tokens == counts.accepted_tokens + counts.steps - counts.cut_tokens
-                    assert drafted == counts.accepted_tokens - drafted_beyond(counts.cut_tokens)
-                    read, cut = response.finished.usage.cache_read_tokens, counts.cut_tokens
+                    counts, choice = response.finished.counts, response.finished.choice
+                    assert response.finished.usage.output_tokens == tokens[choice]
+                    assert tokens[choice] == counts.accepted_tokens + counts.steps - counts.cut_tokens
+                    assert drafted[choice] == counts.accepted_tokens - drafted_beyond(counts.cut_tokens)
+                    read += response.finished.usage.cache_read_tokens
+                    cut += counts.cut_tokens
         except CallError as error:
             ended = error.code.name
         with self.lock:
-            self.sums.update(tokens=tokens, accepted=drafted, read=read, cut=cut)
+            self.sums.update(tokens=tokens.total(), accepted=drafted.total(), read=read, cut=cut)
             self.ended[ended] += 1
 
 
@@ -133,10 +138,10 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
 
     assert received.ended["cancelled"] >= 5
     assert received.ended["INTERNAL"] >= 3
-    assert sum(status.finished_requests.values()) == REQUESTS
+    assert sum(status.finished_requests.values()) == sum(CHOICES)
 
     spans = [s.attributes for s in receiver.spans() if "draftd.spec_decode.draft_tokens" in s.attributes]
-    assert len(spans) == REQUESTS
+    assert len(spans) == sum(CHOICES)
     engine = status.counts
     names = {
         "drafts": engine.drafts,
@@ -173,13 +178,13 @@ def test_four_places_say_the_same_number(tmp_path: Path) -> None:
     assert 0 < received.sums["read"] == sum(s["gen_ai.usage.cache_read.input_tokens"] for s in finished)
     assert sum(s["gen_ai.usage.cache_read.input_tokens"] for s in spans) == kept.read_tokens
     assert receiver.total("draftd.prefix_cache.read_tokens") == kept.read_tokens
-    assert receiver.total("draftd.prefix_cache.hits") == kept.hits <= kept.lookups <= REQUESTS
+    assert receiver.total("draftd.prefix_cache.hits") == kept.hits <= kept.lookups <= sum(CHOICES)
 
     assert status.output_tokens == engine.accepted_tokens + engine.steps - engine.cut_tokens
     for s in spans:
         accepted, cut = s["draftd.spec_decode.accepted_tokens"], s["draftd.spec_decode.cut_tokens"]
         assert s["gen_ai.usage.output_tokens"] == accepted + s["draftd.steps"] - cut, s
-    assert receiver.total("draftd.requests") == REQUESTS
+    assert receiver.total("draftd.requests") == sum(CHOICES)
 
     assert violations(receiver) == [], "all of it is in the registries, and as they want it"
     missing = {(one.of, one.name) for one in findings(receiver) if one.id == "recommended_attribute_not_present"}

@@ -25,7 +25,6 @@ from draftd.core import (
     DrafterName,
     FallbackLevel,
     FinishReason,
-    ModelInfo,
     SamplingParams,
 )
 from draftd.engine import assembly
@@ -37,6 +36,7 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import in_one_line
 from draftd.fallback.ladder import LadderLevel
+from draftd.model_info import ModelInfo
 from draftd.models.mlx_lm import make_prompt_cache
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import Wish, decide

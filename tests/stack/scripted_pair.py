@@ -52,7 +52,7 @@ def load(file: Path) -> LoadedModels:
     from tests.scripted import ByteTokenizer, ScriptedModel
 
     class Cut(ByteTokenizer):
-        def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        def render_chat(self, messages: Sequence[Mapping[str, Any]], *more: Any) -> list[int]:
             return super().render_chat(messages)[-_PROMPT:]
 
     class Target(ScriptedModel):

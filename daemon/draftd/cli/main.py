@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "flag": ("flag.GROUP", "Read or set the feature flag speculative-decoding. It acts on the next request."),
     "level": ("fallback.LEVEL", "Show the fallback level and its cause, hold a level, or release it."),
     "canary": ("fallback.CANARY", "Quality canaries: frozen prompts with checks, with and without drafts."),
+    "prefix": ("prefix.GROUP", "Beginnings of texts that a running daemon keeps on disk under a name."),
     "draft": ("drafts.GROUP", "The draft model of a running daemon."),
     "dashboards": (
         "dashboards.GROUP",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
-from draftd.core import ModelInfo
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import mlx_memory
@@ -36,6 +35,7 @@ from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareSample, HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
+from draftd.model_info import ModelInfo
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.settings import ModelSettings, ServerSettings, Settings
@@ -66,6 +66,7 @@ def run_daemon(
     check_drafters(settings, drafters)
     _check_port(settings.server)
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, os.environ)
+    prefixes = kept.prefix_folder(settings)
     learning = Learning(settings, kept.path if load is None else None)  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
@@ -80,11 +81,12 @@ def run_daemon(
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
     )
-    telemetry = Telemetry.start(settings.telemetry, sources)
+    telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None)
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observers=(telemetry.observer, requests),
         limits=settings.engine.limits(
+            prefix_folder=prefixes,
             memory_share=lambda: memory_share(hardware.state),
             headroom=lambda: takeable(hardware.state),
             available=lambda: None if hardware.state is None else hardware.state.available,

@@ -21,7 +21,7 @@ from draftd.models.blas import load_blas
 from draftd.models.folder import stamps
 from draftd.settings import ModelSettings, Settings, state_dir
 
-_HISTORY, _LEARNT = "transitions.jsonl", "learnt.json"
+_HISTORY, _LEARNT, _PREFIXES = "transitions.jsonl", "learnt.json", "prefixes"
 _CLOSE_SECONDS = 2.0
 _DISK = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)  # full, or read-only
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm")
@@ -36,6 +36,7 @@ class Kept:
         """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without, and
         any where the disk is full or read-only: requests are served, and it is said what is not kept."""
         self._folder: StateFolder | None = None
+        self._prefixes: StateFolder | None = None
         self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
@@ -56,9 +57,18 @@ class Kept:
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
 
+    def prefix_folder(self, settings: Settings) -> Path | None:
+        """Where prefixes are kept: the folder that is named, or one in this. Raises ConfigError where the named one
+        cannot be used."""
+        if (named := settings.engine.prefix_dir) is not None:
+            self._prefixes = StateFolder(named, "engine.prefix_dir")
+            return named
+        return self.path and self.path / _PREFIXES
+
     def close(self) -> None:
-        if self._folder is not None:
-            self._folder.close()
+        for folder in (self._folder, self._prefixes):
+            if folder is not None:
+                folder.close()
 
 
 class Learning:

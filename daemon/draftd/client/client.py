@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import threading
@@ -81,6 +82,10 @@ class Ask:
     are what `DraftdClient.generate` takes."""
 
     messages: tuple[Message, ...] | None = None
+    tools: tuple[pb.Tool, ...] = ()
+    tool_choice: pb.ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    template_arguments: Mapping[str, Any] | None = None
     prompt: str | None = None
     tokens: tuple[int, ...] | None = None
     max_tokens: int | None = None
@@ -111,6 +116,8 @@ class Answer:
     pieces: tuple[Piece, ...]
     started: pb.Started
     finished: pb.Finished
+    reasoning: str = ""
+    tool_calls: tuple[pb.ToolCall, ...] = ()
 
     @property
     def mode(self) -> DecodeMode:
@@ -191,7 +198,11 @@ class DraftdClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[Message] | None = None,
+        messages: Sequence[Message | pb.ChatMessage] | None = None,
+        tools: Sequence[pb.Tool] = (),
+        tool_choice: pb.ToolChoice | None = None,
+        parallel_tool_calls: bool | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
         tokens: Sequence[int] | None = None,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
@@ -203,15 +214,26 @@ class DraftdClient:
         workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
         caller: str = "",
         timeout: float | None = None,
+        **more: Any,
     ) -> Iterator[pb.GenerateResponse]:
         """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
-        closing the iterator cancels it."""
-        chat = [pb.ChatMessage(role=role, content=content) for role, content in messages or ()]
+        closing the iterator cancels it. What concerns tools and the chat template goes with messages. `more`: other
+        fields of the request's message, such as `logprobs` or `n`."""
+        chat = pb.ChatInput(
+            messages=[
+                one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
+                for one in messages or ()
+            ],
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            template_arguments=json.dumps(dict(template_arguments)) if template_arguments else "",
+        )
         request = pb.GenerateRequest(
             prompt=prompt,
-            chat=None if messages is None else pb.ChatInput(messages=chat),
+            chat=None if messages is None else chat,
             tokens=None if tokens is None else pb.TokenInput(ids=tokens),
-            sampling=None if sampling is None else pb.SamplingParams(**asdict(sampling)),
+            sampling=None if sampling is None else _sampling(sampling),
             max_tokens=max_tokens,
             stop=stop,
             mode=number(pb.DecodeMode, mode),
@@ -220,6 +242,7 @@ class DraftdClient:
             depth_mode=number(pb.DepthMode, depth_mode),
             workload=number(pb.WorkloadClass, workload),
             caller=caller,
+            **more,
         )
         return self.generate_raw(request, timeout=timeout)
 
@@ -298,6 +321,16 @@ class DraftdClient:
         request = control_pb2.ReloadDraftRequest(forget_baselines=forget)
         return self._call(self._control.ReloadDraft, request, timeout)  # type: ignore[no-any-return]
 
+    def pin_prefix(self, request: control_pb2.PinPrefixRequest, *, timeout: float = 600.0) -> control_pb2.PinnedPrefix:
+        """Has a text's beginning computed and kept on disk under a name, and waits for it."""
+        return self._call(self._control.PinPrefix, request, timeout).prefix  # type: ignore[no-any-return]
+
+    def prefixes(self) -> control_pb2.ListPrefixesResponse:
+        return self._call(self._control.ListPrefixes, control_pb2.ListPrefixesRequest())  # type: ignore[no-any-return]
+
+    def drop_prefix(self, name: str) -> None:
+        self._call(self._control.DropPrefix, control_pb2.DropPrefixRequest(name=name))
+
     def serving(self, *, timeout: float = 2.0) -> bool:
         """Whether the model is loaded and requests are taken. False also where no daemon listens."""
         with contextlib.suppress(grpc.RpcError):
@@ -317,11 +350,16 @@ class DraftdClient:
             raise CallError(error) from None
 
 
-def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[Piece]], None] | None = None) -> Answer:
-    """Reads the stream to its end; `on_pieces` hears of the text as it comes."""
+def gather(
+    stream: Iterable[pb.GenerateResponse],
+    on_pieces: Callable[[Sequence[Piece]], None] | None = None,
+    on_reasoning: Callable[[str], None] | None = None,
+) -> Answer:
+    """Reads the stream to its end; `on_pieces` hears of the text as it comes, `on_reasoning` of thoughts."""
     started, finished = pb.Started(), pb.Finished()
     tokens: list[int] = []
     pieces: list[Piece] = []
+    deltas: list[pb.Delta] = []
     for response in stream:
         event = response.WhichOneof("event")
         if event == "started":
@@ -329,12 +367,17 @@ def gather(stream: Iterable[pb.GenerateResponse], on_pieces: Callable[[Sequence[
         elif event == "chunk":
             fresh = split(response.chunk)
             tokens += response.chunk.token_ids
+            deltas += response.chunk.deltas
+            if on_reasoning is not None and (thought := "".join(one.reasoning for one in response.chunk.deltas)):
+                on_reasoning(thought)
             pieces += fresh
             if on_pieces is not None and fresh:
                 on_pieces(fresh)
         elif event == "finished":
             finished = response.finished
-    return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished)
+    reasoning = "".join(delta.reasoning for delta in deltas)
+    calls = tuple(delta.tool_call for delta in deltas if delta.HasField("tool_call"))
+    return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished, reasoning, calls)
 
 
 def split(chunk: pb.Chunk) -> list[Piece]:
@@ -348,6 +391,10 @@ def split(chunk: pb.Chunk) -> list[Piece]:
         elif text:
             pieces.append(Piece(text, from_draft))
     return pieces
+
+
+def _sampling(asked: SamplingParams) -> pb.SamplingParams:
+    return pb.SamplingParams(**asdict(asked) | {"logit_bias": dict(asked.logit_bias)})
 
 
 def _streamed(call: Any) -> Iterator[Any]:

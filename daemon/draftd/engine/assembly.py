@@ -12,20 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from draftd.core import FinishReason, ModelInfo
+from draftd.core import DRAFT_MODEL, FinishReason
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import cache_bytes
+from draftd.engine.cache.prefix_disk import PrefixDisk
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.calibration import Calibration
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
-from draftd.engine.drafters.loaded import Drafters
+from draftd.engine.drafters.draft_model import DraftModel
+from draftd.engine.drafters.loaded import Drafters, DraftSource
 from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.model_keys import ModelKeys
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels
+from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.targets.local import LocalTarget
+from draftd.engine.weights import Weights
+from draftd.model_info import ModelInfo
 
 if TYPE_CHECKING:
     from draftd.engine.depth.saved import Learnt
@@ -33,19 +39,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_PINNED_CHUNK = 64  # tokens of a pin's text between two steps
 _CALIBRATION_SECONDS = 1.5  # of loading, spent on what a step costs
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What decodes, and what is asked of it while it does. `models` is without the draft: `drafters` holds that."""
+    """What decodes, and what is asked of it while it does. `models` has no weights: `scheduler` holds the
+    target's, `drafters` the drafts'."""
 
     models: LoadedModels
     drafters: Drafters
     prefix: PrefixCache
+    disk: PrefixDisk | None
+    prefixes: PrefixJobs
     admission: Admission
     scheduler: Scheduler
     jobs: BackgroundJobs
+    weights: Weights
 
 
 def assemble_engine(
@@ -63,8 +74,8 @@ def assemble_engine(
     drafters = Drafters(models, prefix)
     layout, limit, info = cache_limit(models, limits)
     admission = Admission(layout, limit, limits, prefix)
-    models = replace(models, draft=None, sources={}, info=info)
-    target = models.target
+    target, source = models.target, models.target_source
+    models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
     compile_ahead()
     depth = DepthControl(StepCosts(), limits.max_draft_tokens)
     if info.speculation_available:  # nothing else asks what a step costs
@@ -73,8 +84,9 @@ def assemble_engine(
             depth = _calibrated(target, info, limits, drafters, learnt)
         except Exception as error:
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
+    local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)
     scheduler = Scheduler(
-        target=LocalTarget(target, info.vocab_size, prefix),
+        target=local,
         drafters=drafters.make,
         eos=models.tokenizer.eos_ids,
         vocabulary=info.vocab_size,
@@ -86,8 +98,50 @@ def assemble_engine(
         depth=depth,
         admission=admission,
     )
-    jobs = BackgroundJobs(scheduler, drafters, target, limits.prefill_chunk)
-    return Engine(models, drafters, prefix, admission, scheduler, jobs)
+    jobs = BackgroundJobs(scheduler, drafters, lambda: local.model, limits.prefill_chunk)
+    weights = Weights(
+        limits.idle_unload_seconds if source is not None else 0.0,
+        source or DraftSource("model", lambda: local.model),
+        models.files.target,
+        info,
+        scheduler=scheduler,
+        target=local,
+        drafters=drafters,
+        jobs=jobs,
+        prefix=prefix,
+        report=report,
+    )
+    disk, prefixes = _prefixes(scheduler, local, weights, drafters, limits, prefix, info.backend)
+    return Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights)
+
+
+def _prefixes(
+    scheduler: Scheduler,
+    target: LocalTarget,
+    weights: Weights,
+    drafters: Drafters,
+    limits: Limits,
+    cache: PrefixCache,
+    backend: str,
+) -> tuple[PrefixDisk | None, PrefixJobs]:
+    """What is kept on disk, and what reads and writes it."""
+    folder = limits.prefix_folder
+
+    def texts() -> list[KeptTexts]:
+        found = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]
+        draft = scheduler.drafting.drafters.get(DRAFT_MODEL)
+        if isinstance(draft, DraftModel):
+            files = drafters.held.files.get(DRAFT_MODEL)
+            found.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))
+        return found
+
+    disk = keys = None
+    if folder is not None and limits.prefix_cache_bytes:
+        disk = PrefixDisk(folder, limits.prefix_disk_bytes, limits.prefix_pinned_bytes)
+        keys = ModelKeys(folder, backend)
+    jobs = PrefixJobs(disk, keys, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK))
+    jobs.start()
+    return disk, jobs
 
 
 def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, ModelInfo]:

@@ -141,9 +141,9 @@ class Calibration:
     def _read(self, plan: StepPlan) -> int:
         """The width of its forward."""
         result = self._steps.result(plan)
-        for one, (_, accepted, following, _) in zip(self._sequences, result.entries, strict=True):
-            assert following is not None
-            one.tokens += [*accepted, following]
+        for one, entry in zip(self._sequences, result.entries, strict=True):
+            assert entry.following is not None
+            one.tokens += [*entry.accepted, entry.following]
         self._replays = max(entry.replays for entry in result.entries)
         return result.width
 

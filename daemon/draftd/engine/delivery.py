@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from draftd.core import Emission, FinishReason, Outcome, StepCounts
+from draftd.core import DecodeRequest, Emission, FinishReason, Outcome, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
@@ -17,6 +17,12 @@ class Delivery:
 
     def __init__(self, eos: frozenset[int], observer: EngineObserver) -> None:
         self._eos, self._observer = eos, observer
+
+    def ends(self, request: DecodeRequest) -> frozenset[int]:
+        """The tokens that end its text."""
+        if not (request.ignore_eos or request.stop_ids):
+            return self._eos
+        return request.stop_ids if request.ignore_eos else self._eos | request.stop_ids
 
     def tokens(
         self, sequence: DecodeSequence, result: SequenceStep, done: DecodeStep, now: float, break_even: float = 0.0
@@ -48,7 +54,8 @@ class Delivery:
         stats.last_token = now
         self._observer.on_step(sequence.request, counted, gap)
         try:
-            sequence.sink.on_tokens(Emission(emitted, ((True,) * accepted + (False,))[:kept]))
+            drafted = ((True,) * accepted + (False,))[:kept]
+            sequence.sink.on_tokens(Emission(emitted, drafted, tuple(result.logprobs[:kept])))
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
         if reason is not None:
@@ -70,8 +77,9 @@ class Delivery:
         kept, reason = len(tokens), None
         if kept >= sequence.remaining:
             kept, reason = sequence.remaining, FinishReason.LENGTH
-        if not self._eos.isdisjoint(tokens[:kept]):
-            kept, reason = next(i for i, token in enumerate(tokens, 1) if token in self._eos), FinishReason.STOP
+        ends = self.ends(sequence.request)
+        if not ends.isdisjoint(tokens[:kept]):
+            kept, reason = next(i for i, token in enumerate(tokens, 1) if token in ends), FinishReason.STOP
         if sequence.request.stop is not None:
             try:
                 at = sequence.request.stop.feed(tokens[:kept])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
-from draftd.errors import NotServing, QueueFull
+from draftd.errors import InvalidRequest, NotServing, QueueFull
 
 _IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
 _MOST_COMMANDS = 64  # waiting to be taken: they are taken every step
@@ -55,6 +55,15 @@ class LogitGap:
 
 
 @dataclass(frozen=True, slots=True)
+class PinPrefix:
+    """Keep the keys and values of a text's beginning under a name; ends with the pin."""
+
+    name: str
+    tokens: tuple[int, ...]
+    done: Future[Any] = field(default_factory=_promise)
+
+
+@dataclass(frozen=True, slots=True)
 class Lower:
     """Bind the sequences of all requests that came before."""
 
@@ -63,7 +72,7 @@ class Lower:
     reason: str
 
 
-Command = Keep | Reload | LogitGap | Lower
+Command = Keep | Reload | LogitGap | PinPrefix | Lower
 
 
 class Arrival(NamedTuple):
@@ -102,10 +111,12 @@ class Inbox:
 
     # any thread
 
-    def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
-        """Raises NotServing, or QueueFull with a retry delay: where the queue is full, or so much of it is this
-        client's that others would soon find no place."""
-        own = request.origin is not Origin.CLIENT
+    def submit(self, *arrivals: Arrival) -> None:
+        """One request, or all choices of one: all are taken, or none. Raises NotServing, or QueueFull with a retry
+        delay: where the queue has too little room, or so much of it is this client's that others would soon find no
+        place; InvalidRequest where there are more choices than places."""
+        first = arrivals[0].request
+        own = first.origin is not Origin.CLIENT
         with self._wake:
             self._check_open()
             if own and self._own + self._own_arrived >= _MOST_OWN:
@@ -113,11 +124,11 @@ class Inbox:
                     f"{_MOST_OWN} of the daemon's own requests are active, which is the limit", retry_after=1.0
                 )
             if own:
-                self._own_arrived += 1
+                self._own_arrived += len(arrivals)
             else:
-                self._check_room(request.client)
-                self._arrived[request.id] = request.client
-            self._gathered.append(Arrival(request, sink))
+                self._check_room(first.client, len(arrivals))
+                self._arrived |= {one.request.id: first.client for one in arrivals}
+            self._gathered += arrivals
             self._wake.notify()
 
     def command(self, command: Command) -> None:
@@ -150,16 +161,20 @@ class Inbox:
         with self._wake:
             return self._active, len(self._waiting) + len(self._arrived)
 
-    def _check_room(self, client: str) -> None:
+    def _check_room(self, client: str, places: int) -> None:
+        if places > self._capacity:
+            raise InvalidRequest("n", places, f"1 to {self._capacity}, as many requests as may wait")
         queued = len(self._waiting) + len(self._arrived)
         free = self._capacity - queued
         wait = min(max(self._seconds_per_request * (queued + self._active) / self._max_batch, 0.1), 30.0)
-        if free < 1 or len(self._gathered) >= _MOST_GATHERED:
-            raise QueueFull(f"{queued} requests are waiting; at most {self._capacity} may", retry_after=wait)
-        if queued < free * _SHARE:
+        if free < places or len(self._gathered) >= _MOST_GATHERED:
+            more = f", and {places} more came" if places > 1 else ""
+            raise QueueFull(f"{queued} requests are waiting{more}; at most {self._capacity} may", retry_after=wait)
+        most = (free - places + 1) * _SHARE  # as if all but one were there already
+        if queued + places - 1 < most:
             return
-        theirs = sum(one == client for places in (self._waiting, self._arrived) for one in places.values())
-        if theirs >= free * _SHARE:
+        theirs = sum(one == client for waiting in (self._waiting, self._arrived) for one in waiting.values())
+        if theirs + places - 1 >= most:
             raise QueueFull(
                 f"{theirs} requests of this connection are waiting; the last {free} places are for other connections",
                 retry_after=wait,
@@ -207,7 +222,7 @@ class Inbox:
             self._empty()
             self._closing, self._ready = True, False
         for command in left:
-            if isinstance(command, Keep | Reload | LogitGap):
+            if isinstance(command, Keep | Reload | LogitGap | PinPrefix):
                 command.done.set_exception(error)
         return [arrival for arrival in left if isinstance(arrival, Arrival)]
 

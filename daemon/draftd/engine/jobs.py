@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import Drafters, weight_bytes
-from draftd.engine.inbox import Command, Keep, LogitGap, Lower, Reload
+from draftd.engine.inbox import Keep, LogitGap, Lower, Reload
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
-from draftd.errors import DraftdError, EngineFailure, ModelLoadError, in_one_line
+from draftd.errors import DraftdError, EngineFailure, ModelLoadError, NotServing, in_one_line
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +39,27 @@ class _Job:
 class BackgroundJobs:
     """Carries commands out. Engine thread only."""
 
-    def __init__(self, scheduler: Scheduler, drafters: Drafters, target: Any, chunk: int) -> None:
+    def __init__(self, scheduler: Scheduler, drafters: Drafters, target: Callable[[], Any], chunk: int) -> None:
+        """`target`: its model now."""
         self._scheduler, self._drafters, self._target, self._chunk = scheduler, drafters, target, chunk
+        self._idle = False
         self._wanted = drafters.held.drafters
         self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
         self._commands: deque[Reload | LogitGap] = deque()
         self._job: _Job | None = None
         self.busy = False  # read every step
 
-    def take(self, command: Command) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether the weights are let go for a while: drafts that are wanted are loaded once that ends."""
+        return self._idle
+
+    @idle.setter
+    def idle(self, idle: bool) -> None:
+        self._idle = idle
+        self._review()
+
+    def take(self, command: Keep | Reload | LogitGap | Lower) -> None:
         """Obeys at once, or in the pieces that follow."""
         match command:
             case Lower():
@@ -60,6 +72,8 @@ class BackgroundJobs:
                     job.work.close()
                     self._job = None
                 self._settle()
+            case LogitGap() if self._idle:
+                command.done.set_exception(NotServing("the weights are unloaded until a client asks"))
             case _:
                 self._commands.append(command)
         self._review()
@@ -87,17 +101,18 @@ class BackgroundJobs:
         self.busy = False
 
     def _review(self) -> None:
-        self.busy = self._job is not None or bool(self._commands) or self._wanted != self._drafters.held.drafters
+        missing = not self._idle and self._wanted != self._drafters.held.drafters
+        self.busy = self._job is not None or bool(self._commands) or missing
 
     def _next(self) -> _Job | None:
-        for kind in sorted(self._wanted - self._drafters.held.drafters):
+        for kind in () if self._idle else sorted(self._wanted - self._drafters.held.drafters):
             return _Job(self._load(kind), kind)
         if not self._commands:
             return None
         command = self._commands.popleft()
         if isinstance(command, Reload):
             return _Job(self._reload(), done=command.done)
-        gap = logit_gap(self._target, command.tokens, command.chosen, command.other, self._chunk)
+        gap = logit_gap(self._target(), command.tokens, command.chosen, command.other, self._chunk)
         return _Job(gap, done=command.done, failure=EngineFailure)
 
     def _advance(self, job: _Job) -> None:
@@ -139,7 +154,7 @@ class BackgroundJobs:
         """Who waits for what is wanted to be held is told when it is, or that it will not be."""
         held = self._drafters.held
         self._scheduler.drafting.barred = held.drafters - self._wanted
-        if error is None and held.drafters != self._wanted:
+        if error is None and held.drafters != self._wanted and not self._idle:
             return
         keeping, self._keeping = self._keeping, []
         for done in keeping:

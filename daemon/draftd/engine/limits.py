@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 MOST_REPLAYED = 8
 """Tokens of a sequence that a target computes again in front of a draft, where a layer could not be rolled back to
@@ -21,7 +22,11 @@ class Limits:
     prefill_chunk: int = 512  # tokens of prompt in one forward
     prefill_slice_seconds: float = 0.1  # the longest that running sequences wait for a slice of a prompt
     prefix_cache_bytes: int = 0  # for what is kept of prompts
+    prefix_folder: Path | None = None  # where prefixes are kept over a restart; None keeps none
+    prefix_disk_bytes: int = 0  # of files there that are not pinned
+    prefix_pinned_bytes: int = 4 * 2**30  # of the pinned ones
     kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
+    idle_unload_seconds: float = 0.0  # without requests, until the weights are let go; 0: never
     #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.
     memory_share: Callable[[], float] = lambda: 1.0
     #: Bytes that may still be taken, 0 or less in critical memory pressure; None where that is not known.

@@ -14,26 +14,30 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, ModelInfo, Outcome, RequestStats, TokenSink
-from draftd.engine.inbox import Arrival, Inbox, Keep, LogitGap, Lower, Reload, Taken
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
+from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
+from draftd.engine.inbox import Arrival, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload, Taken
 from draftd.engine.limits import Limits
-from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
+from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, PrefixStatus, Totals
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import DraftdError, InvalidRequest, NotServing, in_one_line
+from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
+from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
+from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from draftd.engine.assembly import Engine
+    from draftd.engine.cache.prefix_disk import PrefixDisk
     from draftd.engine.depth.saved import Learnt
-    from draftd.engine.jobs import BackgroundJobs
     from draftd.engine.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0  # a step, even a slow one, is over by then
 _MEASURE_STEPS = 32  # cache sizes are read this often
+_UNLOADED_SECONDS = 60.0  # until a probe may ask again
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
 
 _ENDED = "the daemon is draining and takes no more commands"
@@ -88,7 +92,13 @@ class EngineWorker:
     def files(self) -> PairFiles:
         """What the models in use were read from. Raises NotServing until they are."""
         engine = self._loaded()
-        return replace(engine.models.files, drafts=engine.drafters.held.files)
+        return PairFiles(engine.weights.files, engine.drafters.held.files)
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether the weights were let go, for want of requests. `progress` tells how far they are read again."""
+        engine = self._engine
+        return engine is not None and engine.weights.unloaded
 
     @property
     def draft_bytes(self) -> Mapping[DrafterName, int]:
@@ -99,15 +109,27 @@ class EngineWorker:
     def tokenizer(self) -> Tokenizer:
         return self._loaded().models.tokenizer
 
+    @property
+    def grammars(self) -> Grammars | None:
+        return self._loaded().models.grammars
+
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
         """Queues a request. After this returns, `sink.on_finish` is called exactly once.
 
         Raises NotServing, QueueFull or NoMemory (with a retry delay), or InvalidRequest; then the sink hears nothing.
         """
-        engine = self._loaded()
-        _check(request, engine.models.info)
-        engine.admission.check(request, self._kv_bytes)
-        self._inbox.submit(request, sink)
+        self.submit_choices([(request, sink)])
+
+    def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
+        """`submit` for all choices of one request, which have one prompt, the same object: all are queued, or none.
+        A long prompt is prefilled for one of them, and the others read it from the prefix store."""
+        engine, first = self._loaded(), choices[0][0]
+        assert all(request.prompt is first.prompt for request, _ in choices)
+        _check(first, engine.models.info)
+        if engine.weights.unloaded and first.origin is not Origin.CLIENT:
+            raise NotServing("the weights are unloaded until a client asks", retry_after=_UNLOADED_SECONDS)
+        engine.admission.check(first, self._kv_bytes)
+        self._inbox.submit(*(Arrival(request, sink) for request, sink in choices))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Ends a request within one step. Ids that have ended already are ignored."""
@@ -153,17 +175,58 @@ class EngineWorker:
         self._inbox.command(command := LogitGap(tokens, chosen, other))
         return command.done
 
+    def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
+        """Has the keys and values of a text's beginning computed, and keeps them on disk and as long as there is room
+        in memory; one that has the name already is replaced. The future raises NoRoom where they do not fit."""
+        engine, info, limits = self._loaded(), self.info, self._limits
+        check_name(name)
+        _check_tokens("tokens", tokens, info)
+        if len(tokens) < LEAST:
+            raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {LEAST} tokens")
+        disk = self._prefix_disk(engine)
+        pins, need = disk.pins.names, info.position_bytes * len(tokens) + info.sequence_bytes
+        if name not in pins and len(pins) >= MOST_PINS:
+            raise NoRoom(f"{len(pins)} prefixes are pinned, of at most {MOST_PINS}: drop one")
+        if need > (most := limits.prefix_cache_bytes):
+            raise NoRoom(
+                f"{len(tokens)} tokens take about {need} bytes, and memory keeps {most} (engine.prefix_cache_bytes)"
+            )
+        self._inbox.command(command := PinPrefix(name, tokens))
+        return command.done
+
+    def pins(self) -> list[tuple[Pin, int, bool]]:
+        """Each with the bytes of its files, and whether it is of the model that is served; the oldest first."""
+        engine = self._loaded()
+        if engine.disk is None:
+            return []
+        model = engine.prefixes.model
+        return [(pin, engine.disk.bytes_of(pin.files), pin.model == model) for pin in engine.disk.pins.all]
+
+    def drop_prefix(self, name: str) -> Future[None]:
+        """Its files go with those that were not used for longest. Raises InvalidRequest for an unknown name."""
+        disk = self._prefix_disk(self._loaded())
+        if disk.pins.get(name) is None:
+            raise InvalidRequest("name", name, ", ".join(disk.pins.names) or "no prefix is pinned")
+        return disk.drop(name)
+
+    def _prefix_disk(self, engine: Engine) -> PrefixDisk:
+        if engine.disk is None:
+            what = "engine.prefix_cache_bytes is 0" if self._limits.prefix_folder else "there is no engine.prefix_dir"
+            raise NotNow(f"no prefix can be pinned: {what}")
+        return engine.disk
+
     def status(self) -> EngineStatus:
         """A snapshot; never waits for the engine."""
         engine, status = self._engine, self._totals.status()
         if engine is not None:
-            held, prefix = engine.drafters.held, engine.prefix
+            held = engine.drafters.held
             status = replace(
                 status,
-                weight_bytes=engine.models.info.weight_bytes + held.weight_bytes,
+                weight_bytes=(0 if self.unloaded else engine.models.info.weight_bytes) + held.weight_bytes,
+                unloaded=self.unloaded,
                 loaded=held.drafters,
                 draft_weight_bytes=held.weight_bytes,
-                prefix=replace(status.prefix, bytes=prefix.bytes, limit_bytes=prefix.bound, entries=prefix.texts),
+                prefix=_prefix_status(status.prefix, engine),
                 kv_cache_limit_bytes=engine.admission.limit,
             )
         active, queued = self._inbox.counts
@@ -221,22 +284,25 @@ class EngineWorker:
             self.error = f"the engine stopped: {type(error).__name__}: {error}"
             engine.scheduler.abort(FinishReason.ERROR, self.error)
             engine.jobs.close(NotServing(self.error))
+            engine.prefixes.close(NotServing(self.error))
             self._refuse()
             self.state = EngineState.FAILED
             return
+        finally:
+            engine.prefixes.shut()
         self.state = EngineState.STOPPED
 
     def _serve(self, engine: Engine) -> None:
-        scheduler, jobs, context_length = engine.scheduler, engine.jobs, engine.models.info.context_length
+        scheduler, jobs, prefixes = engine.scheduler, engine.jobs, engine.prefixes
         steps, share = 0, 1.0
         while True:
             if (allowed := self._limits.memory_share()) != share:
                 engine.prefix.allow(allowed)
                 share = allowed
                 scheduler.interrupted()
-            taken = self._inbox.take(idle=scheduler.idle and not jobs.busy)
+            taken = self._inbox.take(idle=scheduler.idle and not (jobs.busy or prefixes.busy))
             if taken is not None:
-                _hand_over(taken, scheduler, jobs, context_length)
+                _hand_over(taken, engine)
                 if taken.closing and (scheduler.idle or time.monotonic() >= taken.drain_until):
                     scheduler.abort(FinishReason.CANCELLED)
                     self._measure(scheduler, scheduler.kv_cache_bytes)
@@ -244,6 +310,14 @@ class EngineWorker:
                     self._inbox.shut(NotServing(_ENDED))
                     return
             if jobs.busy and jobs.step():
+                scheduler.interrupted()
+            if engine.weights.unloaded:
+                self._load_again(engine)
+                continue
+            if engine.weights.due(own=jobs.busy or prefixes.busy):
+                engine.weights.unload()
+                continue
+            if prefixes.busy and prefixes.step(scheduler.active):
                 scheduler.interrupted()
             if scheduler.idle:
                 self._measure(scheduler, scheduler.kv_cache_bytes)
@@ -253,6 +327,27 @@ class EngineWorker:
             steps += 1
             changed = scheduler.active != members or steps % _MEASURE_STEPS == 0
             self._measure(scheduler, scheduler.kv_cache_bytes if changed else self._kv_bytes)
+
+    def _load_again(self, engine: Engine) -> None:
+        """A piece of the weights, where a request waits for them. Where they cannot be had all that wait end, and the
+        next request tries again."""
+        scheduler, prefixes = engine.scheduler, engine.prefixes
+        scheduler.expire()
+        if scheduler.idle and not prefixes.busy:
+            engine.weights.rest()
+        else:
+            try:
+                if engine.weights.step():
+                    prefixes.restore()
+                    for sequence in scheduler.not_begun:
+                        prefixes.begin(sequence)
+            except Exception as error:
+                told = error.message if isinstance(error, DraftdError) else in_one_line(error)
+                told = f"the weights could not be loaded again: {told}"
+                _log.warning("%s", told)
+                scheduler.abort(FinishReason.ERROR, told)
+                prefixes.end(EngineFailure(told))
+        self._measure(scheduler, scheduler.kv_cache_bytes)
 
     def _measure(self, scheduler: Scheduler, kv_bytes: int) -> None:
         self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
@@ -286,17 +381,39 @@ class EngineWorker:
         )
 
 
-def _hand_over(taken: Taken, scheduler: Scheduler, jobs: BackgroundJobs, context_length: int) -> None:
+def _hand_over(taken: Taken, engine: Engine) -> None:
     """Requests and commands in the order in which they came, then requests that end."""
     for one in taken.gathered:
         if isinstance(one, Arrival):
-            scheduler.add(DecodeSequence.of(one.request, one.sink, context_length))
+            sequence = DecodeSequence.of(one.request, one.sink, engine.models.info.context_length)
+            if not engine.weights.unloaded:  # else once they are there
+                engine.prefixes.begin(sequence)
+            engine.scheduler.add(sequence)
+        elif isinstance(one, PinPrefix):
+            engine.prefixes.pin(one)
         else:
-            jobs.take(one)
+            engine.jobs.take(one)
     if taken.endings:
-        scheduler.end(taken.endings)
+        engine.scheduler.end(taken.endings)
     if taken.closing:
-        jobs.close(NotServing(_ENDED))
+        engine.jobs.close(NotServing(_ENDED))
+        engine.prefixes.close(NotServing(_ENDED))
+
+
+def _prefix_status(counted: PrefixStatus, engine: Engine) -> PrefixStatus:
+    memory, disk = engine.prefix, engine.disk
+    found = replace(counted, bytes=memory.bytes, limit_bytes=memory.bound, entries=memory.texts)
+    if disk is None:
+        return found
+    usage = disk.usage
+    return replace(
+        found,
+        disk_bytes=usage.bytes,
+        disk_limit_bytes=disk.limit,
+        disk_files=usage.files,
+        pins=usage.pins,
+        pinned_bytes=usage.pinned_bytes,
+    )
 
 
 def _check(request: DecodeRequest, info: ModelInfo) -> None:
@@ -304,6 +421,8 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
     _check_tokens("prompt", request.prompt, info)
     if request.max_tokens < 1:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    _check_ids("stop_ids", tuple(request.stop_ids), info)
+    _check_ids("sampling.logit_bias", [token for token, _ in request.sampling.logit_bias], info)
     drafter = request.plan.drafter
     if drafter is not None and drafter not in info.drafters:
         raise InvalidRequest("plan.drafter", drafter, ", ".join(info.drafters) or "none")
@@ -312,6 +431,10 @@ def _check(request: DecodeRequest, info: ModelInfo) -> None:
 def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
     if not 0 < len(tokens) < info.context_length:
         raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {info.context_length - 1} tokens")
+    _check_ids(field, tokens, info)
+
+
+def _check_ids(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
     bad = next((token for token in tokens if not 0 <= token < info.vocab_size), None)
     if bad is not None:
         raise InvalidRequest(field, bad, f"token ids from 0 to {info.vocab_size - 1}")

@@ -82,7 +82,8 @@ class PrefixStatus:
     """What is kept of finished requests' caches. `lookups`, `hits` and `read_tokens` are of clients' requests, since
     the engine started, counted as they end: those that looked for a prefix, those that found one, and the prompt tokens
     that were not computed because of it. `limit_bytes` is what may be held now, less while the machine's memory is
-    short; 0 keeps nothing. `entries`: texts that are kept, those not counted that others continue."""
+    short; 0 keeps nothing. `entries`: texts that are kept, those not counted that others continue. On disk: of all
+    files, of which those of the `pins` are beyond `disk_limit_bytes`."""
 
     bytes: int = 0
     limit_bytes: int = 0
@@ -90,6 +91,11 @@ class PrefixStatus:
     lookups: int = 0
     hits: int = 0
     read_tokens: int = 0
+    disk_bytes: int = 0
+    disk_limit_bytes: int = 0
+    disk_files: int = 0
+    pins: int = 0
+    pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,8 @@ class EngineStatus:
     """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
     MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
     `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
-    caches there is no memory. `loaded`: drafters whose weights are held."""
+    caches there is no memory. `loaded`: drafters whose weights are held. `unloaded`: no weights are, until the
+    next request."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -114,6 +121,7 @@ class EngineStatus:
     prefix: PrefixStatus = PrefixStatus()
     kv_cache_limit_bytes: int = 0
     held_back: int = 0
+    unloaded: bool = False
 
 
 class Totals(EngineObserver):

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
+from draftd.model_info import ModelInfo
 from draftd.models.blas import load_blas
 from draftd.models.check import not_served
 from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
+from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ class LoadedModels:
     sources: Mapping[DrafterName, DraftSource] = field(default_factory=dict)
     files: PairFiles = field(default_factory=PairFiles)
     registry: DrafterRegistry = field(default_factory=built_in_drafters)
+    grammars: Grammars | None = None
+    target_source: DraftSource | None = None  # where the target is had from; None of one that was made in memory
 
 
 def load_models(
@@ -105,6 +109,7 @@ def load_models(
         sources=sources,
         files=PairFiles(target_files, files),
         registry=registry,
+        target_source=DraftSource(folder.called, lambda: folder.open()[0], folder.files),
         architecture=config["model_type"],
         left_out=left_out,
     )
@@ -131,6 +136,7 @@ def assemble(
     sources: Mapping[DrafterName, DraftSource] | None = None,
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
+    target_source: DraftSource | None = None,
     architecture: str = "",
     left_out: str = "",
 ) -> LoadedModels:
@@ -145,6 +151,10 @@ def assemble(
         sources.setdefault(DRAFT_MODEL, DraftSource("draft model", lambda: draft))
     else:
         refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
+    vocabulary = vocabulary_size(target)
+    grammars = tokenizer.grammars(vocabulary)
+    if grammars is None:
+        refused[GRAMMAR] = "there are no grammars for its tokenizer"
     not_batched, drafters = why_not_batched(target), list[DrafterName]()
     for name in registry.names:
         if (name == PROMPT_LOOKUP and not prompt_lookup) or (name == LIGHT_DRAFT_MODEL and name not in sources):
@@ -158,7 +168,7 @@ def assemble(
         model=model,
         draft_model=draft_model,
         context_length=context_length,
-        vocab_size=vocabulary_size(target),
+        vocab_size=vocabulary,
         drafters=tuple(drafters),
         weight_bytes=weight_bytes(target),
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
@@ -176,7 +186,9 @@ def assemble(
         thinking=tokenizer.thinking,
         left_out=left_out,
     )
-    return LoadedModels(target, draft, tokenizer, info, sources, files or PairFiles(), registry)
+    return LoadedModels(
+        target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars, target_source
+    )
 
 
 def _missing(needs: Needs, has_model: bool) -> str:

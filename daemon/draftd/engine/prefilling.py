@@ -23,6 +23,7 @@ from draftd.core import DrafterName, FinishReason
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
 from draftd.engine.sequence import DecodeSequence
+from draftd.engine.slices import LEAST, Slices
 from draftd.engine.step import DecodeStep, Entry, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Steps, Target
 
@@ -32,56 +33,12 @@ MOST_PREFILLING = 4  # prompts at a time; the last place is for one that is shor
 _PATIENCE = 4  # slices in a row that others may have
 _OVERTAKEN = 16  # times that a sequence for which there is no memory is, by others
 _LOOKED_AT = 8  # of those that wait for memory, in a step
+_SHARED = 64  # tokens of prompt: fewer are computed for all choices of a request as fast as kept and found
 _LONG = 256  # tokens: to copy so many into the running sequences' caches takes about as long as a slice
 
 _PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
-_LEAST = 16  # tokens: a forward of fewer costs about as much
 _CHUNKS = 4  # of prompts that begin where nothing runs: of like length, more of them share a forward
 _ENDING = 4  # tokens that the running sequences have left at most, where slices wait for their end
-_SHARE = 0.7  # of a step: with a slice before every step, what a sequence waits for its next tokens does not double
-_FASTER, _SLOWER = 2.0, 0.5  # most that one measurement changes the rate by
-_WEIGHT = 0.5  # of the newest measurement: attention makes later slices of a prompt dearer than earlier ones
-
-
-class Slices:
-    """How long slices of one prompt may be, for one model. The rate is of slices, not of whole chunks: a forward has a
-    cost of its own, which weighs more the fewer tokens there are."""
-
-    def __init__(self, chunk: int, seconds: float, first: Slices | None = None) -> None:
-        """Never more than `chunk` tokens; `seconds` is the longest that a slice may take while sequences run. `first`:
-        what is known of prompts' first slices, with which a prompt begins, and which its own first one adds to."""
-        self._chunk, self._seconds, self._first = chunk, seconds, first
-        self._rate: float | None = None if first is None else first._rate  # tokens a second
-
-    def tokens(self, step_seconds: float | None) -> int:
-        """The next slice, where the running sequences' steps take so long of late; None where none runs."""
-        if step_seconds is None:
-            return self._chunk
-        if self._rate is None:
-            return min(_LEAST, self._chunk)
-        return max(min(_LEAST, self._chunk), min(int(self._rate * self.limit(step_seconds)), self._chunk))
-
-    def fit(self, tokens: int, seconds: float) -> bool:
-        """Whether so many can be prefilled at once in that time; fewer than `_LEAST` take as long as these."""
-        return self._rate is not None and tokens <= self._chunk and max(tokens, _LEAST) <= self._rate * seconds
-
-    def limit(self, step_seconds: float) -> float:
-        """Seconds that a slice may take."""
-        return min(self._seconds, _SHARE * step_seconds)
-
-    def took(self, tokens: int, seconds: float) -> None:
-        """Learns what a slice between two steps took."""
-        if seconds <= 0:
-            return
-        if self._first is not None:
-            self._first.took(tokens, seconds)
-            self._first = None
-        measured = tokens / seconds
-        if self._rate is None:
-            self._rate = measured
-            return
-        measured = max(self._rate * _SLOWER, min(measured, self._rate * _FASTER))
-        self._rate += _WEIGHT * (measured - self._rate)
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +111,11 @@ class Prefilling:
         return sum(tokens <= self._chunk for tokens in self._left(room))
 
     def add(self, sequence: DecodeSequence) -> None:
-        self._waiting.append(sequence)
+        """Behind those of the same priority, before those of a higher number."""
+        after, priority = len(self._waiting), sequence.request.priority
+        while after and self._waiting[after - 1].request.priority > priority:
+            after -= 1
+        self._waiting.insert(after, sequence)
 
     def step(self, room: int, running: Sequence[DecodeSequence], step_seconds: float) -> None:
         """A slice, of sequences that wait where there is `room` for that many more, and others that fit beside it. What
@@ -250,6 +211,8 @@ class Prefilling:
         for sequence in list(self._waiting):
             if len(self._prompts) >= room or held_back >= _LOOKED_AT:
                 break
+            if sequence.reads_prefix or self._is_computed_for_another(sequence):
+                continue
             tokens -= len(sequence.tokens)
             short = len(sequence.tokens) <= self._chunk // _CHUNKS
             if len(self._prompts) >= MOST_PREFILLING and (tokens < 0 or not short):
@@ -270,6 +233,19 @@ class Prefilling:
         if bool(held_back) != bool(self.held_back):
             _log.info("requests wait for memory" if held_back else "no request waits for memory any more")
         self.held_back = held_back
+
+    def _is_computed_for_another(self, sequence: DecodeSequence) -> bool:
+        """Whether its prompt is being prefilled for another choice of its request, and can be read when that has it."""
+        prompt = sequence.request.prompt
+        if len(prompt) < _SHARED or not sequence.shares:
+            return False
+        first = next((one for one in self._prompts if one.sequence.request.prompt is prompt and not one.done), None)
+        return first is not None and (first.position is None or first.sequence.stats.looked_up)
+
+    def _awaited(self, sequence: DecodeSequence) -> bool:
+        """Whether other choices of its request wait for its prompt."""
+        prompt = sequence.request.prompt
+        return any(one.request.prompt is prompt for one in self._waiting if len(prompt) >= _SHARED and one.shares)
 
     def _begin(self, sequence: DecodeSequence) -> None:
         sequence.stats.scheduled = self._clock()
@@ -335,7 +311,7 @@ class Prefilling:
                 self._failed(chosen, error)
             else:
                 taken = left - sum(one.left for one in chosen)
-                if step_seconds is not None and taken >= min(_LEAST, self._chunk):
+                if step_seconds is not None and taken >= min(LEAST, self._chunk):
                     slices.took(taken, self._timer() - began)
         for prompt in chosen:
             sequence = prompt.sequence
@@ -396,24 +372,35 @@ class Prefilling:
             return False
         seconds = self._timer() - started
         for prompt in chosen:
-            sequence, following = prompt.sequence, results[prompt.sequence.id].following
-            assert following is not None
-            reason = self._cancelled().get(sequence.request.id)
+            sequence, result = prompt.sequence, results[prompt.sequence.id]
+            assert result.following is not None
+            if self._awaited(sequence):
+                self._keep(sequence)
+            reason = FinishReason.ERROR if result.error else self._cancelled().get(sequence.request.id)
             if reason is not None:
-                sequence.end(reason)
+                sequence.end(reason, result.error)
                 continue
             now = self._clock()
             sequence.stats.prefilled = sequence.stats.prefilled or now
-            first = SequenceStep(0, [], following, 0)
+            first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
             self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
         return True
 
     def _open(self, sequence: DecodeSequence) -> int:
         """Tells the target of it; how many tokens that has already."""
-        text = sequence.tokens
-        prompt = len(sequence.request.prompt)
-        prefix = tuple(text) if sequence.shares else ()
-        found = self._target.open(sequence.id, SequenceOptions(prompt, len(text), sequence.request.sampling, prefix))
+        text, request = sequence.tokens, sequence.request
+        options = SequenceOptions(
+            prompt=len(request.prompt),
+            length=len(text),
+            sampling=request.sampling,
+            prefix=tuple(text) if sequence.shares else (),
+            awaited=self._awaited(sequence),
+            ends=tuple(sorted(self._delivery.ends(request))),
+            min_tokens=request.min_tokens,
+            logprobs=request.logprobs,
+            grammar=request.grammar,
+        )
+        found = self._target.open(sequence.id, options)
         if found is not None and not sequence.emitted:
             sequence.stats.looked_up, sequence.stats.cached_tokens = True, found
         return found or 0

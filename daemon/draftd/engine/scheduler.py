@@ -20,6 +20,7 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
+from draftd.engine.sampling.grammar import masks_first
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued, places_after
 from draftd.engine.targets.base import Steps, Target
@@ -99,6 +100,11 @@ class Scheduler:
         return len(self._prefilling.waiting)
 
     @property
+    def not_begun(self) -> list[DecodeSequence]:
+        """Those of which nothing has been prefilled."""
+        return self._prefilling.waiting
+
+    @property
     def clients(self) -> tuple[int, list[DecodeRequest]]:
         """Clients' requests: how many are running, and those that wait."""
         waiting = [one.request for one in self._prefilling.waiting]
@@ -129,13 +135,17 @@ class Scheduler:
         self._mark(ids)
         self._reap()
 
-    def step(self) -> None:
-        """Deadlines, then slices of prompts, then one decode step."""
+    def expire(self) -> None:
+        """Ends those whose deadlines have passed."""
         now = self._clock()
         for sequence in self._all():
             if sequence.request.deadline is not None and now >= sequence.request.deadline:
                 sequence.end(FinishReason.DEADLINE)
         self._reap()
+
+    def step(self) -> None:
+        """Deadlines, then slices of prompts, then one decode step."""
+        self.expire()
         wave = self._in_wave()
         # A draft catches up by turns with prefill: both would be two slices.
         self._caught_up = bool(self.depth.catching_up) and not (self._caught_up and self._prefilling.sequences)
@@ -145,7 +155,9 @@ class Scheduler:
             self._prefill([] if wave else self._running)
         if self._running and not wave:
             began, copied = self._timer(), self._prefilling.joined_long
-            self._decode(may_run_ahead=not self._prefilling.prefilling)  # or a slice would wait for what was begun
+            # Or a slice would wait for what was begun, or a mask for a token that is not read.
+            ahead = not self._prefilling.prefilling and not masks_first([one.request for one in self._running])
+            self._decode(may_run_ahead=ahead)
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
         joined = self._prefilling.joined()
@@ -254,9 +266,11 @@ class Scheduler:
         found = {result.sequence: result for result in told.entries}
         decoded = []
         for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays = found[sequence.id]
+            _, accepted, following, sequence.replays, logprobs, error = found[sequence.id]
             assert following is not None
-            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state))
+            if error:
+                sequence.end(FinishReason.ERROR, error)
+            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))
         replayed = max(0, told.width - 1 - max(depths))
         return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag, replayed)
 

@@ -31,6 +31,7 @@ class DecodeSequence:
     rebuilt_at: int = -1  # output length when the sequence's caches were last rebuilt after a failure
     kept: int = 0  # tokens of its text that the target has kept, or tried to
     evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # how its own drafts fared
+    reads_prefix: bool = False  # what the disk has of its prompt is being read: it begins when that is over
     own_drafter: DrafterName | None = None  # the plan's, whichever drafts now
     prefills_drafter: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
     told_cap: int = -1  # the bound that was last told to be lower than what would pay

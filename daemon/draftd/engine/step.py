@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from draftd.core import DrafterName
+from draftd.core import DrafterName, TokenLogprobs
 from draftd.engine.sequence import DecodeSequence
 
 
@@ -53,12 +53,16 @@ class StepPlan:
 
 class EntryResult(NamedTuple):
     """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted.
-    `replays`: tokens that the target computes again in the sequence's next step, in front of its draft."""
+    `replays`: tokens that the target computes again in the sequence's next step, in front of its draft. `logprobs`: of
+    each of these tokens, where they were asked for. `error`: why the sequence cannot go on; what it was given besides
+    means nothing."""
 
     sequence: int
     accepted: list[int]
     following: int | None
     replays: int = 0
+    logprobs: Sequence[TokenLogprobs] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,15 @@ class StepResult:
     @classmethod
     def from_bytes(cls, data: bytes) -> StepResult:
         step, entries, width = json.loads(data)
-        return cls(step, [EntryResult(*entry) for entry in entries], width)
+        made = [
+            EntryResult(sequence, accepted, following, replays, _logprobs(told), error)
+            for sequence, accepted, following, replays, told, error in entries
+        ]
+        return cls(step, made, width)
+
+
+def _logprobs(told: list[Any]) -> tuple[TokenLogprobs, ...]:
+    return tuple(TokenLogprobs(own, tuple((token, value) for token, value in top)) for own, top in told)
 
 
 def places_after(places: int, gone: Sequence[int]) -> list[int]:
@@ -122,13 +134,15 @@ class DraftPlan(NamedTuple):
 
 
 class SequenceStep(NamedTuple):
-    """What the step decided for one sequence, before the text is cut at an end: `accepted` tokens, then one more."""
+    """What the step decided for one sequence, before the text is cut at an end: `accepted` tokens, then one more, and
+    the log-probabilities of all these where they were asked for."""
 
     drafted: int
     accepted: list[int]
     following: int
     draft_forwards: int
     state: DraftState = DraftState.NONE
+    logprobs: Sequence[TokenLogprobs] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DrafterName, FallbackLevel
+from draftd.core import GRAMMAR, DrafterName, FallbackLevel
 from draftd.engine.loop import EngineWorker
 from draftd.errors import NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
@@ -339,6 +339,7 @@ class Controller:
                 allowed = frozenset(self._engine.info.drafters)
             else:  # its own drafter and those lighter than it
                 allowed = frozenset(one.drafter for one in self._levels[position:] if one.drafter is not None)
+                allowed |= {GRAMMAR} if allowed else set()  # which costs nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:
             log.warning("running requests keep their plans: %s", error)

@@ -141,6 +141,8 @@ class ProbeRunner:
         with self._lock:
             if self._requests.stopping.is_set():
                 raise NotNow(STOPPING)
+            if self._engine.unloaded:  # no client has asked for long, and none would gain by it
+                raise NotNow("the weights are unloaded until a client asks")
             if self._thread is not None:
                 raise NotNow("a probe or a run of the canaries is under way")
             self._thread = threading.Thread(target=run, name="draftd-probe", daemon=True)

@@ -125,9 +125,9 @@ class StateStore:
 class StateFolder:
     """A folder that one daemon has to itself, until `close` or the end of its process."""
 
-    def __init__(self, path: Path) -> None:
-        """Makes it where it is missing; one that cannot be written is there to be read. Raises ConfigError where it
-        cannot be had, or another daemon uses it."""
+    def __init__(self, path: Path, setting: str = "fallback.state_dir") -> None:
+        """Makes it where it is missing; one that cannot be written is there to be read. Raises ConfigError, naming the
+        setting, where it cannot be had, or another daemon uses it."""
         self.path, lock = path, -1
         try:
             allowed = "a folder that can be written"
@@ -142,7 +142,7 @@ class StateFolder:
         except OSError as error:
             if lock >= 0:
                 os.close(lock)
-            raise ConfigError("fallback.state_dir", str(path), f"{allowed} ({error.strerror})") from error
+            raise ConfigError(setting, str(path), f"{allowed} ({error.strerror})") from error
         self._lock = lock
 
     def close(self) -> None:

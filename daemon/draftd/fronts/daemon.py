@@ -21,6 +21,7 @@ from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.server import GrpcServer
+from draftd.fronts.http.server import HttpServer
 from draftd.service.inference import InferenceService
 from draftd.service.watching import unless_set
 
@@ -36,8 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """One engine, one service over it, and its listener. Made and used on one event loop. The controller is started and
-    closed by the caller."""
+    """One engine, one service over it, and its listeners. Made and used on one event loop. The controller is started
+    and closed by the caller."""
 
     def __init__(
         self,
@@ -55,8 +56,9 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._server: GrpcServer | None = None
+        self._http: HttpServer | None = None
         self._watch: asyncio.Task[None] | None = None
-        self.port = 0
+        self.port = self.http_port = 0
 
     async def start(self, *, signals: bool = False) -> int:
         """Listens, starts loading the model, and returns the port. Raises ConfigError where it cannot listen.
@@ -70,20 +72,35 @@ class Daemon:
         try:
             interceptor = self._parts.telemetry.rpc_interceptor
             server = GrpcServer(self._settings.server, InferenceServicer(self.service), control, interceptor)
+            if self._settings.server.http_port is not None:
+                self._http = HttpServer(self._settings.server, self.service, self._parts.telemetry.http)
         except BaseException:
             self.service.close()
             raise
         self._server, self.port = server, server.port
         await server.start()
         self._announce(f"listening on {self.address}")
+        if self._http is not None:
+            self.http_port = self._http.port
+            await self._http.start()
+            self._announce(f"HTTP on {self.url}")
         self._worker.start()
         self._watch = asyncio.create_task(self._watch_engine(server), name="draftd-watch-engine")
         return self.port
 
     @property
     def address(self) -> str:
+        return self._at(self.port)
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP server, as OpenAI's clients want it."""
+        scheme = "http" if self._settings.server.tls_cert is None else "https"
+        return f"{scheme}://{self._at(self.http_port)}/v1"
+
+    def _at(self, port: int) -> str:
         host = self._settings.server.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def listens_on(self) -> tuple[str, int] | None:
@@ -161,6 +178,8 @@ class Daemon:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
+        if self._http is not None:
+            await self._http.stop(grace)
         if self._server is not None:
             await self._server.stop(grace)
         self.service.close()
@@ -179,6 +198,8 @@ class Daemon:
                 if not self._ready.is_set():
                     self.service.prepare()
                     await server.serving()
+                    if self._http is not None:
+                        self._http.serving()
                     self._ready.set()
                     self._announce(
                         f"speculation: {self._worker.info.speculation(self._parts.planner.max_draft_tokens)}"

@@ -44,9 +44,14 @@ class Fingerprint:
 class Fingerprints:
     """Takes them, and remembers what it has hashed. On one thread; `close` from any."""
 
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[Stamp, str]] = {}
+    def __init__(self, known: Mapping[Path, tuple[Stamp, str]] | None = None) -> None:
+        """`known`: what was hashed before, with what the files were then."""
+        self._known = dict(known or {})
         self._closing = threading.Event()
+
+    @property
+    def known(self) -> dict[Path, tuple[Stamp, str]]:
+        return dict(self._known)
 
     def of(self, folder: Path, adapter: Path | None = None) -> Fingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""

@@ -7,7 +7,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from draftd.models.answer_format import NORMAL, AnswerFormat, ToolFormat
+from draftd.models.conversation import Messages, TemplateShape
+from draftd.models.grammar import Grammars
 
 _PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
 
@@ -15,10 +20,11 @@ _PENDING = 8  # tokens that may be waited for, until they have a text: a charact
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
     """A Jinja template from a model's folder, and the variables that it sees beside the messages: values that JSON
-    has."""
+    has. `with_tools` is another one for conversations with tools, where the model has one."""
 
     source: str
     variables: Mapping[str, Any]
+    with_tools: str | None = None
 
 
 class Tokenizer:
@@ -33,19 +39,37 @@ class Tokenizer:
         self.tools, self.thinking = bool(wrapper.has_tool_calling), bool(wrapper.has_thinking)
         # None where there is none, or where code renders the messages that is not the model folder's.
         self.template = _template(wrapper) if self.has_chat_template else None
+        self.answers = _answers(wrapper)
+
+    def grammars(self, vocabulary: int) -> Grammars | None:
+        """What grammars of answers are compiled by, for a model of so many ids; None where this tokenizer has none."""
+        inner = getattr(self._wrapper, "_tokenizer", self._wrapper)
+        if getattr(inner, "backend_tokenizer", None) is None:
+            return None  # it is not of the tokenizers library
+        return Grammars(inner, self.eos_ids, max(vocabulary, self.vocab_size))
 
     def encode(self, text: str) -> list[int]:
         """Ids of raw text, with the beginning-of-text token where the model wants one and the text has none."""
         bos = self._wrapper.bos_token
         return list(self._wrapper.encode(text, add_special_tokens=bos is None or not text.startswith(bos)))
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of messages (role, content) in the model's chat template, ready for the answer. Renders here and now,
-        however long the template takes."""
-        rendered = self._wrapper.apply_chat_template(
-            [dict(m) for m in messages], add_generation_prompt=True, tokenize=True
-        )
-        return list(rendered)
+    def render_chat(
+        self, messages: Messages, tools: Messages = (), arguments: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Ids of messages in the model's chat template, ready for the answer; `tools`, as the messages, are those of
+        OpenAI's API, `arguments` what the template sees besides. Renders here and now, however long the template takes.
+        Raises NotTaken, and whatever the template raises."""
+        return list(self._apply(self._shape.shaped(messages, tools), tools, tokenize=True, **(arguments or {})))
+
+    @cached_property
+    def _shape(self) -> TemplateShape:
+        source = None if self.template is None else self.template.source + (self.template.with_tools or "")
+        return TemplateShape(lambda messages, tools: str(self._apply(messages, tools, tokenize=False)), source)
+
+    def _apply(self, messages: Messages, tools: Messages, **more: Any) -> Any:
+        if tools:
+            more["tools"] = list(tools)
+        return self._wrapper.apply_chat_template([dict(one) for one in messages], add_generation_prompt=True, **more)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Ids of a chat that `template` rendered elsewhere."""
@@ -54,6 +78,17 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """A whole text at once, without what ends it."""
         return str(self._wrapper.decode([token for token in tokens if token not in self.eos_ids]))
+
+    def token_bytes(self, token: int) -> bytes:
+        """What one token is written as, by itself."""
+        return self._written(token)
+
+    @cached_property
+    def _written(self) -> Callable[[int], bytes]:
+        found = self.detokenizer()
+        if isinstance(found, _Windowed):
+            return lambda token: str(self._wrapper.decode([token])).encode()
+        return found.bytes_of
 
     def detokenizer(self) -> Detokenizer:
         from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer
@@ -78,7 +113,26 @@ def _template(wrapper: Any) -> ChatTemplate | None:
     if type(inner).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
         return None  # that of the tokenizer's class does
     variables = {**inner.special_tokens_map, wrapper._thinking_kwarg: wrapper.has_thinking}
-    return ChatTemplate(inner.get_chat_template(None, None), json.loads(json.dumps(variables, default=str)))
+    source, with_tools = inner.get_chat_template(None, None), inner.get_chat_template(None, [])
+    told = json.loads(json.dumps(variables, default=str))
+    return ChatTemplate(source, told, None if with_tools == source else with_tools)
+
+
+def _answers(wrapper: Any) -> AnswerFormat:
+    tools = None
+    if wrapper.has_tool_calling:
+        family = wrapper.tool_parser.__module__.rpartition(".")[2]
+        template = wrapper._tokenizer.chat_template
+        tools = ToolFormat(
+            family, wrapper.tool_call_start, wrapper.tool_call_end, wrapper.tool_parser, str(template or "")
+        )
+    return AnswerFormat(
+        thinking=(wrapper.think_start, wrapper.think_end) if wrapper.has_thinking else None,
+        tools=tools,
+        structural=wrapper.structural_markers,
+        transitions=wrapper.response_transitions,
+        initial=wrapper.response_initial_state or NORMAL,
+    )
 
 
 def check_template(wrapper: Any) -> None:
@@ -103,12 +157,12 @@ class Detokenizer:
     def __init__(self, bytes_of: Callable[[int], bytes], *, strip: bool = False) -> None:
         """For tokenizers whose every token is some bytes. `strip`: a space that the text begins with is no
         part of it."""
-        self._bytes_of, self._strip = bytes_of, strip
+        self.bytes_of, self._strip = bytes_of, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
-        return self._stripped(self._decoder.decode(self._bytes_of(token)))
+        return self._stripped(self._decoder.decode(self.bytes_of(token)))
 
     def finish(self) -> str:
         """What remains; an unfinished character becomes U+FFFD."""

@@ -9,19 +9,20 @@ from typing import Protocol
 
 from draftd.core import (
     DRAFT_MODEL,
+    GRAMMAR,
     PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
     DepthMode,
     DrafterName,
     FallbackLevel,
-    ModelInfo,
     ModePreference,
     WorkloadClass,
     drafter_cost_rank,
 )
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import LadderLevel, LevelInForce
+from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 
 
@@ -37,12 +38,13 @@ class FlagContext:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
-    daemon's default."""
+    daemon's default. `constrained`: the answer must follow a grammar."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
     drafter: DrafterName | None = None
     depth_mode: DepthMode | None = None
+    constrained: bool = False
 
 
 class FlagSource(Protocol):
@@ -93,6 +95,8 @@ def decide(
     if ceiling.max_draft_tokens == 0:
         return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
     drafter = _drafter(wish, ceiling)
+    if drafter == GRAMMAR and not wish.constrained:
+        return _lowered(wish, flag, ceiling, "request: drafter grammar needs a response_format")
     mode, notes = wish.depth_mode or depth_mode, [said]
     if drafter not in model.drafters:
         missing = _missing(drafter, wish, model)
@@ -111,7 +115,8 @@ def decide(
     others: frozenset[DrafterName] = frozenset()
     if wish.drafter is None and mode is DepthMode.AUTOMATIC:
         # In steps where it pays more. It is the lightest, so that no level excludes it, and needs no weights in memory.
-        others = frozenset({PROMPT_LOOKUP} & set(model.drafters) - {drafter})
+        weightless = {PROMPT_LOOKUP, GRAMMAR} if wish.constrained else {PROMPT_LOOKUP}
+        others = frozenset(weightless & set(model.drafters) - {drafter})
     reason = "; ".join(notes)
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
 

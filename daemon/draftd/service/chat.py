@@ -11,14 +11,15 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 from weakref import WeakValueDictionary
 
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate
-from draftd.service.request import Message, turned_down
+from draftd.service.messages import Chat, message_dict, tool_dicts
+from draftd.service.request import turned_down
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +44,14 @@ class ChatRenderer:
         """Has the process ready before the first request. Event loop; does not wait."""
         self._executor.submit(self._prepare, template)
 
-    async def render(self, template: ChatTemplate, messages: Sequence[Message], most: int, client: str) -> str:
-        """Raises InvalidRequest where the template turns the messages down, where it takes longer than the limit, and
-        where the text is longer than `most` characters; EngineFailure where there is no process to render it."""
+    async def render(self, template: ChatTemplate, chat: Chat, most: int, client: str) -> str:
+        """Raises InvalidRequest where the template turns the messages down or takes no tools, where it takes longer
+        than the limit, and where the text is longer than `most` characters; EngineFailure where there is no process to
+        render it."""
         turn = self._turns.setdefault(client, asyncio.Lock())
         async with turn:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, self._render, template, messages, most)
+            return await loop.run_in_executor(self._executor, self._render, template, chat, most)
 
     def close(self) -> None:
         """Ends the process. What is being rendered ends in an error."""
@@ -68,17 +70,25 @@ class ChatRenderer:
         except OSError as error:
             log.warning("chat templates cannot be rendered yet: %s", error)
 
-    def _render(self, template: ChatTemplate, messages: Sequence[Message], most: int) -> str:
+    def _render(self, template: ChatTemplate, chat: Chat, most: int) -> str:
         try:
             worker = self._ready(template)
         except OSError as error:
             raise EngineFailure(f"the chat template cannot be rendered: {error}") from None
+        asked = {
+            "messages": list(map(message_dict, chat.messages)),
+            "tools": tool_dicts(chat.shown_tools),
+            "arguments": dict(chat.template_arguments),
+            "most": most,
+        }
         try:
-            said = worker.ask({"messages": [message._asdict() for message in messages], "most": most}, _ANSWER_SECONDS)
+            said = worker.ask(asked, _ANSWER_SECONDS)
         except ChildProcessError:
-            raise turned_down(messages, f"renders within {self._limit:g} s; it was stopped") from None
+            raise turned_down(chat.messages, f"renders within {self._limit:g} s; it was stopped") from None
+        if "no_tools" in said:
+            raise no_tools(chat)
         if "error" in said:
-            raise turned_down(messages, f"accepts ({said['error']})")
+            raise turned_down(chat.messages, f"accepts ({said['error']})")
         if "characters" in said:
             raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
         return str(said["text"])
@@ -94,10 +104,14 @@ class ChatRenderer:
                     raise ChildProcessError("the daemon is stopping")
                 self._worker = worker = _Worker()
         if worker.template != template:
-            told = {"source": template.source, "variables": dict(template.variables), "seconds": self._limit}
-            worker.ask(told, _START_SECONDS)
+            worker.ask(asdict(template) | {"seconds": self._limit}, _START_SECONDS)
             worker.template = template
         return worker
+
+
+def no_tools(chat: Chat) -> InvalidRequest:
+    """The template would leave them out."""
+    return InvalidRequest("chat.tools", f"{len(chat.tools)} tools", "none: the model's chat template takes no tools")
 
 
 class _Worker:

@@ -8,6 +8,10 @@
 A refusal is an exception and no event. After `Started` the events end with `Finished` whenever the client can still be
 reached; where the reason is neither STOP nor LENGTH an exception follows, so that no client takes half an answer for a
 whole one.
+
+Each of several choices is a request to the engine, with a span of its own: what clients, spans, metrics and the engine
+count are choices. They are submitted together, or refused together as one request. Each has its `Finished`; the
+exception follows the last of them.
 """
 
 from __future__ import annotations
@@ -19,21 +23,44 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from draftd.core import DEADLINE_SLACK_SECONDS, ContextTier, DecodeRequest, Emission, FinishReason, Outcome
+from draftd.core import (
+    DEADLINE_SLACK_SECONDS,
+    ContextTier,
+    DecodeRequest,
+    Emission,
+    FinishReason,
+    Outcome,
+    SamplingParams,
+)
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
-from draftd.models.tokenizer import Tokenizer
 from draftd.planning.planner import FlagContext, Planner
+from draftd.service.answer import AnswerStream, reading_of, stop_matcher
 from draftd.service.chat import ChatRenderer
-from draftd.service.request import Chat, Chunk, Finished, Prompt, RawText, Request, Send, ServedModel, Started, checked
+from draftd.service.formats import constraint_of
+from draftd.service.messages import message_parts, text_part
+from draftd.service.prefixes import beginning
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Loading,
+    Prompt,
+    RawText,
+    Request,
+    Send,
+    ServedModel,
+    Started,
+    checked,
+)
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
-from draftd.service.text import StopStrings, TextStream, tokenise
+from draftd.service.text import Ends, tokenise
 from draftd.settings import Settings
-from draftd.telemetry.spans import InferenceSpan, InferenceStart
+from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
+_LOADING_SECONDS = 1.0  # between two words to a client whose request waits for the weights
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
 log = logging.getLogger(__name__)
@@ -62,11 +89,13 @@ class InferenceService:
         self.left: Counter[FinishReason] = Counter()  # requests that ended before the engine had them
         self.draining = False
         self._open: set[str] = set()
-        self._abandoned: set[str] = set()  # of these: the engine has yet to learn that their clients have gone
+        # Of these, whose clients have gone: the choices whose ends the engine has yet to tell.
+        self._abandoned: dict[str, dict[str, InferenceSpan]] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
+        self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-grammar")
         self._chats = ChatRenderer()
 
     @property
@@ -77,6 +106,8 @@ class InferenceService:
         """The model is loaded: has ready what the first chat would wait for."""
         if (template := self._worker.tokenizer.template) is not None:
             self._chats.prepare(template)
+        if (grammars := self._worker.grammars) is not None:
+            self._compiling.submit(grammars.prepare)  # a tokenizer that has none is told of when one is asked for
 
     async def wait_idle(self, seconds: float) -> bool:
         """Waits until no request is in hand. False when some still were after so long."""
@@ -91,7 +122,8 @@ class InferenceService:
         """What the engine still says is dropped."""
         self._mailbox.close()
         self._chats.close()
-        self._tokenising.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._tokenising, self._compiling):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def model(self) -> ServedModel:
         """Raises NotServing while nothing is loaded."""
@@ -102,6 +134,26 @@ class InferenceService:
             depth_mode=self._planner.depth_mode,
             chat_template=self._worker.tokenizer.has_chat_template,
         )
+
+    async def beginning(self, request: Request) -> tuple[int, ...]:
+        """The tokens that all texts have which begin with the request's prompt. Raises as for a request."""
+        model, tokenizer = self._ready(), self._worker.tokenizer
+        valid = checked(request, model)
+
+        async def encode(prompt: Prompt) -> tuple[int, ...]:
+            return await tokenise(prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+
+        return await beginning(valid.prompt, encode)
+
+    async def count(self, request: Request) -> int:
+        """Tokens of its prompt. Raises DraftdError where the request would be refused."""
+        model = self._ready()
+        prompt, client = checked(request, model).prompt, request.client
+        return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token is written as; of one that no text has, what it is called."""
+        return self._worker.tokenizer.token_bytes(token)
 
     async def generate(self, request: Request, send: Send) -> None:
         """Sends the request's events, one after the other, each when the last was taken. To cancel the request, cancel
@@ -134,10 +186,15 @@ class InferenceService:
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
-            span = self._begin_span(replace(start, prompt_tokens=len(ids)))
+            reading = reading_of(valid.prompt, tokenizer, ids)
+            must = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
+            start = replace(start, prompt_tokens=len(ids), choices=valid.n)
+            span = self._begin_span(start)
             context = FlagContext(model.info.model, valid.workload, valid.caller)
-            plan = self._planner.plan(valid.wish, context, model.info)
+            plan = self._planner.plan(replace(valid.wish, constrained=bool(must.grammar)), context, model.info)
             span.planned(plan, ContextTier.of(len(ids)))
+            if must.grammar:
+                span.constrained(must.kind, must.seconds)
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")
             assert valid.max_tokens is not None
@@ -148,13 +205,26 @@ class InferenceService:
                 plan=plan,
                 arrival=arrival,
                 sampling=valid.sampling,
-                stop=StopStrings(tokenizer, valid.stop) if valid.stop else None,
                 deadline=valid.deadline,
                 workload=valid.workload,
                 client=valid.client,
+                priority=valid.priority,
+                min_tokens=valid.min_tokens,
+                ignore_eos=valid.ignore_eos,
+                stop_ids=frozenset(valid.stop_token_ids),
+                logprobs=valid.logprobs,
+                grammar=must.grammar,
             )
-            stream = TokenStream(self._mailbox, partial(self._ended, request_id, span))
-            self._worker.submit(decode, stream)
+            ends = Ends(valid.stop, valid.stop_token_ids, valid.include_stop)
+            call = _Call(valid, Started(request_id, model.info, len(ids), plan))
+            for i in range(valid.n):
+                name = request_id if valid.n == 1 else f"{request_id}-{i}"
+                stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), call.arrived)
+                stop = stop_matcher(tokenizer, ends, reading)
+                own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=stop)
+                answer = AnswerStream(tokenizer, ends, reading, i)
+                call.choices.append(_Choice(i, own, stream, answer, span))
+            self._worker.submit_choices([(one.decode, one.stream) for one in call.choices])
         except asyncio.CancelledError:
             reason = _reason_to_leave(request)
             self.left[reason] += 1
@@ -166,7 +236,10 @@ class InferenceService:
             self.refused += 1
             (span or self._begin_span(start)).refused(refusal)
             raise
-        return _Call(valid, Started(request_id, model.info, len(ids), plan), tokenizer, span, stream)
+        for one in call.choices[1:]:
+            one.span = self._begin_span(replace(start, choice=one.index, sampling=one.decode.sampling))
+            one.span.planned(plan, ContextTier.of(len(ids)))
+        return call
 
     def _ready(self) -> ServedModel:
         if self.draining:
@@ -179,57 +252,100 @@ class InferenceService:
 
     async def _relay(self, call: _Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
-        started, stream = call.started, call.stream
+        started, left, error = call.started, list(call.choices), None
         async with stall_guard(self._stall) as write:
             await write(send(started))
-            text = TextStream(call.tokenizer, call.request.stop)
-            answer: list[str] = []
-            while (emission := await stream.take()) is not None:
-                pieces = text.add(emission.tokens)
-                rest = text.finish() if stream.exhausted else ""
-                answer += [*pieces, rest]
-                await write(send(Chunk(emission, pieces, rest)))
-            if rest := text.finish():
-                answer.append(rest)
-                await write(send(Chunk(Emission((), ()), (), rest)))
-            outcome = stream.outcome
-            assert outcome is not None
-            # Before the client learns of the end: whoever looks then finds it counted.
-            call.span.finished(outcome, "".join(answer))
-            await write(send(Finished(outcome, started.plan, text.stop)))
-        if (error := _error_of(outcome)) is not None:
+            seconds, first = 0.0, call.choices[0].stream
+            while self._worker.unloaded and await first.quiet(seconds):
+                await write(send(Loading(self._worker.progress)))
+                seconds = _LOADING_SECONDS
+            if call.request.echo and isinstance(call.request.prompt, RawText):
+                for one in left:
+                    await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))
+            while left:
+                one = await _next(left, call.arrived)
+                stream, answer = one.stream, one.answer
+                emission = await stream.take()
+                if emission is not None:
+                    await write(send(answer.add(emission, stream.outcome if stream.exhausted else None)))
+                    continue
+                left.remove(one)
+                outcome = stream.outcome
+                assert outcome is not None
+                if (rest := answer.finish(outcome)) is not None:
+                    await write(send(rest))
+                # Before the client learns of the end: whoever looks then finds it counted.
+                one.span.finished(outcome, answer.parts())
+                await write(send(answer.finished(outcome, started.plan)))
+                error = error or _error_of(outcome)
+        if error is not None:
             raise error
 
     def _leave(self, call: _Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
-        request_id, outcome = call.started.request_id, call.stream.outcome
-        if outcome is not None:
-            self._ended(request_id, call.span, outcome)
-            return
-        call.stream.abandon()
-        self._abandoned.add(request_id)
-        self._worker.cancel(request_id, _reason_to_leave(call.request))
+        request_id, late = call.started.request_id, dict[str, InferenceSpan]()
+        for one in call.choices:
+            if one.stream.outcome is not None:
+                one.span.finished(one.stream.outcome)  # a second time is ignored
+                continue
+            one.stream.abandon()
+            late[one.decode.id] = one.span
+            self._worker.cancel(one.decode.id, _reason_to_leave(call.request))
+        if late:
+            self._abandoned[request_id] = late
+        else:
+            self._forget(request_id)
 
-    def _ended(self, request_id: str, span: InferenceSpan, outcome: Outcome) -> None:
-        span.finished(outcome)  # a second time is ignored
-        self._forget(request_id)
+    def _ended(self, request_id: str, choice: str, outcome: Outcome) -> None:
+        """Of a choice that its front has left."""
+        late = self._abandoned[request_id]
+        late.pop(choice).finished(outcome)
+        if not late:
+            self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
         self._open.discard(request_id)
-        self._abandoned.discard(request_id)
+        self._abandoned.pop(request_id, None)
         if not self._open:
             self._none_open.set()
 
 
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One choice of a request: what the engine is asked, what comes of it, and what is made of that."""
+
+    index: int
+    decode: DecodeRequest
+    stream: TokenStream
+    answer: AnswerStream
+    span: InferenceSpan
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request that the engine has taken."""
+    """One request that the engine has taken. `arrived`: something has come of one of its choices."""
 
     request: Request
     started: Started
-    tokenizer: Tokenizer
-    span: InferenceSpan
-    stream: TokenStream
+    choices: list[_Choice] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def _next(choices: list[_Choice], arrived: asyncio.Event) -> _Choice:
+    """One that something has come of, each in its turn; the only one at once."""
+    while len(choices) > 1:
+        for i, one in enumerate(choices):
+            if one.stream.ready:
+                choices.append(choices.pop(i))
+                return one
+        arrived.clear()
+        await arrived.wait()
+    return choices[0]
+
+
+def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
+    """Each choice has a seed of its own, where there is one."""
+    return asked if asked.seed is None else replace(asked, seed=(asked.seed + choice) % 2**64)
 
 
 def _reason_to_leave(request: Request) -> FinishReason:
@@ -250,8 +366,8 @@ def _error_of(outcome: Outcome) -> DraftdError | None:
     return None
 
 
-def _messages(prompt: Prompt) -> tuple[tuple[str, str], ...]:
+def _messages(prompt: Prompt) -> tuple[ToldMessage, ...]:
     """As telemetry takes them; none of token ids."""
     if isinstance(prompt, Chat):
-        return prompt.messages
-    return (("user", prompt.text),) if isinstance(prompt, RawText) else ()
+        return tuple(map(message_parts, prompt.messages))
+    return (("user", (text_part(prompt.text),)),) if isinstance(prompt, RawText) else ()

@@ -5,28 +5,34 @@ A field is named in errors by its path here: `chat.messages[0].role`, `sampling.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from draftd.core import (
-    DecodePlan,
-    DepthMode,
-    Emission,
-    ModelInfo,
-    ModePreference,
-    Outcome,
-    SamplingParams,
-    WorkloadClass,
-)
+from draftd.core import DecodePlan, DepthMode, Emission, ModePreference, Outcome, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
+from draftd.service.messages import Chat as Chat
+from draftd.service.messages import Message as Message
+from draftd.service.messages import Tool as Tool
+from draftd.service.messages import ToolCall as ToolCall
+from draftd.service.messages import ToolMode as ToolMode
+from draftd.service.messages import check_chat
 
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_CALLER_BYTES = 128
 MAX_TEMPERATURE = 100.0
-ROLES = ("system", "user", "assistant", "tool")
+MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 10.0
+MAX_BIAS = 100.0
+MAX_BIASED = 1024
+MAX_STOP_IDS = 64
+MAX_LOGPROBS = 20
+MAX_CHOICES = 8
+MAX_PRIORITY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +40,6 @@ class RawText:
     """A prompt that is tokenised as it is."""
 
     text: str
-
-
-class Message(NamedTuple):
-    role: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """Messages for the model's chat template."""
-
-    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +50,23 @@ class TokenIds:
 
 
 Prompt = RawText | Chat | TokenIds
+
+
+class FormatKind(enum.StrEnum):
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What the answer must be. `source`: a JSON schema as JSON, a regular expression, choices as a JSON list, a grammar
+    in Lark's notation; nothing for any JSON object."""
+
+    kind: FormatKind
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,15 @@ class Request:
     deadline: float | None = None
     client: str = ""
     problem: InvalidRequest | None = None
+    logprobs: int | None = None  # of so many of the likeliest tokens besides the chosen one
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    n: int = 1
+    echo: bool = False
+    priority: int = 0
+    response_format: ResponseFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +107,54 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """The weights were let go for want of requests, and are read again: how far that is, for people."""
+
+    progress: str
+
+
+class TextDelta(NamedTuple):
+    text: str
+
+
+class ReasoningDelta(NamedTuple):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallBegun:
+    """`index` counts the calls of an answer, from 0."""
+
+    index: int
+    id: str
+    name: str
+
+
+class ToolCallArguments(NamedTuple):
+    """A piece of the JSON of the call that was begun last."""
+
+    text: str
+
+
+class ToolCallEnded(NamedTuple):
+    """The call that was begun last, whole: `arguments` is what its pieces add up to."""
+
+    call: ToolCall
+
+
+Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCallEnded
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """What came since the last one. `pieces`, texts, run parallel to the tokens; `rest` is text that was held back
-    until the end."""
+    """What came since the last one, of one choice. `pieces`, texts, run parallel to the tokens; `rest` is text that was
+    held back until the end. `deltas`: the answer's parts in order, its text among them, where it has others."""
 
     emission: Emission
     pieces: Sequence[str]
     rest: str = ""
+    deltas: Sequence[Delta] = ()
+    choice: int = 0
 
     @property
     def text(self) -> str:
@@ -102,14 +163,21 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. `stop` is the stop string that ended the text, where one did."""
+    """The end of one choice. `stop` is the stop string that ended the text, where one did, and `stop_token_id` the id
+    of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer."""
 
     outcome: Outcome
     plan: DecodePlan
     stop: str
+    choice: int = 0
+    stop_token_id: int | None = None
+    tool_calls: int = 0
+    reasoning_tokens: int = 0
+    warning: str = ""
 
 
-Event = Started | Chunk | Finished
+AnswerEvent = Started | Chunk | Finished
+Event = AnswerEvent | Loading
 Send = Callable[[Event], Awaitable[None]]
 
 
@@ -133,9 +201,12 @@ def checked(request: Request, model: ServedModel) -> Request:
     most = model.info.context_length
     max_tokens = min(model.default_max_tokens, most) if request.max_tokens is None else request.max_tokens
     _check(1 <= max_tokens <= most, "max_tokens", max_tokens, f"1 to {most}, the model's context")
-    p = request.sampling
+    p, vocabulary = request.sampling, model.info.vocab_size
     _check_sampling(p)
+    _check_penalties(p, vocabulary)
     _check_stop(request.stop)
+    _check_choices(request)
+    _check_ends(request, max_tokens, vocabulary)
     _check_wish(request.wish, model.info)
     check_caller(request.caller)
     # -0.0 would be greedy too, and look strange on a span.
@@ -180,11 +251,7 @@ def _check_prompt(prompt: Prompt, model: ServedModel) -> None:
     else:
         allowed = "prompt or tokens: this model has no chat template"
         _check(model.chat_template, "chat", "messages", allowed)
-        _check(len(prompt.messages) > 0, "chat.messages", "no messages", "at least one message")
-        for i, message in enumerate(prompt.messages):
-            _check(message.role in ROLES, f"chat.messages[{i}].role", message.role, ", ".join(ROLES))
-        filled = any(message.content for message in prompt.messages)
-        _check(filled, "chat.messages", "only empty contents", "at least one message with content")
+        check_chat(prompt)
 
 
 def _check_sampling(p: SamplingParams) -> None:
@@ -201,6 +268,38 @@ def _check_stop(stops: Sequence[str]) -> None:
     for i, stop in enumerate(stops):
         _check(stop != "", f"stop[{i}]", "", "text that is not empty")
         _check(len(stop.encode()) <= MAX_STOP_BYTES, f"stop[{i}]", stop, f"at most {MAX_STOP_BYTES} bytes")
+
+
+def _check_penalties(p: SamplingParams, vocabulary: int) -> None:
+    allowed = f"above 0, up to {MAX_REPETITION_PENALTY:g}; 1 is off"
+    repetition = p.repetition_penalty
+    _check(0 < repetition <= MAX_REPETITION_PENALTY, "sampling.repetition_penalty", repetition, allowed)
+    allowed = f"-{MAX_PENALTY:g} to {MAX_PENALTY:g}; 0 is off"
+    for name, value in (("presence", p.presence_penalty), ("frequency", p.frequency_penalty)):
+        _check(-MAX_PENALTY <= value <= MAX_PENALTY, f"sampling.{name}_penalty", value, allowed)
+    biased = len(p.logit_bias)
+    _check(biased <= MAX_BIASED, "sampling.logit_bias", f"{biased} ids", f"at most {MAX_BIASED} ids")
+    for token, bias in p.logit_bias:
+        _check(0 <= token < vocabulary, "sampling.logit_bias", token, f"token ids from 0 to {vocabulary - 1}")
+        allowed = f"-{MAX_BIAS:g} to {MAX_BIAS:g}"
+        _check(-MAX_BIAS <= bias <= MAX_BIAS, f"sampling.logit_bias[{token}]", bias, allowed)
+
+
+def _check_choices(request: Request) -> None:
+    most, told, priority = MAX_CHOICES, request.logprobs, request.priority
+    _check(1 <= request.n <= most, "n", request.n, f"1 to {most}")
+    _check(told is None or 0 <= told <= MAX_LOGPROBS, "logprobs", told, f"0 to {MAX_LOGPROBS}")
+    _check(-MAX_PRIORITY <= priority <= MAX_PRIORITY, "priority", priority, f"-{MAX_PRIORITY} to {MAX_PRIORITY}")
+    raw = isinstance(request.prompt, RawText)
+    _check(raw or not request.echo, "echo", request.echo, "false, unless the prompt is raw text")
+
+
+def _check_ends(request: Request, max_tokens: int, vocabulary: int) -> None:
+    least, ids = request.min_tokens, request.stop_token_ids
+    _check(0 <= least <= max_tokens, "min_tokens", least, f"0 to {max_tokens}, which is max_tokens")
+    _check(len(ids) <= MAX_STOP_IDS, "stop_token_ids", f"{len(ids)} ids", f"at most {MAX_STOP_IDS} ids")
+    for i, token in enumerate(ids):
+        _check(0 <= token < vocabulary, f"stop_token_ids[{i}]", token, f"token ids from 0 to {vocabulary - 1}")
 
 
 def _check_wish(wish: Wish, info: ModelInfo) -> None:

@@ -83,14 +83,17 @@ class Mailbox:
 class TokenStream:
     """`core.TokenSink` of one request; its handler takes from the other end.
 
-    `on_late` hears the outcome when the handler has gone before it: someone must.
+    `on_late` hears the outcome when the handler has gone before it: someone must. `arrived`: what the streams of one
+    request share, so that their handler can wait for all of them.
     """
 
-    def __init__(self, mailbox: Mailbox, on_late: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, mailbox: Mailbox, on_late: Callable[[Outcome], None], arrived: asyncio.Event | None = None
+    ) -> None:
         self._mailbox = mailbox
         self._on_late = on_late
         self._pending: deque[Emission] = deque()
-        self._arrived = asyncio.Event()
+        self._arrived = arrived or asyncio.Event()
         self._abandoned = False
         self.outcome: Outcome | None = None
 
@@ -123,12 +126,27 @@ class TokenStream:
         first = self._pending.popleft()
         if not self._pending:
             return first
-        tokens, from_draft = list(first.tokens), list(first.from_draft)
+        tokens, from_draft, logprobs = list(first.tokens), list(first.from_draft), list(first.logprobs)
         while self._pending and len(tokens) + len(self._pending[0].tokens) <= _MERGE_TOKENS:
             emission = self._pending.popleft()
             tokens += emission.tokens
             from_draft += emission.from_draft
-        return Emission(tuple(tokens), tuple(from_draft))
+            logprobs += emission.logprobs
+        return Emission(tuple(tokens), tuple(from_draft), tuple(logprobs))
+
+    @property
+    def ready(self) -> bool:
+        """`take` would not wait."""
+        return bool(self._pending) or self.outcome is not None
+
+    async def quiet(self, seconds: float) -> bool:
+        """Whether nothing has come yet, after waiting so long for it."""
+        if not self._pending and self.outcome is None:
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
+        return not self._pending and self.outcome is None
 
     @property
     def exhausted(self) -> bool:

@@ -2,8 +2,9 @@
 
 A template comes with a model, and may take for ever, or make a text that fills the memory. Here it can only end this
 process. It is asked on the standard input and answers on the standard output, JSON, one a line: a template with its
-variables and the seconds that a text may take, which is answered when it is ready, or messages, which are answered with
-their text or with what is wrong. It ends with its input, so it never outlives the daemon.
+variables and the seconds that a text may take, which is answered when it is ready, or messages with tools and
+arguments, which are answered with their text or with what is wrong. It ends with its input, so it never outlives the
+daemon.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import json
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
+
+from draftd.models.conversation import Messages, NotTaken, TemplateShape
 
 _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 
@@ -27,25 +31,35 @@ def main() -> None:
     if sys.platform == "linux":  # macOS bounds no process so
         most = psutil.Process().memory_info().vms + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+    def render(messages: Messages, tools: Messages, arguments: Mapping[str, Any] | None = None) -> str:
+        rendered: Any = render_jinja_template(
+            conversations=[[dict(one) for one in messages]],
+            tools=[dict(one) for one in tools] or None,
+            chat_template=(template["with_tools"] if tools else None) or template["source"],
+            add_generation_prompt=True,
+            **template["variables"] | (arguments or {}),
+        )
+        return str(rendered[0][0])  # of the first chat; the rest is for training
+
     template: dict[str, Any] = {}
+    shape = TemplateShape(render, "")
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         if "source" in asked:
             template = asked
+            shape = TemplateShape(render, template["source"] + (template["with_tools"] or ""))
             _say({"ready": True})
             continue
         # The signal's default ends the process, whatever the template is at. It is of processor time: on a busy machine
         # a text has as long as on an idle one.
         signal.setitimer(signal.ITIMER_PROF, template["seconds"])
+        said: dict[str, Any]
         try:
-            rendered: Any = render_jinja_template(
-                conversations=[asked["messages"]],
-                chat_template=template["source"],
-                add_generation_prompt=True,
-                **template["variables"],
-            )
-            text = rendered[0][0]  # of the first chat; the rest is for training
+            text = render(shape.shaped(asked["messages"], asked["tools"]), asked["tools"], asked["arguments"])
             said = {"text": text} if len(text) <= asked["most"] else {"characters": len(text)}
+        except NotTaken:
+            said = {"no_tools": True}
         except MemoryError:
             said = {"error": "the text takes too much memory"}
         except Exception as error:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 
 from draftd.errors import InvalidRequest
+from draftd.models.conversation import NotTaken
 from draftd.models.tokenizer import Tokenizer
-from draftd.service.chat import ChatRenderer
-from draftd.service.request import Chat, Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
+from draftd.service.chat import ChatRenderer, no_tools
+from draftd.service.messages import Chat, message_dict, tool_dicts
+from draftd.service.request import Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
@@ -30,13 +33,13 @@ async def tokenise(
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
     else:
-        text = prompt.text if isinstance(prompt, RawText) else "".join(message.content for message in prompt.messages)
+        text = prompt.text
         run, context_length = asyncio.get_running_loop().run_in_executor, model.info.context_length
         encode = partial(_encode, prompt, tokenizer)
         if isinstance(prompt, Chat) and tokenizer.template is not None:
             most = context_length * _LONGEST_TOKEN
             if len(text) <= most:
-                rendered = await renderer.render(tokenizer.template, prompt.messages, most, client)
+                rendered = await renderer.render(tokenizer.template, prompt, most, client)
                 encode = partial(tokenizer.encode_rendered, rendered)
                 text = rendered
         if len(text) <= _INLINE_CHARACTERS:
@@ -62,8 +65,11 @@ def _hopeless(text: str, tokenizer: Tokenizer, context_length: int) -> bool:
 def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     if isinstance(prompt, RawText):
         return tokenizer.encode(prompt.text)
+    messages, tools = list(map(message_dict, prompt.messages)), tool_dicts(prompt.shown_tools)
     try:
-        return tokenizer.render_chat([message._asdict() for message in prompt.messages])
+        return tokenizer.render_chat(messages, tools, prompt.template_arguments)
+    except NotTaken:
+        raise no_tools(prompt) from None
     except Exception as error:
         raise turned_down(prompt.messages, f"accepts ({error})") from error
 
@@ -71,27 +77,33 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
 class StopScanner:
     """Finds the first stop string to be complete in a text that arrives in pieces.
 
-    Of strings complete at the same character, the longest counts. The text ends before it. No more is held back than
-    the longest beginning of a stop string, so that a long text costs no more per character than a short one.
+    Of strings complete at the same character, the longest counts. The text ends before it, or with it. No more
+    is held back than the longest beginning of a stop string, so that a long text costs no more per character than a
+    short one.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """`include`: the stop string that matched is part of the text."""
         assert all(stops), "an empty stop string matches everywhere"
-        self._stops = stops
+        self._stops, self._include = stops, include
         self._beginnings = {stop[:length] for stop in stops for length in range(1, len(stop))}
         self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
         self.matched = ""
+        self.after = ""  # what was fed beyond the match
 
     def feed(self, text: str) -> str:
         """The text that is now known to be outside of any stop string. After a match, nothing."""
+        if not self._stops:
+            return text
         if self.matched:
             return ""
         whole, self._held = self._held + text, ""
         ends = [(at + len(stop), -len(stop), stop) for stop in self._stops if (at := whole.find(stop)) >= 0]
         if ends:
             end, _, self.matched = min(ends)
-            return whole[: end - len(self.matched)]
+            self.after = whole[end:]
+            return whole[: end if self._include else end - len(self.matched)]
         lengths = range(min(len(whole), self._longest), 0, -1)
         sure = len(whole) - next((one for one in lengths if whole[-one:] in self._beginnings), 0)
         self._held = whole[sure:]
@@ -103,13 +115,23 @@ class StopScanner:
         return held
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What ends an answer besides the model's own end tokens. `include`: the text has what ended it."""
+
+    strings: Sequence[str] = ()
+    ids: Sequence[int] = ()
+    include: bool = False
+
+
 class TextStream:
     """The text of one answer, as its tokens arrive. End-of-text tokens have no text."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, ends: Ends = Ends()) -> None:
         self._detokenizer = tokenizer.detokenizer()
-        self._silent = tokenizer.eos_ids
-        self._scanner = StopScanner(stops)
+        silent = not ends.include and ends.ids
+        self._silent = tokenizer.eos_ids.union(ends.ids) if silent else tokenizer.eos_ids
+        self._scanner = StopScanner(ends.strings, include=ends.include)
 
     @property
     def stop(self) -> str:
@@ -131,8 +153,8 @@ class StopStrings:
     """`core.StopMatcher` over stop strings. Decodes the answer a second time, on the engine thread, where the decision
     must be made: requests without stop strings have none."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._text = TextStream(tokenizer, stops)
+    def __init__(self, tokenizer: Tokenizer, ends: Ends) -> None:
+        self._text = TextStream(tokenizer, ends)
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):

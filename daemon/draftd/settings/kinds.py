@@ -139,3 +139,4 @@ BlockLengths = Annotated[
 Drafters = Annotated[
     tuple[DrafterName, ...], BeforeValidator(_listed), _allowed("names of drafters, with commas between them")
 ]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed), _allowed("names, with commas between them")]

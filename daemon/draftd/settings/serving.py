@@ -16,6 +16,7 @@ from draftd.settings.kinds import (
     ExistingFile,
     HomePath,
     ModelName,
+    Names,
     Seconds,
     Section,
     check_listener,
@@ -72,6 +73,17 @@ class ServerSettings(Section):
     """A request is cancelled if its client reads no message for this long; 0: never."""
     reflection: bool = True
     """Offer gRPC server reflection."""
+    http_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the OpenAI-compatible HTTP server, on the same host, with the same token and certificate; 0 picks a free
+    one. Unset: no HTTP."""
+    http_aliases: Names = ()
+    """Other names by which HTTP clients may ask for the model."""
+    http_origins: Names = ()
+    """Origins of web pages that may call the HTTP server, such as https://chat.example.com; `*` is any. Unset: none."""
+    http_connections: int = Field(default=512, ge=1, le=65536)
+    """HTTP connections that clients may hold at a time."""
+    http_stored_bytes: int = Field(default=64 * 2**20, ge=0, le=2**40)
+    """Most memory for answers that `previous_response_id` may name, at most 1,024 of them; 0 stores none."""
 
     @model_validator(mode="after")
     def _tls_and_token(self) -> Self:
@@ -105,9 +117,20 @@ class EngineSettings(Section):
     prefix_cache_bytes: int = Field(default=256 * 2**20, ge=0, le=2**50)
     """Most memory for keys and values of finished requests, kept for later ones that begin with the same tokens; 0
     keeps nothing. Less is kept under memory pressure."""
+    prefix_dir: HomePath | None = None
+    """Folder for prefixes that are kept over a restart; no other daemon may use it. Unset: `prefixes` in the folder of
+    fallback.state_dir."""
+    prefix_disk_bytes: int = Field(default=0, ge=0, le=2**50)
+    """Most disk space for prefixes of finished requests; those used last stay. They are what clients wrote, so by
+    default only pinned prefixes are kept on disk."""
+    prefix_pinned_bytes: int = Field(default=4 * 2**30, ge=0, le=2**50)
+    """Most disk space for prefixes that were pinned by name (`draftd prefix pin`)."""
     learnt_file: HomePath | None = None
     """Where the measured costs and acceptance rates of drafting are kept over a restart, for each pair and machine.
     Unset: in the folder of fallback.state_dir."""
+    idle_unload_seconds: FiniteFloat = Field(default=0, ge=0, le=30 * 86400)
+    """Seconds without requests until the weights are unloaded; the next request loads them again, and waits for it. 0:
+    never."""
     default_max_tokens: int = Field(default=256, ge=1, le=1_048_576)
     """Most tokens of an answer if the request does not say."""
 

@@ -159,6 +159,10 @@ REQUEST_TOP_P = _double("gen_ai.request.top_p", "Nucleus; 1 is off")
 REQUEST_TOP_K = _int("gen_ai.request.top_k", "Most likely tokens kept; 0 is off")
 REQUEST_MIN_P = _double("draftd.request.min_p", "Least probability relative to the best; 0 is off")
 REQUEST_SEED = _int("gen_ai.request.seed", "Seed, where the caller gave one")
+REQUEST_PRESENCE = _double("gen_ai.request.presence_penalty", "Presence penalty, where the caller gave one")
+REQUEST_FREQUENCY = _double("gen_ai.request.frequency_penalty", "Frequency penalty, where the caller gave one")
+REQUEST_CHOICES = _int("gen_ai.request.choice.count", "Choices asked for, where they are several; each has a span")
+REQUEST_CHOICE = _int("draftd.request.choice", "Which of several choices, from 0")
 REQUEST_STOP = _strings("gen_ai.request.stop_sequences", "Stop strings, where the caller gave some")
 REQUEST_STREAM = _boolean("gen_ai.request.stream", "Always true")
 
@@ -186,7 +190,9 @@ PLAN_LEVEL = _string(
     "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], given=_PLANNED
 )
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
-PLAN_DRAFTER = _string("draftd.plan.drafter", "`draft_model`, `light_draft_model`, `prompt_lookup` or `none`")
+PLAN_DRAFTER = _string(
+    "draftd.plan.drafter", "`draft_model`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`"
+)
 PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = _string(
     "draftd.plan.depth_mode",
@@ -197,6 +203,16 @@ PLAN_ALTERNATIVES = _strings(
     "draftd.plan.alternatives",
     "Drafters that might be used in place of the plan's in steps where they paid more; absent where there were none",
     examples=("prompt_lookup",),
+)
+RESPONSE_FORMAT = _string(
+    "draftd.response_format",
+    "What the answer had to be; absent where it could be anything",
+    values=("json_object", "json_schema", "regex", "choice", "grammar", "tool_call"),
+)
+GRAMMAR_COMPILE = Attribute(
+    "double",
+    "draftd.grammar.compile.duration",
+    "Time that compiling the answer's grammar took, 0 where it was known (seconds)",
 )
 DEGRADED = _string(
     "draftd.degraded_reason",
@@ -227,6 +243,12 @@ RPC_METHOD = _string(
     "rpc.method", "Full name, such as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method"
 )
 RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, such as `OK` or `CANCELLED`")
+
+# The HTTP request.
+HTTP_METHOD = _string("http.request.method", "Such as `POST`; `_OTHER` where HTTP has no such method")
+HTTP_ROUTE = _string("http.route", "Path, such as `/v1/chat/completions`; absent where there is no such path")
+HTTP_STATUS = _int("http.response.status_code", "Such as 200; 499 where the client went before it was answered")
+URL_SCHEME = _string("url.scheme", "`http` or `https`")
 
 # Who serves.
 SERVER_ADDRESS = _string(

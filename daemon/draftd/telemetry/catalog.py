@@ -320,6 +320,16 @@ RPC_DURATION = _histogram(
     a.RPC_STATUS,
     a.ERROR_TYPE,
 )
+HTTP_DURATION = _histogram(
+    "http.server.request.duration",
+    "Requests on the HTTP server until the end of their answers, `/health` and `/metrics` left out",
+    _RPC,
+    a.HTTP_METHOD,
+    a.HTTP_ROUTE,
+    a.URL_SCHEME,
+    a.HTTP_STATUS,
+    a.ERROR_TYPE,
+)
 TELEMETRY_ERRORS = _observed(
     "draftd.telemetry.errors",
     "{error}",
@@ -378,17 +388,27 @@ RPC_SPAN = Span(
     (a.RPC_SYSTEM, a.RPC_METHOD, *_SERVER, a.RPC_STATUS, a.ERROR_TYPE),
     "SERVER",
 )
+HTTP_SPAN = Span(
+    "{http.request.method} {http.route}",
+    "One request on the HTTP server, a child of the caller's span where `traceparent` names one. Status is an error "
+    "for 5xx, and where an answer that had begun failed; the client's own errors, and its leaving, leave it unset",
+    (a.HTTP_METHOD, a.HTTP_ROUTE, a.URL_SCHEME, *_SERVER, a.HTTP_STATUS, a.ERROR_TYPE),
+    "SERVER",
+)
 INFERENCE_SPAN = Span(
     "{gen_ai.operation.name} {gen_ai.request.model}",
-    "One request, a child of the RPC's span. Status is an error when it was refused, failed or ran out of time, and "
-    "unset when it succeeded or its caller cancelled it",
+    "One request, or one of its choices where it asked for several, a child of the RPC's span, or the HTTP request's. "
+    "Status is an error when it was refused, failed or ran out of time, and unset when it succeeded or its caller "
+    "cancelled it",
     (
         a.OPERATION, a.PROVIDER, a.MODEL, a.REQUEST_MAX_TOKENS, a.REQUEST_TEMPERATURE, a.REQUEST_TOP_P,
-        a.REQUEST_TOP_K, a.REQUEST_MIN_P, a.REQUEST_SEED, a.REQUEST_STOP, a.REQUEST_STREAM, a.RESPONSE_ID,
+        a.REQUEST_TOP_K, a.REQUEST_MIN_P, a.REQUEST_SEED, a.REQUEST_PRESENCE,
+        a.REQUEST_FREQUENCY, a.REQUEST_CHOICES, a.REQUEST_CHOICE, a.REQUEST_STOP, a.REQUEST_STREAM, a.RESPONSE_ID,
         a.RESPONSE_MODEL, a.RESPONSE_FINISH, a.RESPONSE_TTFC, a.USAGE_INPUT, a.USAGE_CACHE_READ, a.USAGE_OUTPUT,
         a.ERROR_TYPE, a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
         a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.PLAN_DEPTH_MODE,
-        a.PLAN_ALTERNATIVES, a.DEGRADED, a.STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED, a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
+        a.PLAN_ALTERNATIVES, a.RESPONSE_FORMAT, a.GRAMMAR_COMPILE, a.DEGRADED, a.STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED,
+        a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
         *(metric.on_span() for metric in (
             DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, CUT_TOKENS, ROLLBACKS, ROLLED_BACK_TOKENS, DRAFT_FORWARDS,
             TARGET_FORWARDS, PARKED_STEPS, CAPPED_STEPS, MEMORY_PRESSURE, MEMORY_HEADROOM, THERMAL_LEVEL,

@@ -34,6 +34,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 from draftd import __version__
+from draftd.telemetry import prometheus
 from draftd.telemetry.link import Link, Watched
 from draftd.threads import run_again
 
@@ -63,6 +64,7 @@ class Pipeline:
     link: Link = field(default_factory=Link)
     exporting: bool = False
     exporters: list[Any] = field(default_factory=list)
+    exposition: Callable[[], bytes] = bytes  # all metrics in Prometheus's text format, where they are scraped
     instance: str = ""  # service.instance.id
     _arrived: bool | None = None
 
@@ -105,15 +107,16 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def build() -> Pipeline:
-    """Providers for the signals that the environment wants exported, and no-op ones for the rest.
+def build(*, scraped: bool = False) -> Pipeline:
+    """Providers for the signals that the environment wants exported, and no-op ones for the rest. `scraped`: metrics
+    are kept to be read as Prometheus's text, whatever the environment wants.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
     by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
     """
     pipeline = Pipeline(propagator=propagator())
     wanted = {signal: wanted_exporters(signal) for signal in SIGNALS}
-    if not any(wanted.values()):
+    if not any(wanted.values()) and not scraped:
         return pipeline
     pipeline.exporting = True
     pipeline.link.install()
@@ -121,22 +124,26 @@ def build() -> Pipeline:
     try:
         resource = _resource()
         pipeline.instance = str(resource.attributes["service.instance.id"])
-        _fill(pipeline, wanted, resource)
+        _fill(pipeline, wanted, resource, scraped)
     except Exception:
         pipeline.shutdown(0.0)
         raise
     return pipeline
 
 
-def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Resource) -> None:
+def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Resource, scraped: bool) -> None:
     def exporters(signal: str) -> list[Any]:
         made = [_exporter(signal, name, pipeline.meters) for name in wanted[signal]]
         pipeline.exporters += made
         return [one if isinstance(one, MetricReader) else Watched(one, signal, pipeline.link) for one in made]
 
     # Metrics first: the other signals' queues and exporters are counted on them.
-    if metrics := exporters("metrics"):
+    metrics = exporters("metrics")
+    if metrics or scraped:
         readers = [one if isinstance(one, MetricReader) else _LastingReader(one) for one in metrics]
+        if scraped:
+            reader, pipeline.exposition = prometheus.scraped()
+            readers.append(reader)
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
         for one in metrics:

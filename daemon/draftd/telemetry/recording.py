@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from opentelemetry.util.types import AttributeValue
 
-from draftd.core import DRAFT_MODEL, ContextTier, DecodePlan, ModelInfo, WorkloadClass
+from draftd.core import DRAFT_MODEL, ContextTier, DecodePlan, WorkloadClass
+from draftd.model_info import ModelInfo
 from draftd.telemetry import attributes as a
 from draftd.telemetry.attributes import Attribute
 

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from draftd import __version__
-from draftd.core import ModelInfo
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
+from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
+from draftd.telemetry.http import HttpTelemetry
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
 from draftd.telemetry.recording import Guard, Naming
@@ -37,7 +38,7 @@ class Sources:
 
 
 class Telemetry:
-    """The observer for the engine, spans for requests, the interceptor for the server, the hook for the flag.
+    """The observer for the engine, spans for requests, what follows the servers' calls, the hook for the flag.
 
     `exporting`: whether any signal is exported; where none is, they record on OpenTelemetry's no-op providers.
     `instance`: what alerts name this daemon by, `service.instance.id`; empty while nothing is exported.
@@ -68,15 +69,17 @@ class Telemetry:
         )
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
         self.rpc_interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
+        self.http = HttpTelemetry(self._on, self._pipeline.propagator, self._pipeline.exposition)
         self.flag_hook = FlagHook(logger, guard)
         self.fallback_recorder = FallbackRecorder(self._on, logger)
 
     @classmethod
-    def start(cls, settings: TelemetrySettings, sources: Sources) -> Telemetry:
-        """Exports what the OTEL_* variables ask for, and without them nothing."""
+    def start(cls, settings: TelemetrySettings, sources: Sources, *, scraped: bool = False) -> Telemetry:
+        """Exports what the OTEL_* variables ask for, and without them nothing. `scraped`: metrics are read as
+        Prometheus's text besides."""
         guard, pipeline = Guard(), Pipeline()
         try:
-            pipeline = build()
+            pipeline = build(scraped=scraped)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -34,14 +34,19 @@ _ERRORS = {
     FinishReason.DEADLINE: "DeadlineExceeded",
     FinishReason.ERROR: "EngineFailure",
 }
+# Part of a message, as the conventions have it: text, reasoning, tool_call or tool_call_response.
+Part = Mapping[str, str]
+ToldMessage = tuple[str, Sequence[Part]]  # by role
+_CONTENTS = ("content", "arguments", "response")  # of parts
+
 _MESSAGE_LIMIT = 256  # characters of an error message on a span
 CONTENT_LIMIT = 16_384  # characters of prompt, and of answer, on a span: spans queue up while a collector is away
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceStart:
-    """What is known of a request when it arrives. `arrival` is on the monotonic clock. `messages` are (role, content)
-    pairs and leave the process only when content capture was opted in."""
+    """What is known of a request when it arrives. `arrival` is on the monotonic clock. `messages` leave the process
+    only when content capture was opted in. `choice`: which of its `choices`, from 0."""
 
     operation: str
     request_id: str
@@ -51,11 +56,14 @@ class InferenceStart:
     stop: tuple[str, ...] = ()
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     prompt_tokens: int | None = None
-    messages: tuple[tuple[str, str], ...] = ()
+    messages: tuple[ToldMessage, ...] = ()
+    choices: int = 1
+    choice: int = 0
 
 
 class InferenceSpan:
-    """One request, as a span with children and on the request metrics. Never raises.
+    """One request, as a span with children and on the request metrics. Never raises. Of a request for several choices
+    there is one for each that the engine decodes, and one for all where it is refused.
 
     Exactly one of `finished`, `refused` and `left` ends it; a second is ignored.
     """
@@ -100,8 +108,14 @@ class InferenceSpan:
                 }
                 self._span.set_attributes(named(found))
 
-    def finished(self, outcome: Outcome, answer: str | None = None) -> None:
-        """It ended in the engine. `answer`, all of its text, is used only when content capture was opted in."""
+    def constrained(self, kind: str, compile_seconds: float) -> None:
+        """Its answer must follow a grammar."""
+        if not self._ended:
+            with self._on.guard.part("span"):
+                self._span.set_attributes(named({a.RESPONSE_FORMAT: kind, a.GRAMMAR_COMPILE: compile_seconds}))
+
+    def finished(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
+        """It ended in the engine. `answer`, all of it, is used only when content capture was opted in."""
         if not self._ended:
             self._ended = True
             with self._on.guard.part("span"):
@@ -122,7 +136,7 @@ class InferenceSpan:
             with self._on.guard.part("span"):
                 self._end(outcome, kind, message, time.monotonic())
 
-    def _finish(self, outcome: Outcome, answer: str | None) -> None:
+    def _finish(self, outcome: Outcome, answer: Sequence[Part] | None) -> None:
         stats, reason = outcome.stats, outcome.reason
         end = stats.finished if stats.finished is not None else time.monotonic()
         kind = _ERRORS.get(reason)
@@ -136,7 +150,14 @@ class InferenceSpan:
             self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, self._gen_ai())
             self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, self._gen_ai())
 
-    def _end(self, outcome: str, kind: str | None, message: str | None, end: float, answer: str | None = None) -> None:
+    def _end(
+        self,
+        outcome: str,
+        kind: str | None,
+        message: str | None,
+        end: float,
+        answer: Sequence[Part] | None = None,
+    ) -> None:
         """Ends the span, with what the machine is like then, and counts the request."""
         if message is not None:
             self._span.set_status(Status(StatusCode.ERROR, message[:_MESSAGE_LIMIT]))
@@ -182,22 +203,35 @@ class InferenceSpan:
                     kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
                 ).end(self._nanos(max(start, end if over is None else over)))
 
-    def _content(self, finish: str, answer: str | None) -> None:
+    def _content(self, finish: str, answer: Sequence[Part] | None) -> None:
         if not self._on.capture_content:
             return
         if self._start.messages:
             left, said = CONTENT_LIMIT, []
-            for role, text in self._start.messages:
-                said.append({"role": role, "parts": [{"type": "text", "content": text[:left]}]})
-                left -= len(text[:left])
+            for role, parts in self._start.messages:
+                bounded, left = _bounded(parts, left)
+                said.append({"role": role, "parts": bounded})
             self._span.set_attribute(a.INPUT_MESSAGES.name, json.dumps(said, ensure_ascii=False))
         if answer is not None:
-            parts = [{"type": "text", "content": answer[:CONTENT_LIMIT]}]
-            told = [{"role": "assistant", "parts": parts, "finish_reason": finish}]
+            bounded, _ = _bounded(answer, CONTENT_LIMIT)
+            told = [{"role": "assistant", "parts": bounded, "finish_reason": finish}]
             self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(told, ensure_ascii=False))
 
     def _nanos(self, monotonic: float) -> int:
         return int((monotonic + self._epoch) * 1e9)
+
+
+def _bounded(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], int]:
+    """With `most` characters of content, and how many are left."""
+    made = []
+    for part in parts:
+        one = dict(part)
+        for name in _CONTENTS:
+            if name in one:
+                one[name] = one[name][:most]
+                most -= len(one[name])
+        made.append(one)
+    return made, most
 
 
 def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, AttributeValue]:
@@ -215,6 +249,10 @@ def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, Attr
             a.REQUEST_MIN_P: sampling.min_p,
             # OTLP integers are signed: a seed past 2**63 wraps as two's complement does rather than losing the batch.
             a.REQUEST_SEED: None if seed is None else (seed + 2**63) % 2**64 - 2**63,
+            a.REQUEST_PRESENCE: sampling.presence_penalty or None,
+            a.REQUEST_FREQUENCY: sampling.frequency_penalty or None,
+            a.REQUEST_CHOICES: start.choices if start.choices > 1 else None,
+            a.REQUEST_CHOICE: start.choice if start.choices > 1 else None,
             a.REQUEST_STOP: start.stop or None,
             a.REQUEST_STREAM: True,
             a.RESPONSE_ID: start.request_id,

@@ -99,6 +99,21 @@ class ControlServiceStub:
                 request_serializer=draftd_dot_v1_dot_control__pb2.ReloadDraftRequest.SerializeToString,
                 response_deserializer=draftd_dot_v1_dot_control__pb2.ReloadDraftResponse.FromString,
                 _registered_method=True)
+        self.PinPrefix = channel.unary_unary(
+                '/draftd.v1.ControlService/PinPrefix',
+                request_serializer=draftd_dot_v1_dot_control__pb2.PinPrefixRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.PinPrefixResponse.FromString,
+                _registered_method=True)
+        self.ListPrefixes = channel.unary_unary(
+                '/draftd.v1.ControlService/ListPrefixes',
+                request_serializer=draftd_dot_v1_dot_control__pb2.ListPrefixesRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.ListPrefixesResponse.FromString,
+                _registered_method=True)
+        self.DropPrefix = channel.unary_unary(
+                '/draftd.v1.ControlService/DropPrefix',
+                request_serializer=draftd_dot_v1_dot_control__pb2.DropPrefixRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_control__pb2.DropPrefixResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer:
@@ -199,6 +214,29 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinPrefix(self, request, context):
+        """Computes the keys and values of a text's beginning once and keeps them on disk under a name, over restarts, for
+        requests that begin so. A pin of that name is replaced. RESOURCE_EXHAUSTED where it does not fit, with the figures.
+        A caller that leaves does not end it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPrefixes(self, request, context):
+        """Pinned prefixes, the oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropPrefix(self, request, context):
+        """A name that is not pinned is an INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -266,6 +304,21 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ReloadDraft,
                     request_deserializer=draftd_dot_v1_dot_control__pb2.ReloadDraftRequest.FromString,
                     response_serializer=draftd_dot_v1_dot_control__pb2.ReloadDraftResponse.SerializeToString,
+            ),
+            'PinPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinPrefix,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.PinPrefixRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.PinPrefixResponse.SerializeToString,
+            ),
+            'ListPrefixes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPrefixes,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.ListPrefixesRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.ListPrefixesResponse.SerializeToString,
+            ),
+            'DropPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropPrefix,
+                    request_deserializer=draftd_dot_v1_dot_control__pb2.DropPrefixRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_control__pb2.DropPrefixResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -619,6 +672,87 @@ class ControlService:
             '/draftd.v1.ControlService/ReloadDraft',
             draftd_dot_v1_dot_control__pb2.ReloadDraftRequest.SerializeToString,
             draftd_dot_v1_dot_control__pb2.ReloadDraftResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/PinPrefix',
+            draftd_dot_v1_dot_control__pb2.PinPrefixRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.PinPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPrefixes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/ListPrefixes',
+            draftd_dot_v1_dot_control__pb2.ListPrefixesRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.ListPrefixesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.ControlService/DropPrefix',
+            draftd_dot_v1_dot_control__pb2.DropPrefixRequest.SerializeToString,
+            draftd_dot_v1_dot_control__pb2.DropPrefixResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,7 @@ GROUPS = {
     "level": ("get", "hold", "release"),
     "canary": ("run",),
     "draft": ("reload",),
+    "prefix": ("pin", "list", "drop"),
     "dashboards": ("push",),
 }
 COMMANDS = [

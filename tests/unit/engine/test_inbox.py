@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DecodeRequest, FinishReason
-from draftd.engine.inbox import Inbox
+from draftd.engine.inbox import Arrival, Inbox
 from draftd.errors import QueueFull
 from tests.rig import Collected, autoregressive, request
 
@@ -27,18 +27,18 @@ def test_a_request_that_is_ended_gives_its_place_up_at_once(taken: bool) -> None
     inbox = opened(4)
     requests = [asked(number) for number in range(4)]
     for one in requests:
-        inbox.submit(one, Collected())
+        inbox.submit(Arrival(one, Collected()))
     if taken:
         inbox.take(idle=False)
         inbox.report(0, requests, 0, 1.0)
     with pytest.raises(QueueFull):
-        inbox.submit(asked(4), Collected())
+        inbox.submit(Arrival(asked(4), Collected()))
     for one in requests[:2]:
         inbox.end(one.id, FinishReason.CANCELLED)
     assert inbox.counts == (0, 2)
     inbox.report(0, requests if taken else [], 0, 1.0)  # the engine has not swept them out yet
     assert inbox.counts == (0, 2)
-    inbox.submit(asked(5), Collected())
+    inbox.submit(Arrival(asked(5), Collected()))
     left = inbox.take(idle=False)
     assert left is not None
     assert set(left.endings) == {one.id for one in requests[:2]}, "their ends are told all the same"
@@ -47,21 +47,35 @@ def test_a_request_that_is_ended_gives_its_place_up_at_once(taken: bool) -> None
 def test_one_connection_leaves_places_for_others() -> None:
     inbox = opened(64)
     for number in range(56):
-        inbox.submit(asked(number), Collected())
+        inbox.submit(Arrival(asked(number), Collected()))
     with pytest.raises(QueueFull, match="for other connections") as refused:
-        inbox.submit(asked(57), Collected())
+        inbox.submit(Arrival(asked(57), Collected()))
     assert refused.value.retry_after
     for number in range(4):
-        inbox.submit(asked(number, "another"), Collected())
+        inbox.submit(Arrival(asked(number, "another"), Collected()))
     assert inbox.counts == (0, 60)
+
+
+def test_choices_are_taken_together_or_not_at_all() -> None:
+    inbox = opened(64)
+    choices = [Arrival(asked(number), Collected()) for number in range(8)]
+    for number in range(7):
+        inbox.submit(*(one._replace(request=asked(10 * number + i)) for i, one in enumerate(choices)))
+    with pytest.raises(QueueFull, match="for other connections"):
+        inbox.submit(*choices[:2])
+    with pytest.raises(QueueFull, match="56 requests are waiting, and 9 more came; at most 64 may"):
+        inbox.submit(*(Arrival(asked(number, "another"), Collected()) for number in range(9)))
+    assert inbox.counts == (0, 56)
+    inbox.submit(*(Arrival(asked(number, "another"), Collected()) for number in range(7)))
+    assert inbox.counts == (0, 63)
 
 
 def test_requests_that_end_before_a_step_takes_them_are_bounded() -> None:
     inbox = opened(2)
     for number in range(4096):
-        inbox.submit(one := asked(number), Collected())
+        inbox.submit(Arrival(one := asked(number), Collected()))
         inbox.end(one.id, FinishReason.CANCELLED)
     with pytest.raises(QueueFull):
-        inbox.submit(asked(-1), Collected())
+        inbox.submit(Arrival(asked(-1), Collected()))
     assert inbox.take(idle=False) is not None
-    inbox.submit(asked(-1), Collected())
+    inbox.submit(Arrival(asked(-1), Collected()))

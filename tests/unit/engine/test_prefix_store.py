@@ -16,7 +16,8 @@ from draftd.engine.cache.base import CachedPrefix, KVSegment
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.per_sequence import PerSequenceCaches
-from draftd.engine.cache.prefix_store import LEAST, PrefixCache, SegmentStore
+from draftd.engine.cache.pins import LEAST
+from draftd.engine.cache.prefix_store import PrefixCache, SegmentStore
 from draftd.engine.cache.trie import TokenTrie, alike, packed
 from tests.rig import tiny_llama
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
-from draftd.engine.prefilling import _PATIENCE, MOST_PREFILLING, Slices
+from draftd.engine.prefilling import _PATIENCE, MOST_PREFILLING
+from draftd.engine.slices import Slices
 from draftd.engine.step import StepPlan
 from draftd.engine.targets.local import LocalTarget
 from tests.rig import Collected, Rig, autoregressive, request, speculative

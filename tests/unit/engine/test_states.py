@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -195,3 +196,15 @@ def test_a_step_says_how_many_tokens_it_replayed(make, monkeypatch):
     assert [replayed for replayed, _, _ in steps] == expected
     assert max(expected) > MOST_REPLAYED, "a step without a draft ends them"
     assert 0 in expected[1:]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_choices_of_one_request_share_its_prompt(name: str) -> None:
+    """Though a state can be read at one place only: it is kept before the prompt's last token."""
+    model, text = MODELS[name](1), tuple((7 * i + 3) % 31 for i in range(150))
+    first = request(text, autoregressive(), max_tokens=8)
+    choices = [replace(first, id=f"{name} {i}", sampling=SamplingParams(0.9, seed=i)) for i in range(3)]
+    sinks = Rig(pair(model, None), prefix_bytes=1 << 26).run(choices)
+    assert [sink.done.stats.cached_tokens for sink in sinks] == [0, 149, 149]
+    rig = Rig(pair(model, None))
+    assert [sink.tokens for sink in sinks] == [rig.run([one])[0].tokens for one in choices]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from draftd.core import PROMPT_LOOKUP, SamplingParams
+from draftd.core import PROMPT_LOOKUP, SamplingParams, TokenLogprobs
 from draftd.engine.step import Entry, EntryResult, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions, Target
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
@@ -74,7 +74,8 @@ def prompt(length: int, first: int) -> list[int]:
 def test_texts_are_the_same_through_bytes(models: Any, batch: int) -> None:
     """Greedy and seeded, drafted for and not, prompts of unlike length in slices, joined and left at unlike times."""
     plans = [speculative(4), autoregressive(), LOOKUP, automatic(3), speculative(1), autoregressive()]
-    ways = [GREEDY, SEEDED, replace(SEEDED, seed=2**63), GREEDY, SEEDED, GREEDY]
+    changed = replace(SEEDED, seed=2**63, logit_bias=((3, 2.0),), repetition_penalty=1.3, frequency_penalty=0.2)
+    ways = [GREEDY, SEEDED, changed, GREEDY, SEEDED, GREEDY]
 
     def asked() -> list[Any]:
         cases = enumerate(zip(plans, ways, strict=True))
@@ -126,9 +127,11 @@ def test_without_a_seed_nothing_is_drafted_through_bytes(models: Any) -> None:
 
 
 def test_values_survive_bytes() -> None:
-    options = SequenceOptions(7, 9, replace(SEEDED, seed=2**64 - 1), (1, 2, 3))
+    way = replace(SEEDED, seed=2**64 - 1, logit_bias=((3, -0.5), (4, 2.0)), presence_penalty=0.1)
+    options = SequenceOptions(7, 9, way, (1, 2, 3), awaited=True, ends=(30, 31), min_tokens=4, logprobs=0)
     assert SequenceOptions.from_bytes(options.to_bytes()) == options
     plan = StepPlan(3, [Entry(1, 0, (5, 6), wanted=False), Entry(2, 8, (), 2)], [[4, 4]])
     assert StepPlan.from_bytes(plan.to_bytes()) == plan
-    result = StepResult(3, [EntryResult(1, [], None), EntryResult(2, [4], 9)], 3)
+    told = (TokenLogprobs(-0.1, ((4, -0.1), (5, -2.0))), TokenLogprobs(-3.0))
+    result = StepResult(3, [EntryResult(1, [], None), EntryResult(2, [4], 9, 1, told)], 3)
     assert StepResult.from_bytes(result.to_bytes()) == result

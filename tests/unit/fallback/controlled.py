@@ -24,7 +24,6 @@ from draftd.core import (
     DrafterName,
     FallbackLevel,
     FinishReason,
-    ModelInfo,
     Origin,
     Outcome,
     RequestStats,
@@ -43,6 +42,7 @@ from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Ver
 from draftd.fallback.signal_feed import RequestFeed, SteadyClock
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
+from draftd.model_info import ModelInfo
 from draftd.settings import FallbackSettings
 from tests.answering import Told
 

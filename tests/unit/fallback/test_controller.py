@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeMode, DrafterName, Origin
+from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, DecodeMode, DrafterName, Origin
 from draftd.errors import NotServing
 from draftd.fallback.leases import Applied
 from draftd.fallback.probes import CanaryReport, Verdict
@@ -90,7 +90,7 @@ def test_requests_that_do_not_pay_lead_to_autoregressive_decoding() -> None:
     ("observed", "level", "signal", "lowered"),
     [
         ("on_verifier_error", BOTTOM, "verifier_errors", (0, frozenset[DrafterName]())),
-        ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({PROMPT_LOOKUP}))),
+        ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({PROMPT_LOOKUP, GRAMMAR}))),
     ],
 )
 def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(

@@ -16,7 +16,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterNa
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels, load_models
-from draftd.engine.step import EntryResult, StepResult
+from draftd.engine.step import StepResult
 from draftd.engine.targets.local import LocalTarget
 from draftd.fallback.ladder import LadderLevel, ladder_levels
 from draftd.fallback.loaded_drafters import LoadedDrafters
@@ -165,7 +165,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
     def results(self: LocalTarget) -> Iterator[StepResult]:
         for result in real(self):
             entries = list(result.entries)
-            for i, (sequence, accepted, following, replays) in enumerate(entries):
+            for i, entry in enumerate(entries):
+                sequence, accepted, following, *_ = entry
                 known = self._sequences[sequence]
                 place = len(known.ids) - 1 - known.options.prompt
                 if result.width > 1 and place - len(accepted) >= emitted and sequence not in spoilt:
@@ -173,7 +174,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
                     spoilt.add(sequence)
                     places.append(place)
                     known.ids[-1] = (following + 1) % 200
-                    entries[i] = EntryResult(sequence, accepted, known.ids[-1], replays)
+                    entries[i] = entry._replace(following=known.ids[-1])
             yield replace(result, entries=entries)
 
     monkeypatch.setattr(LocalTarget, "results", results)

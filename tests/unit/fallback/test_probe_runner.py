@@ -345,6 +345,15 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
         assert runner.canaries().result(SOON).verdict is Verdict.GOOD
 
 
+def test_nothing_is_tried_out_while_the_weights_are_unloaded() -> None:
+    engine = Answering(unloaded=True)
+    with probe_runner(engine) as (runner, _):
+        for begin in (lambda: runner.probe(FULL), runner.canaries):
+            with pytest.raises(NotNow, match="until a client asks"):
+                begin()
+    assert not engine.asked
+
+
 def test_a_level_that_drafts_nothing_cannot_be_probed() -> None:
     with probe_runner(Answering()) as (runner, _), pytest.raises(NotNow, match="nothing is drafted at autoregressive"):
         runner.probe(PLAIN)

@@ -9,13 +9,28 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import (
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DecodePlan,
+    DepthMode,
+    Emission,
+    FallbackLevel,
+    FinishReason,
+    ModePreference,
+    Outcome,
+    RequestStats,
+    SamplingParams,
+    TokenLogprobs,
+    WorkloadClass,
+)
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc.control import LEVELS, hold_seconds
-from draftd.fronts.grpc.inference import request_of
+from draftd.fronts.grpc.inference import message_of, request_of
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, WORKLOADS, member
-from draftd.service.request import Chat, Message, RawText, Request, TokenIds
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
+from draftd.service.request import Chunk, Finished, RawText, Request, TokenIds
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -29,6 +44,8 @@ def test_unset_fields_are_left_to_the_service() -> None:
 
 def test_everything_that_is_set_arrives() -> None:
     sampling = pb.SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=2**64 - 1)
+    sampling.logit_bias.update({9: -0.3, 4: 100})
+    sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty = 1.1, -0.7, 0.2
     found = request_of(
         request(
             max_tokens=7,
@@ -40,19 +57,51 @@ def test_everything_that_is_set_arrives() -> None:
             depth_mode=pb.DEPTH_MODE_FIXED,
             workload=pb.WORKLOAD_CLASS_CODE,
             caller="me",
+            logprobs=0,
+            min_tokens=3,
+            ignore_eos=True,
+            stop_token_ids=[8, 2],
+            include_stop=True,
+            n=4,
+            echo=True,
+            priority=-5,
         ),
         deadline=4.5,
     )
     assert found == Request(
         RawText("hello"),
         7,
-        SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1),
+        SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((4, 100.0), (9, -0.3)), 1.1, -0.7, 0.2),
         ("a", "b", "a"),
         Wish(ModePreference.SPECULATIVE, 3, PROMPT_LOOKUP, DepthMode.FIXED),
         WorkloadClass.CODE,
         "me",
         4.5,
+        logprobs=0,
+        min_tokens=3,
+        ignore_eos=True,
+        stop_token_ids=(8, 2),
+        include_stop=True,
+        n=4,
+        echo=True,
+        priority=-5,
     )
+
+
+def test_an_answers_places_and_its_choice_are_told() -> None:
+    told = (TokenLogprobs(-0.25, ((7, -0.25), (9, -2.0))), TokenLogprobs(-3.0))
+    chunk = message_of(Chunk(Emission((7, 8), (True, False), told), ("a", "b"), choice=2)).chunk
+    assert chunk.choice == 2
+    assert [(one.logprob, dict(zip(one.top_ids, one.top_logprobs, strict=True))) for one in chunk.logprobs] == [
+        (-0.25, {7: -0.25, 9: -2.0}),
+        (-3.0, {}),
+    ]
+    plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
+    end = Outcome(FinishReason.STOP, RequestStats(prompt_tokens=1, arrival=0.0))
+    for stop_id in (0, None):
+        finished = message_of(Finished(end, plan, "", choice=2, stop_token_id=stop_id)).finished
+        assert finished.choice == 2
+        assert (finished.stop_token_id if finished.HasField("stop_token_id") else None) == stop_id
 
 
 def test_zeros_that_are_set_are_not_left_out() -> None:
@@ -69,9 +118,47 @@ def test_the_three_kinds_of_input() -> None:
     assert request_of(pb.GenerateRequest(tokens=pb.TokenInput(ids=[0, 49]))).prompt == TokenIds((0, 49))
 
 
+def test_a_chat_arrives_with_tools_and_calls() -> None:
+    call = pb.ToolCall(id="c1", name="clock", arguments="{}")
+    messages = [
+        pb.ChatMessage(role="user", content="a", parts=[pb.ContentPart(text="b"), pb.ContentPart(text="c")]),
+        pb.ChatMessage(role="assistant", tool_calls=[call], reasoning="hm"),
+        pb.ChatMessage(role="tool", content="noon", tool_call_id="c1", name="clock"),
+    ]
+    given = pb.ChatInput(
+        messages=messages,
+        tools=[pb.Tool(name="clock", description="The time.", parameters="{}")],
+        tool_choice=pb.ToolChoice(name="clock"),
+        parallel_tool_calls=False,
+        template_arguments='{"enable_thinking": false}',
+    )
+    assert request_of(pb.GenerateRequest(chat=given)).prompt == Chat(
+        (
+            Message("user", "abc"),
+            Message("assistant", "", (ToolCall("c1", "clock", "{}"),), reasoning="hm"),
+            Message("tool", "noon", (), "c1", "clock"),
+        ),
+        (Tool("clock", "The time.", "{}"),),
+        "clock",
+        False,
+        {"enable_thinking": False},
+    )
+    for number, mode in zip(pb.ToolChoice.Mode.values(), ("auto", "none", "auto", "required"), strict=True):
+        chosen = request_of(pb.GenerateRequest(chat=pb.ChatInput(tool_choice=pb.ToolChoice(mode=number)))).prompt
+        assert isinstance(chosen, Chat)
+        assert chosen.tool_choice is ToolMode(mode)
+
+
+def chatting(**fields: Any) -> pb.GenerateRequest:
+    return pb.GenerateRequest(chat=pb.ChatInput(**fields))
+
+
 @pytest.mark.parametrize(
     ("given", "field", "allowed"),
     [
+        (chatting(messages=[pb.ChatMessage(parts=[pb.ContentPart()])]), "chat.messages[0].parts[0]", "text"),
+        (chatting(tool_choice=pb.ToolChoice(mode=9)), "chat.tool_choice.mode", "MODE_REQUIRED"),
+        (chatting(template_arguments="{"), "chat.template_arguments", "a JSON object"),
         (pb.GenerateRequest(), "input", "one of prompt, chat, tokens"),
         (request(mode=77), "mode", "DECODE_MODE_AUTO"),
         (request(depth_mode=9), "depth_mode", "DEPTH_MODE_FIXED"),

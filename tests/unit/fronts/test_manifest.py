@@ -16,12 +16,13 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from draftd.acceptance.manifest import Manifest, differences, take_manifest
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, ModelInfo
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests, in_force
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.hardware.system import device
+from draftd.model_info import ModelInfo
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd.settings import Settings
@@ -293,7 +294,7 @@ def other(value: object) -> object:
     if isinstance(value, Path):
         return None
     if isinstance(value, tuple):
-        return value[1:]
+        return value[1:] or ("other",)
     return f"{value}-other"
 
 

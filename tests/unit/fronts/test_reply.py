@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModelInfo, WorkloadClass
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.reply import best_depth, hardware
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
+from draftd.model_info import ModelInfo
 from draftd.protocol import DEPTH_MODES, WORKLOADS
 from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2 as pb

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer as Fast
 from transformers import PreTrainedTokenizerFast
 
 from draftd.errors import ModelLoadError
+from draftd.models.answer_format import AnswerFormat
 from draftd.models.folder import ModelFolder
 from draftd.models.tokenizer import Tokenizer
 from tests.conftest import NanoPair
@@ -191,7 +193,8 @@ def test_a_template_beside_the_tokenizer_goes_before_the_one_within(folder: Path
     more = folder / "additional_chat_templates"
     more.mkdir()
     (more / "tool_use.jinja").write_text("tools")
-    assert Tokenizer(ModelFolder(str(folder)).tokenizer()).template == found
+    again = Tokenizer(ModelFolder(str(folder)).tokenizer()).template
+    assert again == replace(found, with_tools="tools")
 
 
 def test_of_several_named_templates_the_default_is_used(folder: Path) -> None:
@@ -221,3 +224,40 @@ def test_what_a_template_computes_is_not_computed_when_it_is_looked_at(folder: P
     rewrite(folder / "tokenizer_config.json", chat_template="{{ 'x' * 10 ** 11 }}")
     assert Tokenizer(ModelFolder(str(folder)).tokenizer()).template is not None
     assert json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+
+
+# answers
+
+
+@pytest.mark.parametrize(
+    ("template", "config", "family", "start", "end"),
+    [
+        ("<tool_call>{{ tool_call.name }}", {}, "json_tools", "<tool_call>", "</tool_call>"),
+        ("[TOOL_CALLS][ARGS]", {}, "mistral", "[TOOL_CALLS]", ""),
+        ("{{ messages }}", {"tool_parser_type": "laguna"}, "glm47", "<tool_call>", "</tool_call>"),
+    ],
+)
+def test_the_format_of_answers_is_the_tokenizers(
+    folder: Path, template: str, config: dict[str, str], family: str, start: str, end: str
+) -> None:
+    made = byte_level()
+    made.add_tokens([AddedToken("<think>", special=True), AddedToken("</think>", special=True)])
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(str(folder))
+    rewrite(folder / "tokenizer_config.json", chat_template=template, **config)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer = Tokenizer(ModelFolder(str(folder)).tokenizer({"eos_token_id": 10**6}))
+    answers = tokenizer.answers
+    assert answers.thinking == ("<think>", "</think>")
+    assert answers.tools is not None
+    assert (answers.tools.family, answers.tools.start, answers.tools.end) == (family, start, end)
+    forced = answers.tools.call_format("f")
+    assert (forced is None) == (family == "glm47")
+    assert forced is None or forced.before in ('\n{"name": "f", "arguments": ', "f[ARGS]")
+    stream = tokenizer.detokenizer()
+    assert "".join(map(stream.add, tokenizer.encode("<think>a</think>"))) == "<think>a</think>"
+
+
+def test_a_model_without_marks_answers_in_plain_text(folder: Path) -> None:
+    answers = Tokenizer(ModelFolder(str(folder)).tokenizer()).answers
+    assert answers == AnswerFormat()
+    assert not answers.has_parts

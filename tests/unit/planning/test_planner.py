@@ -16,12 +16,12 @@ from draftd.core import (
     DepthMode,
     DrafterName,
     FallbackLevel,
-    ModelInfo,
     ModePreference,
     WorkloadClass,
 )
 from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import Cause, LadderLevel, LevelInForce, Signal, highest, ladder_levels
+from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext, Planner, Wish, decide
 from tests.fallback import FixedFlag

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import psutil
 import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate, Tokenizer
 from draftd.service.chat import ChatRenderer
-from draftd.service.request import Message
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode, message_dict, tool_dicts
 from tests.waiting import until
 
-TALK = (Message("system", "Be brief: <|im_end|>"), Message("user", 'Wie heißt "ö"?\n'), Message("assistant", "o…"))
+TALK = Chat(
+    (Message("system", "Be brief: <|im_end|>"), Message("user", 'Wie heißt "ö"?\n'), Message("assistant", "o…"))
+)
 PLAIN = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", {})
 LOOPS = ChatTemplate(
     "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
@@ -31,6 +35,37 @@ TRICKS = (
     "{% macro said(m) %}{{ m.role[:1] }}{{ m.content.split(':')[0] }}{% endmacro %}{{ said(messages[0]) }}",
     "{{ strftime_now('%Y') }}{{ messages[0].get('name', 'nobody') }}{{ undefined_variable }}",
 )
+# As the families have them, in short: what is told of tools, and of calls with their arguments.
+TOOLS = (
+    "{% for t in tools or [] %}({{ t.function.name }}: {{ t.function.parameters | tojson }}){% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
+    "{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.id }}={{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}"
+    "{% if m.tool_call_id %}{{ m.name }} {{ m.tool_call_id }}{% endif %}{% endfor %}"
+    "{% if enable_thinking is false %}<think></think>{% endif %}"
+)
+TEXT = TOOLS.replace("{{ c.function.arguments | tojson }}", "{{ '' + c.function.arguments }}")
+NINE = TOOLS.replace(
+    "{{ c.id }}", "{% if c.id | length != 9 %}{{ raise_exception('9 characters') }}{% endif %}{{ c.id }}"
+)
+FIRST = TOOLS.replace(
+    "<{{ m.role }}>",
+    "{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}{% endif %}<{{ m.role }}>",
+)
+CALL = ToolCall("call_0123456789abcdef01234567", "clock", '{"at": {"x": "é"}}')
+ASKED = Chat(
+    (
+        Message("user", "When?"),
+        Message("assistant", "", (CALL,), reasoning="Hm."),
+        Message("tool", "noon", (), CALL.id, "clock"),
+    ),
+    (Tool("clock", "", '{"type": "object", "properties": {"at": {}}}'),),
+    template_arguments={"enable_thinking": False},
+)
+
+
+def said(text: str) -> Chat:
+    return Chat((Message("user", text),))
 
 
 @pytest.fixture(scope="module")
@@ -47,28 +82,33 @@ def nano() -> Any:
 
 
 async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRenderer) -> None:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
     inner = nano()
-    for source in (inner.chat_template, *TRICKS):
+    for source, chat in (
+        (inner.chat_template, TALK),
+        *((trick, TALK) for trick in TRICKS),
+        (TOOLS, ASKED),
+        (TEXT, ASKED),
+    ):
         inner.chat_template = source
         tokenizer = Tokenizer(TokenizerWrapper(inner))
         assert tokenizer.template is not None
-        rendered = await renderer.render(tokenizer.template, TALK, 10_000, "a")
-        assert tokenizer.encode_rendered(rendered) == tokenizer.render_chat([one._asdict() for one in TALK]), source
+        rendered = await renderer.render(tokenizer.template, chat, 10_000, "a")
+        messages, tools = [message_dict(one) for one in chat.messages], tool_dicts(chat.tools)
+        own = tokenizer.render_chat(messages, tools, chat.template_arguments)
+        assert tokenizer.encode_rendered(rendered) == own, source
 
 
 async def test_a_template_that_loops_is_ended_and_another_text_is_rendered_after_it(renderer: ChatRenderer) -> None:
-    assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "a") == "hello"
+    assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
     with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user'; allowed: .* within 0\.3 s; it was stopped"):
-        await renderer.render(LOOPS, [Message("user", "loop")], 100, "a")
-    assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "a") == "hello"
+        await renderer.render(LOOPS, said("loop"), 100, "a")
+    assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
 
 
 async def test_a_connection_whose_texts_all_loop_delays_another_by_one_of_them(renderer: ChatRenderer) -> None:
-    loops = [asyncio.create_task(renderer.render(LOOPS, [Message("user", "loop")], 100, "a")) for _ in range(20)]
+    loops = [asyncio.create_task(renderer.render(LOOPS, said("loop"), 100, "a")) for _ in range(20)]
     await asyncio.sleep(0)
-    assert await renderer.render(LOOPS, [Message("user", "hello")], 100, "b") == "hello"
+    assert await renderer.render(LOOPS, said("hello"), 100, "b") == "hello"
     assert sum(one.done() for one in loops) <= 2
     for one in loops:
         one.cancel()
@@ -86,7 +126,7 @@ async def test_what_a_template_refuses_or_makes_too_long_is_the_callers_error(re
         await renderer.render(ChatTemplate("{{ 'x' * 1000 }}", {}), TALK, 100, "a")
     with pytest.raises(InvalidRequest):
         await renderer.render(ChatTemplate("{{ 'x' * 10 ** 10 }}", {}), TALK, 100, "a")
-    assert await renderer.render(PLAIN, [Message("user", "hi")], 100, "a") == "user: hi\n"
+    assert await renderer.render(PLAIN, said("hi"), 100, "a") == "user: hi\n"
 
 
 async def test_its_process_ends_with_it_and_nothing_is_rendered_after_that() -> None:
@@ -101,3 +141,84 @@ async def test_its_process_ends_with_it_and_nothing_is_rendered_after_that() -> 
     until(lambda: not child.is_running(), 10, "the process has ended")
     with pytest.raises((EngineFailure, RuntimeError)):
         await renderer.render(PLAIN, TALK, 1000, "a")
+
+
+# what templates take
+
+
+async def rendered(renderer: ChatRenderer, source: str, chat: Chat) -> str:
+    return await renderer.render(ChatTemplate(source, {}), chat, 10_000, "a")
+
+
+async def test_tools_calls_and_arguments_reach_the_template(renderer: ChatRenderer) -> None:
+    text = await rendered(renderer, TOOLS, ASKED)
+    assert text == (
+        '(clock: {"type": "object", "properties": {"at": {}}})<user>When?<assistant>[Hm.]'
+        f'{CALL.id}=clock({{"at": {{"x": "é"}}}})<tool>noonclock {CALL.id}<think></think>'
+    )
+    hidden = await rendered(renderer, TOOLS, replace(ASKED, tool_choice=ToolMode.NONE))
+    assert hidden == text[text.index("<user>") :]
+
+
+async def test_calls_have_the_shape_that_the_template_takes(renderer: ChatRenderer) -> None:
+    text = await rendered(renderer, TEXT, ASKED)
+    assert text == await rendered(renderer, TOOLS, ASKED)
+    empty = TEXT.replace("m.tool_calls or []", "m.tool_calls if m.tool_calls and m.content is none")
+    assert (await rendered(renderer, empty, ASKED)).replace("None", "") == text
+    for source in (NINE, NINE.replace("{{ c.function.arguments | tojson }}", "{{ '' + c.function.arguments }}")):
+        text = await rendered(renderer, source, ASKED)
+        short = text[text.index("=clock(") - 9 : text.index("=clock(")]
+        assert f"clock {short}<think>" in text  # the result's is the call's
+
+
+async def test_a_template_with_a_variant_for_tools_uses_it(renderer: ChatRenderer) -> None:
+    both = ChatTemplate("plain", {}, f"with {TOOLS}")
+    assert await renderer.render(both, said("hi"), 100, "a") == "plain"
+    assert (await renderer.render(both, ASKED, 1000, "a")).startswith("with (clock")
+
+
+async def test_a_template_that_takes_no_tools_refuses_them(renderer: ChatRenderer) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: the model's chat template takes no"
+    ):
+        await rendered(renderer, PLAIN.source, ASKED)
+    kept = await rendered(renderer, PLAIN.source, replace(ASKED, tool_choice=ToolMode.NONE))
+    assert kept == 'user: When?\nassistant: {"name": "clock", "arguments": {"at": {"x": "é"}}}\ntool: noon\n'
+    known = PLAIN.source.replace("{{ m.role }}", "{{ {'user': 1, 'assistant': 2}[m.role] + 0 }}")
+    kept = await rendered(renderer, known, replace(ASKED, tool_choice=ToolMode.NONE))
+    assert kept == '1: When?\n2: {"name": "clock", "arguments": {"at": {"x": "é"}}}\n1: noon\n'
+
+
+SEVERAL = Chat((Message("system", "a"), Message("developer", "b"), Message("user", "c"), Message("system", "d")))
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (TOOLS, "<system>a<system>b<user>c<system>d"),
+        (TOOLS + "{# developer #}", "<system>a<developer>b<user>c<system>d"),
+        (FIRST, "<system>a\n\nb\n\nd<user>c"),
+    ],
+)
+async def test_instructions_go_where_the_template_takes_them(renderer: ChatRenderer, source: str, text: str) -> None:
+    assert await rendered(renderer, source, SEVERAL) == text
+
+
+async def test_arguments_that_the_template_rejects_are_the_callers_error(renderer: ChatRenderer) -> None:
+    source = "{% if effort != 'low' %}{{ raise_exception('effort must be low') }}{% endif %}"
+    with pytest.raises(InvalidRequest, match="effort must be low"):
+        await rendered(renderer, source, replace(said("hi"), template_arguments={"effort": "high"}))
+
+
+def test_templates_in_code_take_tools_too() -> None:
+    from mlx_lm.chat_templates.deepseek_v32 import apply_chat_template
+
+    wrapper = TokenizerWrapper(nano(), chat_template=apply_chat_template)
+    tokenizer = Tokenizer(wrapper)
+    assert tokenizer.template is None
+    messages, tools = [message_dict(one) for one in ASKED.messages], tool_dicts(ASKED.tools)
+    text = wrapper.decode(tokenizer.render_chat(messages, tools, {"enable_thinking": True}))
+    assert text.index("functions available") < text.index('"name": "clock"') < text.index("When?")
+    assert '<｜DSML｜invoke name="clock">' in text
+    assert '"x": "é"' in text
+    assert text.rstrip().endswith("<think>")

@@ -37,6 +37,7 @@ from draftd.errors import (
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.planning.planner import Planner, Wish
 from draftd.service.inference import InferenceService
+from draftd.service.messages import text_part
 from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
 from draftd.settings import EngineSettings, ServerSettings, Settings
 from tests.fallback import FixedFlag
@@ -258,7 +259,11 @@ async def test_telemetry_is_told_of_each_request_once() -> None:
         assert front.outcomes == [FinishReason.LENGTH]
         start = heard.start
         assert (start.operation, start.max_tokens) == ("chat", 9)
-        assert (start.stop, start.workload, start.messages) == (("zz",), WorkloadClass.CHAT, (("user", "hi"),))
+        assert (start.stop, start.workload, start.messages) == (
+            ("zz",),
+            WorkloadClass.CHAT,
+            (("user", (text_part("hi"),)),),
+        )
         assert (start.request_id, start.prompt_tokens) == (told.started.request_id, told.started.prompt_tokens)
         assert heard.text == told.text
 
@@ -294,7 +299,7 @@ async def test_a_wrong_request_is_refused_and_counted(prompt: Prompt, fields: di
 
 
 async def test_what_the_template_rejects_is_the_callers_error() -> None:
-    def refuse(messages: object) -> list[int]:
+    def refuse(messages: object, *more: object) -> list[int]:
         raise ValueError("roles must alternate")
 
     async with fronting() as front:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DepthMode, ModelInfo, ModePreference, SamplingParams
+from draftd.core import DepthMode, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
 from draftd.service.request import Chat, Message, RawText, Request, ServedModel, TokenIds, check_length, checked
 
@@ -38,11 +39,19 @@ def chat(*messages: tuple[str, str]) -> Request:
 def test_what_is_in_order_passes_unchanged() -> None:
     full = request(
         max_tokens=7,
-        sampling=SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1),
+        sampling=SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((0, -100.0), (49, 100.0)), 10.0, -2.0, 2.0),
         stop=("a", "b"),
         wish=Wish(ModePreference.SPECULATIVE, 3),
         caller="me",
         deadline=5.0,
+        logprobs=20,
+        min_tokens=7,
+        ignore_eos=True,
+        stop_token_ids=(0, 49),
+        include_stop=True,
+        n=8,
+        echo=True,
+        priority=-100,
     )
     assert checked(full, MODEL) == full
     for prompt in (Chat((Message("system", ""), Message("user", "hi"))), TokenIds((0, 49))):
@@ -61,7 +70,7 @@ BAD = [
     (request(prompt=RawText("")), "prompt", "not empty"),
     (chat(), "chat.messages", "at least one"),
     (chat(("user", ""), ("assistant", "")), "chat.messages", "with content"),
-    (chat(("user", "x"), ("robot", "y")), "chat.messages[1].role", "system, user, assistant, tool"),
+    (chat(("user", "x"), ("robot", "y")), "chat.messages[1].role", "system, developer, user, assistant, tool"),
     (chat(("", "x")), "chat.messages[0].role", "system"),
     (Request(TokenIds(())), "tokens.ids", "at least one"),
     (Request(TokenIds((1, 2, 50))), "tokens.ids[2]", "0 to 49"),
@@ -81,6 +90,24 @@ BAD = [
     (sampled(min_p=-0.5), "sampling.min_p", "0 to 1"),
     (sampled(min_p=2.0), "sampling.min_p", "0 to 1"),
     (sampled(min_p=math.nan), "sampling.min_p", "0 to 1"),
+    (sampled(repetition_penalty=0.0), "sampling.repetition_penalty", "above 0, up to 10"),
+    (sampled(repetition_penalty=math.nan), "sampling.repetition_penalty", "above 0, up to 10"),
+    (sampled(presence_penalty=2.1), "sampling.presence_penalty", "-2 to 2"),
+    (sampled(frequency_penalty=-math.inf), "sampling.frequency_penalty", "-2 to 2"),
+    (sampled(logit_bias=((50, 1.0),)), "sampling.logit_bias", "0 to 49"),
+    (sampled(logit_bias=((7, 100.5),)), "sampling.logit_bias[7]", "-100 to 100"),
+    (sampled(logit_bias=((7, math.nan),)), "sampling.logit_bias[7]", "-100 to 100"),
+    (sampled(logit_bias=((7, 1.0),) * 1025), "sampling.logit_bias", "at most 1024"),
+    (request(logprobs=21), "logprobs", "0 to 20"),
+    (request(logprobs=-1), "logprobs", "0 to 20"),
+    (request(min_tokens=8, max_tokens=7), "min_tokens", "0 to 7"),
+    (request(min_tokens=-1), "min_tokens", "0 to 32"),
+    (request(stop_token_ids=(1, 50)), "stop_token_ids[1]", "0 to 49"),
+    (request(stop_token_ids=(1,) * 65), "stop_token_ids", "at most 64"),
+    (request(n=0), "n", "1 to 8"),
+    (request(n=9), "n", "1 to 8"),
+    (request(priority=101), "priority", "-100 to 100"),
+    (Request(TokenIds((1,)), echo=True), "echo", "raw text"),
     (request(stop=("x",) * 17), "stop", "at most 16"),
     (request(stop=("x", "")), "stop[1]", "not empty"),
     (request(stop=("é" * 129,)), "stop[0]", "256 bytes"),

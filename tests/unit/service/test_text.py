@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DepthMode, ModelInfo
+from draftd.core import DepthMode
 from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
-from draftd.service.text import StopScanner, StopStrings, TextStream, tokenise
+from draftd.service.text import Ends, StopScanner, StopStrings, TextStream, tokenise
 from tests.scripted import ByteTokenizer
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
@@ -62,7 +63,7 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(text: str, stops: li
 @given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -> None:
     tokenizer = ByteTokenizer(257)
-    stream = TextStream(tokenizer, stops)
+    stream = TextStream(tokenizer, Ends(stops))
     parts = stream.add(tokenizer.encode(text))
     assert len(parts) == len(tokenizer.encode(text))
     assert "".join(parts) + stream.finish() == first_stop(text, stops)[0]
@@ -72,7 +73,7 @@ def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -
 def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode(text)
-    matcher, stream = StopStrings(tokenizer, stops), TextStream(tokenizer, stops)
+    matcher, stream = StopStrings(tokenizer, Ends(stops)), TextStream(tokenizer, Ends(stops))
     shown, emitted = "", 0
     for start in range(0, len(tokens), width):
         step = tokens[start : start + width]
@@ -110,7 +111,7 @@ def test_end_of_text_has_no_text() -> None:
 def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode("one\nUser: two")
-    stream = TextStream(tokenizer, ["\nUser:"])
+    stream = TextStream(tokenizer, Ends(["\nUser:"]))
     shown = ""
     for start in range(0, len(tokens), width):
         shown += "".join(stream.add(tokens[start : start + width]))
@@ -119,21 +120,21 @@ def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) 
 
 
 def test_what_only_looked_like_a_stop_string_is_shown_at_the_end() -> None:
-    stream = TextStream(ByteTokenizer(257), ["<end>"])
+    stream = TextStream(ByteTokenizer(257), Ends(["<end>"]))
     assert "".join(stream.add(b"text <en")) == "text "
     assert stream.finish() == "<en"
 
 
 def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
-    matcher = StopStrings(ByteTokenizer(257), ["cd"])
+    matcher = StopStrings(ByteTokenizer(257), Ends(["cd"]))
     assert matcher.feed(b"ab") is None
     assert matcher.feed(b"cdef") == 2
 
 
 def test_a_stop_string_that_shows_only_after_the_last_token_cuts_text_and_no_token() -> None:
     tokenizer, stops, tokens = ByteTokenizer(257), ["\ufffd"], b"ab" + "é".encode()[:1]
-    assert StopStrings(tokenizer, stops).feed(tokens) is None
-    stream = TextStream(tokenizer, stops)
+    assert StopStrings(tokenizer, Ends(stops)).feed(tokens) is None
+    stream = TextStream(tokenizer, Ends(stops))
     assert "".join(stream.add(tokens)) == "ab"
     assert (stream.finish(), stream.stop) == ("", "\ufffd")
 

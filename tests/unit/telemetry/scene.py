@@ -19,7 +19,6 @@ from draftd.core import (
     DraftCounts,
     FallbackLevel,
     FinishReason,
-    ModelInfo,
     Outcome,
     RequestStats,
     SamplingParams,
@@ -30,6 +29,7 @@ from draftd.engine.observer import EngineStatus, PrefixStatus
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
+from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
@@ -152,10 +152,11 @@ def telemetry(
     hardware: HardwareView = HARDWARE,
     status: EngineStatus = STATUS,
     info: ModelInfo | None = INFO,
+    scraped: bool = False,
 ) -> Telemetry:
     sources = Sources(lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
     with mock.patch.dict(os.environ, environ):
-        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources)
+        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources, scraped=scraped)
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:

@@ -23,7 +23,16 @@ def check_name(metric: Metric) -> None:
     assert not metric.name.endswith(("total", "seconds", "bytes", "count")), "units and totals are Prometheus's to add"
     assert metric.unit in ("s", "By", "1", "Cel", "rpm", "W") or re.fullmatch(r"\{[a-z]+\}", metric.unit)
     assert metric.name.startswith(
-        ("draftd.", "gen_ai.server.", "rpc.server.", "system.memory.", "system.paging.", "process.memory.", "hw.")
+        (
+            "draftd.",
+            "gen_ai.server.",
+            "rpc.server.",
+            "http.server.",
+            "system.memory.",
+            "system.paging.",
+            "process.memory.",
+            "hw.",
+        )
     )
     assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
     assert list(metric.buckets) == sorted(set(metric.buckets))

@@ -9,6 +9,7 @@ import pytest
 
 from draftd.core import FinishReason, Outcome, RequestStats, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
+from draftd.service.messages import text_part
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
 from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, CUT_STEP, PARKED_STEP, Scene, errors_of
@@ -250,8 +251,8 @@ def test_text_is_exported_only_when_opted_in(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, opted_in: bool
 ) -> None:
     scene = open_scene(receiver.environ(), capture_content=opted_in)
-    span = scene.telemetry.begin_inference(scene.start(messages=(("user", "the secret word"),)))
-    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), "the secret answer")
+    span = scene.telemetry.begin_inference(scene.start(messages=(("user", (text_part("the secret word"),)),)))
+    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), [text_part("the secret answer")])
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
     assert ("secret" in json.dumps(attributes)) is opted_in
@@ -265,9 +266,10 @@ def test_text_is_exported_only_when_opted_in(
 
 def test_captured_text_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ(), capture_content=True)
-    messages = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
+    texts = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
+    messages = tuple((role, (text_part(text),)) for role, text in texts)
     span = scene.telemetry.begin_inference(scene.start(messages=messages))
-    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), "a" * 1_000_000)
+    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), [text_part("a" * 1_000_000)])
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
     said = [message["parts"][0]["content"] for message in json.loads(attributes["gen_ai.input.messages"])]

@@ -101,7 +101,7 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
     except ConfigError as error:
         return [*findings, _bad("settings", error.message, "correct or remove it")]
     findings += [_ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
-    findings += [check(settings) for check in (check_port, check_flag, check_webhook)]
+    findings += [check(settings) for check in (check_port, check_http, check_flag, check_webhook)]
     return [*findings, check_state(settings, os.environ), *check_collectors(os.environ)]
 
 
@@ -263,6 +263,14 @@ def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0) -> Fin
 def check_port(settings: Settings) -> Finding:
     mend = "a daemon may already run there (see draftd status); otherwise use --port"
     return _check_listener("port", settings.server.host, settings.server.port, mend)
+
+
+def check_http(settings: Settings) -> Finding:
+    """The port for OpenAI's and Anthropic's clients."""
+    if settings.server.http_port is None:
+        return _note("HTTP", "no server.http_port: only gRPC is served")
+    mend = "another program listens there: set another server.http_port"
+    return _check_listener("HTTP", settings.server.host, settings.server.http_port, mend)
 
 
 def check_webhook(settings: Settings) -> Finding:

@@ -80,7 +80,7 @@ def command(
             return
         show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
         try:
-            answer = gather(stream, show)
+            answer = gather(stream, show, _print_thought)
         except DraftdError:
             if sys.stdout.isatty():
                 print()  # what is wrong is not a part of the answer
@@ -92,6 +92,8 @@ def command(
 
 def document(answer: Answer) -> dict[str, Any]:
     whole = {"text": answer.text, "token_ids": answer.tokens, "started": output.plain(answer.started)}
+    if answer.reasoning:
+        whole["reasoning"] = answer.reasoning
     return whole | output.plain(answer.finished)
 
 
@@ -108,6 +110,12 @@ def _print(pieces: Sequence[Piece], marked: bool) -> None:
     """Into a pipe goes what the model wrote; a terminal is not to obey it."""
     text = output.bracketed(pieces) if marked else "".join(piece.text for piece in pieces)
     print(output.visible(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
+def _print_thought(text: str) -> None:
+    """It is no part of the answer."""
+    if sys.stderr.isatty():
+        output.stderr().print(output.visible(text), style="dim", markup=False, soft_wrap=True, end="")
 
 
 def _highlighted(pieces: Sequence[Piece]) -> None:

@@ -28,12 +28,17 @@ def command(
     max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
     host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,
     port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
+    http_port: Annotated[
+        int | None, _listen("--http-port", help="Serve OpenAI's HTTP protocol too; 0 picks one.")
+    ] = None,
     tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
     flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
 ) -> None:
-    """Serve a model over gRPC until SIGTERM or Ctrl-C. Telemetry goes where OTEL_* variables say.
+    """Serve a model over gRPC until SIGTERM or Ctrl-C; with --http-port also over HTTP, as OpenAI does.
+
+    Telemetry goes where OTEL_* variables say.
 
     Settings come from flags, then DRAFTD_* variables, then the TOML file: docs/configuration.md lists them.
     """
@@ -45,6 +50,7 @@ def command(
         "engine.max_batch": max_batch,
         "server.host": host,
         "server.port": port,
+        "server.http_port": http_port,
         "server.tls_cert": tls_cert,
         "server.tls_key": tls_key,
         "flag.file": flag_file,

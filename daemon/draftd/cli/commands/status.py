@@ -6,7 +6,7 @@ from datetime import datetime
 
 from draftd.cli import ladder, options, output
 from draftd.cli.figures import length, percent, size, span
-from draftd.core import speculation
+from draftd.model_info import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
@@ -27,6 +27,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
     counts, model = draft_counts(status.counts, status.output_tokens), status.model
     state = output.enum_name(pb.DaemonState.DESCRIPTOR, status.state)
+    if status.unloaded:
+        state = f"{state}, weights unloaded until the next request,"
     made = [
         ("state", f"{state} for {span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
@@ -47,6 +49,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else ""),
         ),
         *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
+        *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
         ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
     ]
     if model.batched_reason:
@@ -96,6 +99,11 @@ def _prefix_cache(cache: pb.PrefixCache) -> str:
         return "off"
     held = f"{size(cache.bytes)} of {size(cache.limit_bytes)}, {cache.entries} texts"
     return f"{held}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+
+
+def _prefix_disk(cache: pb.PrefixCache) -> str:
+    limit = f" of {size(cache.disk_limit_bytes + cache.pinned_bytes)}" if cache.disk_limit_bytes else ""
+    return f"on disk {size(cache.disk_bytes)}{limit} in {cache.disk_files} files, {cache.pins} pinned prefixes"
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:

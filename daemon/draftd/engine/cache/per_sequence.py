@@ -129,6 +129,11 @@ class PerSequenceCaches:
             mx.eval([cache.state for cache in whole.caches if not cache.empty()])
         return whole
 
+    def snapshot(self, states: Sequence[Any], length: int) -> OwnSnapshot:
+        """Of caches of the same model, of which these are the states, each of one cache."""
+        made = make_prompt_cache(self._model)
+        return OwnSnapshot([type(cache).from_state(state) for cache, state in zip(made, states, strict=True)], length)
+
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         (whole,) = kept
         assert self.lengths == [0]

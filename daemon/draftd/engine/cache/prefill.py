@@ -28,24 +28,27 @@ class Prefill:
 
     def __init__(self, running: Caches, store: PrefixStore) -> None:
         """What `store` has of a text is not taken in, and what is taken in is kept there."""
-        self._running, self._store = running, store
+        self.running, self.store = running, store
         self._texts: dict[int, _Text] = {}
 
     def __contains__(self, key: int) -> bool:
         return key in self._texts
 
-    def open(self, key: int, length: int, prefix: Sequence[int]) -> int | None:
+    def open(self, key: int, length: int, prefix: Sequence[int], *, awaited: bool = False) -> int | None:
         """Begins a text of which `length` tokens will be taken in. `prefix` is looked up in the prefix store, but for
         its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
-        tokens were found; None where none were looked for."""
-        text = self._texts[key] = _Text(self._running.fresh(length), length, bool(prefix))
-        if not (prefix and self._store.open):
+        tokens were found; None where none were looked for. `awaited`: what is looked up for the same prefix again is to
+        be found, also where a text cannot be kept in segments."""
+        text = self._texts[key] = _Text(self.running.fresh(length), length, bool(prefix))
+        if not (prefix and self.store.open):
             return None
-        kept = self._store.find(prefix, len(prefix) - 1)
+        kept = self.store.find(prefix, len(prefix) - 1)
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
-        shared = self._store.shared(prefix, len(prefix) - 1)
+        shared = self.store.shared(prefix, len(prefix) - 1)
+        if awaited and not text.caches.segmented:
+            shared = len(prefix) - 1
         if shared - text.kept >= _PIECE:
             text.fork = prefix[:shared]
         return text.kept
@@ -61,14 +64,14 @@ class Prefill:
         if 0 <= ahead < len(tokens) and text.fork:
             if ahead:
                 caches.forward(mx.array([tokens[:ahead]], dtype=mx.uint32), [ahead])
-            self._store.keep(text.fork, caches, text.row, len(text.fork))
+            self.store.keep(text.fork, caches, text.row, len(text.fork))
             tokens, text.fork = tokens[ahead:], ()
         return caches.forward(mx.array([tokens], dtype=mx.uint32), [len(tokens)], last=True)
 
     def take_in_together(self, texts: Mapping[int, Sequence[int]]) -> mx.array:
         """Begins to take in several whole texts of which nothing was, in one forward. Returns the logits of the last
         tokens, texts × 1 × vocabulary, in their order."""
-        caches = self._running.fresh(*(self._texts[key].length for key in texts))
+        caches = self.running.fresh(*(self._texts[key].length for key in texts))
         for row, key in enumerate(texts):
             text = self._texts[key]
             text.caches.clear()
@@ -95,7 +98,7 @@ class Prefill:
         text = self._texts[key]
         if text.shares:
             text.kept = min(self._length(text), len(tokens))
-            self._store.keep(tokens, text.caches, text.row, text.kept)
+            self.store.keep(tokens, text.caches, text.row, text.kept)
 
     def join(self, keys: Sequence[int]) -> list[int]:
         """Makes these texts the last of the running ones; in which order."""
@@ -110,7 +113,7 @@ class Prefill:
             else:
                 part = caches
                 part.select(rows)
-            self._running.join(part)
+            self.running.join(part)
             joined += some
         return joined
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Snapshot
-from draftd.engine.cache.trie import Node, TokenTrie, packed
+from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Snapshot, copied
+from draftd.engine.cache.pins import LEAST
+from draftd.engine.cache.trie import Node, Tokens, TokenTrie, packed
 from draftd.engine.memory import give_back
 
 _log = logging.getLogger(__name__)
-
-LEAST = 16  # tokens: what is shorter costs as much to look up and copy as to compute
 
 
 class PrefixCache:
@@ -31,6 +30,8 @@ class PrefixCache:
         # The least recently used first. A child comes before its parent, which is used whenever it is.
         self._order: OrderedDict[Node[Any], PrefixStore] = OrderedDict()
         self._stores: list[PrefixStore] = []
+        #: Hears of each text of which a store has just kept, or had, so many tokens.
+        self.listener: Callable[[PrefixStore, Sequence[int], int], None] | None = None
 
     @property
     def texts(self) -> int:
@@ -129,8 +130,19 @@ class PrefixStore(ABC):
             return
         try:
             self._keep(tokens, caches, row, length)
+            if self._cache.listener is not None:
+                self._cache.listener(self, tokens, length)
         except Exception as error:  # which costs a later request time, and this one nothing
             _log.warning("a request's cache could not be kept for later ones", exc_info=error)
+
+    @abstractmethod
+    def known(self, tokens: Sequence[int]) -> int:
+        """How many of the first tokens `find` would find, each of them included. Nothing is used by that."""
+
+    @abstractmethod
+    def put(self, tokens: Sequence[int], value: CachedPrefix) -> bool:
+        """Keeps what was extracted elsewhere of the last positions of `tokens`, as many as it has; whether all of these
+        tokens are kept now."""
 
     @abstractmethod
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None: ...
@@ -163,6 +175,20 @@ class SegmentStore(PrefixStore):
         self._cache.used(self, [node for node, _ in reversed(path)])
         return [node.value.head(n) for node, n in path if node.value is not None]
 
+    def known(self, tokens: Sequence[int]) -> int:
+        return sum(n for _, n in self._trie.path(packed(tokens)))
+
+    def put(self, tokens: Sequence[int], value: CachedPrefix) -> bool:
+        assert isinstance(value, KVSegment)
+        start = len(tokens) - value.length
+
+        def rest(known: int) -> KVSegment:
+            return value if known == start else copied(value.layers, 0, known - start, value.length)
+
+        if self.known(tokens) >= start:
+            self._add(packed(tokens), value.nbytes // value.length, rest)
+        return self.known(tokens) == len(tokens)
+
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         each = caches.position_bytes
         length = min(length, self._cache.bound // each) if each else 0
@@ -170,15 +196,24 @@ class SegmentStore(PrefixStore):
             return
         text = packed(tokens[:length])
         assert len(text) == length, "the cache holds more than the text"
+
+        def rest(known: int) -> KVSegment:
+            value = caches.extract(row, known, length)
+            assert isinstance(value, KVSegment)
+            return value
+
+        self._add(text, each, rest)
+
+    def _add(self, text: Tokens[int], each: int, rest: Callable[[int], KVSegment]) -> None:
+        """`rest` gives the positions after so many that are known, of which each takes `each` bytes."""
         path = self._trie.path(text)
         known = sum(n for _, n in path)
         self._cache.used(self, [node for node, _ in reversed(path)])
-        if known == length or not self._cache.fits((length - known) * each):
+        if known == len(text) or not self._cache.fits((len(text) - known) * each):
             return
         if any(node.parent is None for node, _ in path):  # went to make room
             return
-        value = caches.extract(row, known, length)
-        assert isinstance(value, KVSegment)
+        value = rest(known)
         leaf = self._trie.grow(text)
         leaf.value = value
         self._cache.held(value.nbytes)
@@ -203,18 +238,33 @@ class SnapshotStore(PrefixStore):
         return self._texts
 
     def find(self, tokens: Sequence[int], most: int) -> list[CachedPrefix]:
-        path = self._trie.path(packed(tokens[:most]))
-        known = sum(n for _, n in path)
-        if not path or known < LEAST:
-            return []
-        candidates = [(node, node.end) for node, n in reversed(path) if n == len(node.edge)]
-        if (longer := self._serves(path[-1][0], known)) is not None:
-            candidates.insert(0, (longer, known))
-        for node, length in candidates:
-            if node.value is not None and length >= LEAST and (cut := node.value.cut(length)) is not None:
+        for node, length in self._candidates(tokens[:most]):
+            if node.value is not None and (cut := node.value.cut(length)) is not None:
                 self._cache.used(self, [node])
                 return [cut]
         return []
+
+    def known(self, tokens: Sequence[int]) -> int:
+        found = (n for node, n in self._candidates(tokens) if node.value is not None and node.value.least <= n)
+        return next(found, 0)
+
+    def put(self, tokens: Sequence[int], value: CachedPrefix) -> bool:
+        assert not isinstance(value, KVSegment)
+        assert value.length == len(tokens)
+        if self.known(tokens) < len(tokens):
+            self._add(packed(tokens), value)
+        return self.known(tokens) == len(tokens)
+
+    def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[Snapshot], int]]:
+        """Where a beginning of this text may be had from, and how long that is; the longest first."""
+        path = self._trie.path(packed(tokens))
+        known = sum(n for _, n in path)
+        if not path or known < LEAST:
+            return []
+        found = [(node, node.end) for node, n in reversed(path) if n == len(node.edge) and node.end >= LEAST]
+        if (longer := self._serves(path[-1][0], known)) is not None:
+            found.insert(0, (longer, known))
+        return found
 
     def shared(self, tokens: Sequence[int], most: int) -> int:
         return sum(n for _, n in self._trie.path(packed(tokens[:most])))
@@ -227,9 +277,12 @@ class SnapshotStore(PrefixStore):
             self._cache.used(self, [there])
             return
         value = caches.extract(row, 0, length)
-        if value is None:
-            return
-        assert not isinstance(value, KVSegment)
+        if value is not None:
+            assert not isinstance(value, KVSegment)
+            self._add(text, value)
+
+    def _add(self, text: Tokens[int], value: Snapshot) -> None:
+        path = self._trie.path(text)
         before = [node for node, n in path if n == len(node.edge) and node.value is not None]
         for node in before:  # what this one can be cut back to needs not be kept besides
             if value.least <= node.end:

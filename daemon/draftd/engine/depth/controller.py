@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, Origin
+from draftd.core import GRAMMAR, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence, key_of
 from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, StepCosts
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
@@ -28,6 +28,7 @@ from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft,
 _log = logging.getLogger(__name__)
 
 _LOOKUP = PROMPT_LOOKUP
+_WEIGHTLESS = (GRAMMAR, PROMPT_LOOKUP)
 _HORIZON = 128  # tokens over which it must pay that a drafter takes a text in
 _LAG = 16  # tokens that a drafter may be behind a text and still catch up within a step
 _COSTED_LAG = 2  # tokens that a draft takes in with its first forward anyway
@@ -161,7 +162,7 @@ class DepthControl:
             else:
                 others += self._expected(kind, one, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
-                if kind != _LOOKUP:
+                if kind not in _WEIGHTLESS:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
@@ -182,8 +183,12 @@ class DepthControl:
             made.ready = behind is not None and behind <= _LAG
             made.prefill_seconds = tokens * self._prefill_seconds(kind)
             made.draft = self._expected(kind, one, most + 1)
-        if _LOOKUP in _allowed(one) and _LOOKUP in drafters and (reach := drafters[_LOOKUP].reach(one, most)):
-            made.lookup = self._expected(_LOOKUP, one, reach)
+        for weightless in _WEIGHTLESS:
+            usable = weightless in _allowed(one) and weightless in drafters
+            if usable and (reach := drafters[weightless].reach(one, most)):
+                expected = self._expected(weightless, one, reach)
+                if expected[-1] > made.lookup[-1]:
+                    made.weightless, made.lookup = weightless, expected
         return made
 
     def _expected(self, kind: DrafterName, one: DecodeSequence, most: int) -> list[float]:
@@ -207,7 +212,7 @@ class DepthControl:
         if new.prefills_drafter is None:  # asked again for each slice of it
             new.prefills_drafter = (
                 not automatic(new)
-                or new.drafter == _LOOKUP
+                or new.drafter in _WEIGHTLESS
                 or (alone and self._worth_prefilling(new, running, drafters))
             )
         return new.prefills_drafter
@@ -328,10 +333,10 @@ def _allowed(sequence: DecodeSequence) -> set[DrafterName | None]:
 
 
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
-    """The drafter of its plan, or where that is prompt lookup an alternative to it."""
-    if sequence.own_drafter != _LOOKUP:
+    """The drafter of its plan, or where that needs no weights an alternative to it that does."""
+    if sequence.own_drafter not in _WEIGHTLESS:
         return sequence.own_drafter
-    return min((kind for kind in _allowed(sequence) if kind is not None and kind != _LOOKUP), default=None)
+    return min((kind for kind in _allowed(sequence) if kind is not None and kind not in _WEIGHTLESS), default=None)
 
 
 def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
@@ -347,7 +352,7 @@ def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
         depth = 0
     depth = min(depth, c.most)
     if lookup and c.lookup[lookup] > c.draft[depth]:
-        return SequenceDraft(lookup, _LOOKUP, DraftState.DRAFTING)
+        return SequenceDraft(lookup, c.weightless, DraftState.DRAFTING)
     if depth:
         return SequenceDraft(depth, c.drafter, DraftState.DRAFTING)
     able = c.drafter is not None or len(c.lookup) > 1
@@ -358,6 +363,7 @@ def _costed(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None
     """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
     behind. None for any other step."""
     kinds = {one.drafter for one in plan.sequences if one.drafter and one.depth}
+    kinds = {_LOOKUP if kind in _WEIGHTLESS else kind for kind in kinds}  # which costs nothing either
     steps = max(result.draft_forwards for result in done.sequences)
     told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
     return kinds.pop() if told else None

@@ -320,14 +320,15 @@ class Candidate:
     """The batch's sequence number `index`, whose depth is to be decided; it may draft `most` tokens.
 
     `draft` and `lookup`: tokens that it is expected to get by depth, from 0 on (1.0): with draft model `drafter`, to
-    one deeper than it may, and with prompt lookup, as deep as that has something to propose. `ready`: the draft model
-    knows its text; `prefill_seconds` is what it takes until it does.
+    one deeper than it may, and with `weightless`, prompt lookup or its like, as deep as that has something to propose.
+    `ready`: the draft model knows its text; `prefill_seconds` is what it takes until it does.
     """
 
     index: int
     sequence: DecodeSequence
     most: int
     drafter: DrafterName | None = None
+    weightless: DrafterName = PROMPT_LOOKUP
     key: Key | None = None
     ready: bool = False
     prefill_seconds: float = 0.0

@@ -39,6 +39,11 @@ class DraftModel(Drafter):
         self._unsure: dict[int, list[int]] = {}  # by id(): the last tokens in its cache, which may be taken back
         self._drafted: tuple[list[int], mx.array] | None = None  # ids, and what was fed of the last proposals for them
 
+    @property
+    def texts(self) -> Prefill:
+        """What is being prefilled, and the store of what was."""
+        return self._prefill
+
     def behind(self, sequence: DraftSequence) -> int | None:
         place = self._places.get(id(sequence))
         return None if place is None else max(0, len(sequence.tokens) - 1 - self._caches.lengths[place])
@@ -53,7 +58,7 @@ class DraftModel(Drafter):
         pieces: list[list[int]] = []
         for i, (sequence, n) in enumerate(zip(self._sequences, self._caches.lengths, strict=True)):
             piece = sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else []
-            pieces.append(self._embedded(piece))
+            pieces.append(self.embedded(piece))
         if any(pieces):
             self._caches.forward(padded(pieces), [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
@@ -64,7 +69,7 @@ class DraftModel(Drafter):
             self._prefill.open(key, whole, sequence.tokens if sequence.shares else ())
         start = self._prefill.held(key)
         if start < whole:
-            self._prefill.take_in(key, self._embedded(sequence.tokens[start : min(start + chunk, whole)]))
+            self._prefill.take_in(key, self.embedded(sequence.tokens[start : min(start + chunk, whole)]))
             self._prefill.settle(key)
         if self._prefill.held(key) < whole:
             self._prefill.keep_piece(key, sequence.tokens)
@@ -167,14 +172,14 @@ class DraftModel(Drafter):
     def _catch_up(self, asked: Sequence[int]) -> mx.array:
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
-        pending = [self._embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
+        pending = [self.embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
         logits = self._caches.forward(padded(pending), [len(p) for p in pending], last=True)
         for sequence, wanted in zip(self._sequences, asked, strict=True):
             if wanted and sequence.guesses:
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
         return logits[:, 0]
 
-    def _embedded(self, tokens: list[int]) -> list[int]:
+    def embedded(self, tokens: list[int]) -> list[int]:
         """The target's padding, beyond what the draft has, goes in as its own: MLX reads past an array's end."""
         return [min(token, self._last) for token in tokens] if self._last < self._vocabulary - 1 else tokens
 

@@ -93,7 +93,7 @@ class Drafters:
 
     def __init__(self, models: LoadedModels, prefix: PrefixCache | None = None) -> None:
         """What sequences leave is kept in `prefix`."""
-        self._prefix, self._vocabulary = prefix, models.info.vocab_size
+        self._prefix, self._vocabulary, self._grammars = prefix, models.info.vocab_size, models.grammars
         registry = models.registry
         self._registered = {name: registry.get(name) for name in registry.names if name in models.info.drafters}
         self._sources = dict(models.sources)
@@ -113,7 +113,7 @@ class Drafters:
 
     def drafter(self, name: DrafterName, model: Any | None = None) -> Drafter:
         """A new one of that name, which knows no sequences. `model`: its weights, where it needs some."""
-        provided = Provided(self._vocabulary, self._prefix, model)
+        provided = Provided(self._vocabulary, self._prefix, model, self._grammars)
         return self._registered[name].make(provided)
 
     def load(self, kind: DrafterName) -> Generator[None, None, Any]:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import ConfigError
 
 if TYPE_CHECKING:
     from draftd.engine.cache.prefix_store import PrefixCache
     from draftd.engine.drafters.base import Drafter
+    from draftd.models.grammar import Grammars
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is a metric label, a setting and a field of the contract
 
@@ -32,11 +33,12 @@ class Needs(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Provided:
     """What a drafter is made of. `vocabulary`: the target's, which proposals are from. `model`: mlx-lm's model with the
-    drafter's own weights, None unless it needs one."""
+    drafter's own weights, None unless it needs one. `grammars`: what requests' grammars are compiled by."""
 
     vocabulary: int
     prefix: PrefixCache | None = None
     model: Any | None = None
+    grammars: Grammars | None = None
 
 
 DrafterFactory = Callable[[Provided], "Drafter"]
@@ -86,8 +88,14 @@ def built_in_drafters() -> DrafterRegistry:
 
         return PromptLookup()
 
+    def grammar(provided: Provided) -> Drafter:
+        from draftd.engine.drafters.grammar import ForcedTokens
+
+        return ForcedTokens(provided.grammars, provided.vocabulary)
+
     registry = DrafterRegistry()
     registry.register(DRAFT_MODEL, draft_model, Needs.MODEL)
     registry.register(LIGHT_DRAFT_MODEL, draft_model, Needs.MODEL)
     registry.register(PROMPT_LOOKUP, prompt_lookup)
+    registry.register(GRAMMAR, grammar)
     return registry

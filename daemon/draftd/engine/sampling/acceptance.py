@@ -8,7 +8,8 @@ it must be accepted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -24,25 +25,41 @@ class Distributions(NamedTuple):
     u_next: mx.array
 
 
-def accept(drafted: mx.array, depths: Sequence[int], target: mx.array | Distributions) -> list[tuple[list[int], int]]:
+def accept(
+    drafted: mx.array,
+    depths: Sequence[int],
+    target: mx.array | Distributions,
+    also: Callable[[mx.array], Sequence[mx.array]] | None = None,
+    instead: Mapping[int, Callable[[int, int], int]] = MappingProxyType({}),
+) -> list[tuple[list[int], int]]:
     """For each row, the accepted tokens and the one that follows them: a correction, or the bonus.
 
     `drafted`: rows × k ids, of which row i's first `depths[i]` are real. `target`: rows × (k+1) ids, what the target
-    chooses at each place; or the distributions to draw from. Computes and reads all of it, in one go.
+    chooses at each place; or the distributions to draw from. Computes and reads all of it, in one go, and with it what
+    `also` wants computed of the ids that are chosen: rows × (k+1), which mean nothing after a row's last. `instead`: by
+    row, what is chosen at a place in place of the token that the target chose there, asked of one place after the
+    other.
     """
     if isinstance(target, Distributions):
         lengths, following = accept_by_ratio(*target, drafted, mx.array(depths))
-        mx.eval(lengths, following, drafted)
+        mx.eval(lengths, following, drafted, *(also(_chosen(drafted, lengths, following)) if also else ()))
         ended = zip(drafted.tolist(), lengths.tolist(), following.tolist(), strict=True)
         return [(tokens[:n], token) for tokens, n, token in ended]
-    mx.eval(target, drafted)
+    mx.eval(target, drafted, *(also(target) if also else ()))
     found = []
-    for tokens, chosen, depth in zip(drafted.tolist(), target.tolist(), depths, strict=True):
-        n = 0
-        while n < depth and tokens[n] == chosen[n]:
+    for row, (tokens, chosen, depth) in enumerate(zip(drafted.tolist(), target.tolist(), depths, strict=True)):
+        n, following = 0, instead.get(row)
+        choice = following(0, chosen[0]) if following else chosen[0]
+        while n < depth and tokens[n] == choice:
             n += 1
-        found.append((tokens[:n], chosen[n]))
+            choice = following(n, chosen[n]) if following else chosen[n]
+        found.append((tokens[:n], choice))
     return found
+
+
+def _chosen(drafted: mx.array, lengths: mx.array, following: mx.array) -> mx.array:
+    chosen = mx.pad(drafted, [(0, 0), (0, 1)])
+    return mx.where(mx.arange(chosen.shape[1]) == lengths[:, None], following[:, None], chosen)
 
 
 def accept_by_ratio(

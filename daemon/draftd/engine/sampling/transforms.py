@@ -54,11 +54,11 @@ class Sampling:
         self._selected: tuple[list[int], Sampling] | None = None
         if self._greedy:
             return
-        self._inverse_temperature = _column([1.0 if p.greedy else 1.0 / p.temperature for p in params])
+        self._inverse_temperature = column([1.0 if p.greedy else 1.0 / p.temperature for p in params])
         # Neutral values keep every token: a threshold above all mass, a floor below every probability.
-        self._nucleus = _column([p.top_p if p.top_p < 1 else 2.0 for p in params])
-        self._floor = mx.log(_column([p.min_p if p.min_p > 0 else 0.0 for p in params]))
-        self._kept = _column([float(p.top_k) for p in params])
+        self._nucleus = column([p.top_p if p.top_p < 1 else 2.0 for p in params])
+        self._floor = mx.log(column([p.min_p if p.min_p > 0 else 0.0 for p in params]))
+        self._kept = column([float(p.top_k) for p in params])
         deterministic = [p.greedy or p.seed is not None for p in params]
         self._any_deterministic, self._deterministic_rows = any(deterministic), _rows(deterministic)
         seeds = {i: p.seed for i, p in enumerate(params) if not p.greedy and p.seed is not None}
@@ -142,7 +142,8 @@ def _softmax(x: mx.array) -> mx.array:
     return mass / mx.sum(mass, axis=-1, keepdims=True)
 
 
-def _column(values: Sequence[float]) -> mx.array:
+def column(values: Sequence[float]) -> mx.array:
+    """One for each row; broadcasts over positions and vocabulary."""
     return mx.array(values, dtype=mx.float32)[:, None, None]
 
 

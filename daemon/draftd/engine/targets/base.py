@@ -18,12 +18,20 @@ from draftd.engine.step import Entry, Ids, StepPlan, StepResult
 class SequenceOptions:
     """What a target is told of a sequence once. `prompt`: tokens of its text that precede the answer, by which seeded
     noise is placed. `length`: tokens that plans will have it take in before it decodes. `prefix`: those tokens, to be
-    looked up in the prefix store; empty: the text is neither looked up nor kept."""
+    looked up in the prefix store; empty: the text is neither looked up nor kept. `awaited`: others with the same text
+    wait for it to be kept. `ends`: tokens that end the answer, none of which is chosen before `min_tokens`. `logprobs`:
+    how many of the likeliest tokens are told besides each chosen one; None for no log-probabilities. `grammar`:
+    what the answer must be; empty where it may be anything."""
 
     prompt: int
     length: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prefix: tuple[int, ...] = ()
+    awaited: bool = False
+    ends: tuple[int, ...] = ()
+    min_tokens: int = 0
+    logprobs: int | None = None
+    grammar: str = ""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
@@ -31,8 +39,9 @@ class SequenceOptions:
     @classmethod
     def from_bytes(cls, data: bytes) -> SequenceOptions:
         fields = json.loads(data)
-        sampling, prefix = SamplingParams(**fields.pop("sampling")), tuple(fields.pop("prefix"))
-        return cls(**fields, sampling=sampling, prefix=prefix)
+        sampling, prefix, ends = fields.pop("sampling"), tuple(fields.pop("prefix")), tuple(fields.pop("ends"))
+        bias = tuple((token, value) for token, value in sampling.pop("logit_bias"))
+        return cls(**fields, sampling=SamplingParams(**sampling, logit_bias=bias), prefix=prefix, ends=ends)
 
 
 class Target(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -18,24 +17,17 @@ from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.sampling.acceptance import Distributions, accept, draw
-from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
+from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
+from draftd.engine.sampling.processors import Processor, wanted
+from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
+from draftd.engine.targets.choice import HeldSequence, StepChoice
+from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
 
 _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
-    seed."""
-
-    options: SequenceOptions
-    ids: list[int]
-    dice: random.Random
 
 
 class LocalTarget:
@@ -47,9 +39,12 @@ class LocalTarget:
         vocabulary: int,
         prefix: PrefixCache | None = None,
         dice: Callable[[], random.Random] = random.Random,
+        grammars: Grammars | None = None,
     ) -> None:
-        """What sequences leave is kept in `prefix`. `dice`: for each new sequence."""
-        self._model, self._vocabulary, self._dice = model, vocabulary, dice
+        """What sequences leave is kept in `prefix`. `dice`: for each new sequence. `grammars`: None where no sequence
+        has one."""
+        self._model, self._vocabulary, self._dice, self._grammars = model, vocabulary, dice, grammars
+        self._masks = None if grammars is None else GrammarMasks(vocabulary, grammars.vocabulary)
         self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
         self._begin()
@@ -58,7 +53,7 @@ class LocalTarget:
         self._caches = make_caches(self._model)
         self._store = self._prefix_cache.store(self._caches)
         self._prefill = Prefill(self._caches, self._store)
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, HeldSequence] = {}
         self._running: list[int] = []
         self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
         self._fed = 0  # positions that the last forward computed of the widest sequence
@@ -69,8 +64,16 @@ class LocalTarget:
         self._lent: tuple[Sampling, mx.array | None] | None = None
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
-        found = self._prefill.open(sequence, options.length, options.prefix)
-        self._sequences[sequence] = _Sequence(options, list(options.prefix[: found or 0]), self._dice())
+        grammar = None
+        if options.grammar and self._grammars is not None:
+            grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
+        found = self._prefill.open(sequence, options.length, options.prefix, awaited=options.awaited)
+        ids = list(options.prefix[: found or 0])
+        known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar)
+        if wanted(options.sampling, options.min_tokens):
+            known.processor = Processor(
+                options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
+            )
         return found
 
     def submit(self, plan: StepPlan) -> None:
@@ -123,10 +126,13 @@ class LocalTarget:
             self._submitted = deque(left)
 
     def reset(self) -> None:
+        self._clear()
+        self._begin()
+
+    def _clear(self) -> None:
         self._prefill.clear()
         self._caches.clear()
         self._prefix_cache.give_up(self._store)
-        self._begin()
 
     @property
     def nbytes(self) -> int:
@@ -138,6 +144,25 @@ class LocalTarget:
         """With the drafts of the next plan: how its sequences sample, with the noise that was drawn already; and the
         distributions that the drafts were drawn from, rows × k × vocabulary, None where all are deterministic."""
         self._lent = sampling, q
+
+    def unload(self) -> None:
+        """Lets go of the model and of all caches. No sequence may be open; nothing is computed before `load`."""
+        self._clear()
+        self._model = None
+
+    def load(self, model: Any) -> None:
+        """The same model anew."""
+        self._model = model
+        self._begin()
+
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    @property
+    def texts(self) -> Prefill:
+        """What is being prefilled, and the store of what was; another one after a reset."""
+        return self._prefill
 
     # what calibration asks
 
@@ -167,24 +192,34 @@ class LocalTarget:
             logits = self._prefill.take_in(keys[0], entries[0].tokens)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
-        tokens = self._chosen(logits, known, Sampling([one.options.sampling for one in known]), self._starts(entries))
-        mx.async_eval(tokens)
-        return lambda: self._taken_in(keys, tokens)
+        for one in known:
+            one.follow()  # an answer that had begun before
+        sampling = Sampling([one.options.sampling for one in known])
+        choice = StepChoice(known, sampling, self._starts(entries), self._masks, logits)
+        tokens = choice.tokens()
+        return lambda: self._taken_in(keys, tokens, choice)
 
-    def _taken_in(self, keys: list[int], tokens: mx.array | None = None) -> list[EntryResult]:
+    def _taken_in(
+        self, keys: list[int], tokens: mx.array | None = None, choice: StepChoice | None = None
+    ) -> list[EntryResult]:
         left = [key for key in keys if key in self._sequences]
         if not left:
             return []
-        if tokens is None:
+        if tokens is None or choice is None:
             self._prefill.settle(left[0])
             self._prefill.keep_piece(left[0], self._sequences[left[0]].ids)
             return [EntryResult(left[0], [], None)]
         self._prefill.settle(left[0], tokens)
+        return self._grown(keys, tokens, choice)
+
+    def _grown(self, keys: Sequence[int], tokens: mx.array, choice: StepChoice) -> list[EntryResult]:
+        """Each text, but for those that were closed, has one token more."""
         done = []
-        for key, (following,) in zip(keys, tokens.tolist(), strict=True):
-            if key in self._sequences:
-                self._sequences[key].ids.append(following)
-                done.append(EntryResult(key, [], following))
+        for row, (key, (token,), told) in enumerate(zip(keys, tokens.tolist(), choice.told(), strict=True)):
+            known = self._sequences.get(key)
+            if known is not None:
+                known.ids.append(legal := choice.legal(row, token))
+                done.append(EntryResult(key, [], legal, 0, told, known.follow()))
         return done
 
     def _join(self, sequences: list[int]) -> None:
@@ -202,26 +237,31 @@ class LocalTarget:
         tokens = self._unread
         if tokens is None:
             tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
-        logits = self._forward(tokens, [1] * len(known))
-        chosen = self._chosen(logits, known, self._own_sampling(known), self._starts(entries))
-        mx.async_eval(chosen)
+        logits, starts = self._forward(tokens, [1] * len(known)), self._starts(entries)
+        choice = StepChoice(known, self._own_sampling(known), starts, self._masks, logits, unread=self._unread)
+        chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
-        return lambda: self._advanced(order, chosen)
+        return lambda: self._advanced(order, chosen, choice)
 
-    def _advanced(self, order: list[int], chosen: mx.array) -> list[EntryResult]:
+    def _advanced(self, order: list[int], chosen: mx.array, choice: StepChoice) -> list[EntryResult]:
         mx.eval(chosen)
         self._plain -= 1
         if not self._plain:
             self._unread = None
-        done = []
         # No operation on `chosen` here: it would queue behind the forward that is under way.
-        for sequence, (token,) in zip(order, chosen.tolist(), strict=True):
-            known = self._sequences.get(sequence)
-            if known is not None:
-                known.ids.append(token)
-                done.append(EntryResult(sequence, [], token))
+        done = self._grown(order, chosen, choice)
+        if self._plain and choice.changed:
+            self._begin_again()
         return done
+
+    def _begin_again(self) -> None:
+        """The forward that is under way began with a token that its grammar did not allow."""
+        plan, _, _ = self._submitted.popleft()
+        self._roll_back([length - 1 for length in self.lengths])
+        self._unread, self._plain = None, self._plain - 1
+        read = self._advance(list(plan.entries))
+        self._submitted.appendleft((plan, [read], self._fed))
 
     def _verify(self, entries: list[Entry], ids: Ids | list[list[int]]) -> _Read:
         """One forward over each one's last token and its draft."""
@@ -236,27 +276,26 @@ class LocalTarget:
         depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
         logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
-        starts = self._starts(entries)
-        target: mx.array | Distributions
-        if sampling.deterministic:
-            target = sampling.choose(logits, starts)
-        else:
-            dice = [one.dice for one in known]
-            u_accept, u_next = uniforms(dice, depths), uniforms(dice, [1] * len(dice))[:, 0]
-            q = one_hot(drafts, self._vocabulary) if q is None else q
-            target = Distributions(sampling.distribution(logits, starts), q, u_accept, u_next)
-        order = self._running
-        return lambda: self._verified(order, before, accept(drafts, depths, target))
+        choice = StepChoice(
+            known, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
+        )  # fmt: skip
+        order, accepted = self._running, choice.acceptance(drafts, depths, q)
+        return lambda: self._verified(order, before, accepted(), choice)
 
     def _verified(
-        self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]]
+        self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]], choice: StepChoice
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
-        for sequence, (tokens, following) in zip(order, accepted, strict=True):
-            self._sequences[sequence].ids += [*tokens, following]
+        known = [self._sequences[sequence] for sequence in order]
+        for one, (tokens, following) in zip(known, accepted, strict=True):
+            one.ids += [*tokens, following]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
-        replays = map(len, self._again)
-        return [EntryResult(one, *found, n) for one, found, n in zip(order, accepted, replays, strict=True)]
+        return [
+            EntryResult(sequence, *found, len(again), told[: len(found[0]) + 1], one.follow())
+            for sequence, one, found, again, told in zip(
+                order, known, accepted, self._again, choice.told(), strict=True
+            )
+        ]  # fmt: skip
 
     def _roll_back(self, lengths: list[int]) -> None:
         """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
@@ -303,19 +342,10 @@ class LocalTarget:
             entry.position + (len(entry.tokens) or 1) - one.prompt for entry, one in zip(entries, options, strict=True)
         ]
 
-    def _own_sampling(self, known: Sequence[_Sequence]) -> Sampling:
+    def _own_sampling(self, known: Sequence[HeldSequence]) -> Sampling:
         if self._sampling is None:
             self._sampling = Sampling([one.options.sampling for one in known])
         return self._sampling
-
-    def _chosen(
-        self, logits: mx.array, known: Sequence[_Sequence], sampling: Sampling, starts: Sequence[int]
-    ) -> mx.array:
-        """One token for each from `logits`, rows × 1 × vocabulary; returns rows × 1."""
-        if sampling.deterministic:
-            return sampling.choose(logits, starts)
-        p = sampling.distribution(logits, starts)
-        return draw(p, uniforms([one.dice for one in known], [1] * len(known)))
 
 
 def _forwards(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -13,11 +13,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from draftd import __version__
 from draftd.core import FallbackLevel
+from draftd.engine.cache.pins import check_name
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.errors import InvalidRequest, NotServing
 from draftd.fallback.controller import Controller
 from draftd.fallback.journal import Journal
 from draftd.fronts.grpc import reply
+from draftd.fronts.grpc.inference import request_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.reply import filled
@@ -179,6 +181,34 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
         draft = self._service.model().info.draft_model or ""
         return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=held)
+
+    async def PinPrefix(self, request: pb.PinPrefixRequest, context: Context) -> pb.PinPrefixResponse:
+        check_name(request.name)
+        kind = request.WhichOneof("input")
+        given = {} if kind is None else {kind: getattr(request, kind)}
+        asked = request_of(inference_pb2.GenerateRequest(**given), client=context.peer())
+        await self._end_of(self._worker.pin_prefix(request.name, await self._service.beginning(asked)))
+        found = next((one for one in self._prefixes() if one.name == request.name), None)
+        return pb.PinPrefixResponse(prefix=found)
+
+    async def ListPrefixes(self, request: pb.ListPrefixesRequest, context: Context) -> pb.ListPrefixesResponse:
+        return pb.ListPrefixesResponse(prefixes=self._prefixes())
+
+    async def DropPrefix(self, request: pb.DropPrefixRequest, context: Context) -> pb.DropPrefixResponse:
+        await self._end_of(self._worker.drop_prefix(request.name))
+        return pb.DropPrefixResponse()
+
+    def _prefixes(self) -> list[pb.PinnedPrefix]:
+        return [
+            pb.PinnedPrefix(
+                name=pin.name,
+                tokens=len(pin.tokens),
+                bytes=size,
+                created=reply.timestamp(pin.created),
+                other_model=not served,
+            )
+            for pin, size, served in self._worker.pins()
+        ]
 
     async def _end_of(self, running: Future[T]) -> T:
         """What it ends with. A caller that goes, or whose time is up, leaves it running: half of it was paid for, and

@@ -6,18 +6,33 @@ enumeration, is the request's problem.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from draftd.core import RequestStats, SamplingParams
+from draftd.core import RequestStats, SamplingParams, TokenLogprobs
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
+from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
 from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
-from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.messages import Chat
+from draftd.service.request import (
+    Chunk,
+    Event,
+    Finished,
+    FormatKind,
+    Loading,
+    Prompt,
+    RawText,
+    Request,
+    ResponseFormat,
+    Started,
+    TokenIds,
+)
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
@@ -57,9 +72,18 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
 
     mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
     workload = read(WORKLOADS, pb.WorkloadClass, "workload")
+    prompt: Prompt = RawText(given.prompt)
+    if given.HasField("chat"):
+        try:
+            prompt = chat_of(given.chat)
+        except InvalidRequest as problem:
+            problems.append(problem)
+            prompt = Chat(())
+    elif given.HasField("tokens"):
+        prompt = TokenIds(tuple(given.tokens.ids))
     cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
     return Request(
-        prompt=_prompt(given),
+        prompt=prompt,
         max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
         sampling=_sampling(given.sampling),
         stop=tuple(given.stop),
@@ -68,23 +92,34 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         caller=given.caller,
         deadline=deadline,
         client=client,
+        logprobs=given.logprobs if given.HasField("logprobs") else None,
+        min_tokens=given.min_tokens,
+        ignore_eos=given.ignore_eos,
+        stop_token_ids=tuple(given.stop_token_ids),
+        include_stop=given.include_stop,
+        n=given.n if given.HasField("n") else 1,
+        echo=given.echo,
+        priority=given.priority,
         problem=problems[0] if problems else None,
+        response_format=_format(given.response_format),
     )
 
 
-def _prompt(given: pb.GenerateRequest) -> Prompt:
-    kind = given.WhichOneof("input")
-    if kind == "chat":
-        return Chat(tuple(Message(message.role, message.content) for message in given.chat.messages))
-    if kind == "tokens":
-        return TokenIds(tuple(given.tokens.ids))
-    return RawText(given.prompt)
+def _format(given: pb.ResponseFormat) -> ResponseFormat | None:
+    kind = given.WhichOneof("format")
+    if kind is None or (kind == "json_object" and not given.json_object):
+        return None
+    if kind == "choices":
+        return ResponseFormat(FormatKind.CHOICE, json.dumps(list(given.choices.texts)))
+    return ResponseFormat(FormatKind(kind), "" if kind == "json_object" else getattr(given, kind))
 
 
 def _sampling(given: pb.SamplingParams) -> SamplingParams:
     told: dict[str, Any] = {}
     for field, value in given.ListFields():  # those that are set, be it to zero
         told[field.name] = _float32(value) if isinstance(value, float) else value
+    if given.logit_bias:
+        told["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(given.logit_bias.items()))
     return SamplingParams(**told)
 
 
@@ -101,10 +136,15 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 token_ids=told.emission.tokens,
                 from_draft=told.emission.from_draft,
                 text_lengths=map(len, told.pieces),
+                deltas=map(delta_of, told.deltas),
+                logprobs=[_logprobs(one) for one in told.emission.logprobs],
+                choice=told.choice,
             )
         )
     if isinstance(told, Started):
         return pb.GenerateResponse(started=_started(told))
+    if isinstance(told, Loading):
+        return pb.GenerateResponse(loading=pb.Loading(progress=told.progress))
     return pb.GenerateResponse(finished=_finished(told))
 
 
@@ -131,14 +171,26 @@ def _finished(told: Finished) -> pb.Finished:
     return pb.Finished(
         reason=number(pb.FinishReason, outcome.reason),
         usage=pb.Usage(
-            input_tokens=stats.prompt_tokens, output_tokens=stats.counts.emitted, cache_read_tokens=stats.cached_tokens
+            input_tokens=stats.prompt_tokens,
+            output_tokens=stats.counts.emitted,
+            cache_read_tokens=stats.cached_tokens,
+            reasoning_tokens=told.reasoning_tokens,
         ),
         timings=_timings(stats),
         counts=reply.counts(stats.counts),
         stop=told.stop,
         degraded=outcome.degraded,
         mode=number(pb.DecodeMode, told.plan.mode),
+        choice=told.choice,
+        stop_token_id=told.stop_token_id,
+        tool_calls=told.tool_calls > 0,
+        warning=told.warning,
     )
+
+
+def _logprobs(told: TokenLogprobs) -> pb.TokenLogprobs:
+    ids, values = zip(*told.top, strict=True) if told.top else ((), ())
+    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values)
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, ModelInfo
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.engine.loop import EngineWorker
 from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
+from draftd.model_info import ModelInfo
 from draftd.models.blas import described
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles

@@ -1,0 +1,175 @@
+"""`make bench-http`: what does HTTP cost beside gRPC?
+
+One daemon, the same prompts over both fronts in turn, each streamed to a client in this process: alone, and eight at
+once. A figure is the median over prompts and repetitions of tokens per second over HTTP against those over gRPC, with a
+95 % interval over prompts. HTTP holds where the median is at least 0.97. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.arms import Prompt
+from benchmarks.run import load_prompts
+from draftd.acceptance.statistics import Interval, bootstrap
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
+from draftd.core import DepthMode, ModePreference
+
+BOUND = 0.97
+GROUPS = (1, 8)
+_SECONDS = 120.0
+_PAUSE_SECONDS = 0.08  # as in benchmarks.run
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One answer, and its tokens."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class Front:
+    """The daemon by one front; `connections` are those of HTTP, one for each stream."""
+
+    grpc: DraftdClient
+    http_port: int
+    mode: ModePreference
+    max_tokens: int
+    connections: dict[int, http.client.HTTPConnection] = field(default_factory=dict)
+
+    def over_grpc(self, prompt: Prompt, stream: int) -> Said:
+        text, tokens = "", 0
+        for response in self.grpc.generate(
+            tokens=prompt.tokens,
+            max_tokens=self.max_tokens,
+            mode=self.mode,
+            depth_mode=DepthMode.FIXED,
+            timeout=_SECONDS,
+        ):
+            text += response.chunk.text
+            tokens += len(response.chunk.token_ids)
+        return Said(text, tokens)
+
+    def over_http(self, prompt: Prompt, stream: int) -> Said:
+        asked: dict[str, Any] = {
+            "prompt": prompt.tokens,
+            "max_tokens": self.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "draftd": {"mode": self.mode.value, "depth_mode": "fixed"},
+        }
+        connection = self.connections.get(stream)
+        if connection is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=_SECONDS)
+            self.connections[stream] = connection
+        connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
+        text, tokens, held = "", 0, b""
+        with connection.getresponse() as response:
+            while part := response.read1(65536):
+                *events, held = (held + part).split(b"\n\n")
+                for event in events:
+                    if event.startswith(b"data: {"):
+                        told = json.loads(event[6:])
+                        text += "".join(choice["text"] for choice in told["choices"])
+                        tokens = told["usage"]["completion_tokens"] if told["usage"] else tokens
+        return Said(text, tokens)
+
+
+def together(ask: Any, prompts: Sequence[Prompt]) -> tuple[list[Said], float]:
+    """All prompts at once, one stream each, and the seconds of the whole."""
+    said: list[Said] = [Said("", 0)] * len(prompts)
+
+    def one(i: int) -> None:
+        said[i] = ask(prompts[i], i)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(prompts))]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_SECONDS)
+    return said, time.perf_counter() - began
+
+
+def measured(front: Front, prompts: Sequence[Prompt], group: int, repetitions: int, name: str) -> Interval:
+    """HTTP's rate over gRPC's, paired by the prompts of one group."""
+    rng = random.Random(0)
+    groups = [[prompts[(i + k) % len(prompts)] for k in range(group)] for i in range(len(prompts))]
+    quotients: dict[int, list[float]] = {}
+    for _ in track(range(repetitions), f"{name}, {group} at once"):
+        for i, asked in enumerate(groups):
+            rates, texts = {}, {}
+            for arm in rng.sample(("grpc", "http"), 2):
+                time.sleep(_PAUSE_SECONDS)
+                said, seconds = together(front.over_grpc if arm == "grpc" else front.over_http, asked)
+                rates[arm] = sum(one.tokens for one in said) / seconds
+                texts[arm] = [(one.text, one.tokens) for one in said]
+            if texts["grpc"] != texts["http"]:
+                raise SystemExit(f"the texts of {[one.id for one in asked]} differ by the front")
+            quotients.setdefault(i, []).append(rates["http"] / rates["grpc"])
+    found = bootstrap(list(quotients.values()))
+    assert found is not None
+    return found
+
+
+def main() -> int:
+    args = _arguments()
+    console = Console(stderr=True)
+    prompts = load_prompts(args.model, args.prompts)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        environ = clean_environ(str(Path(folder) / "flags.json"))
+        environ = {key: value for key, value in environ.items() if not key.startswith("OTEL_")}
+        listening = ["--host", "127.0.0.1", "--port", "0", "--http-port", str(port)]
+        # What one front asked would be kept for the other.
+        listening += ["--set", "engine.prefix_cache_bytes=0"]
+        command = serve_command("--model", args.model, "--draft-model", args.draft_model, *listening)
+        found: dict[str, Interval] = {}
+        with serving(command, environ, timeout=_SECONDS) as child, DraftdClient(child.address) as client:
+            client.loaded(_SECONDS)
+            for name, mode in (("ar", ModePreference.AUTOREGRESSIVE), ("spec", ModePreference.SPECULATIVE)):
+                front = Front(client, port, mode, args.tokens)
+                for group in GROUPS:
+                    repetitions = max(1, args.repetitions // (1 if group == 1 else 2))
+                    found[f"{name}_x{group}"] = measured(front, prompts, group, repetitions, name)
+    for key, one in found.items():
+        console.print(f"{key}: HTTP over gRPC {one.estimate:.3f} ({one.low:.3f}–{one.high:.3f})")
+    holds = all(one.estimate >= BOUND for one in found.values())
+    figures = {key: [round(value, 4) for value in (one.estimate, one.low, one.high)] for key, one in found.items()}
+    print(json.dumps({**figures, "holds": holds}))
+    return 0 if holds else 1
+
+
+def _arguments() -> argparse.Namespace:
+    nano = files("draftd.models.nano")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(nano / "target"))
+    parser.add_argument("--draft-model", default=str(nano / "draft"))
+    parser.add_argument("--prompts", type=int, default=2, help="prompts of each class")
+    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--repetitions", type=int, default=6)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

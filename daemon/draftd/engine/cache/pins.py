@@ -1,0 +1,120 @@
+"""Prefixes that have a name and stay: small JSON files, one for each, beside the files that they name."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from draftd.errors import InvalidRequest
+
+_log = logging.getLogger(__name__)
+
+MOST_PINS = 32
+LEAST = 16  # tokens of a pin: what is shorter is not looked up
+_VERSION = 1
+_MOST_BYTES = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """`model`: the digest of the target that its tokens are of. `files`: what the disk has of it, of the target first.
+    `created`: seconds since the epoch."""
+
+    name: str
+    model: str
+    tokens: tuple[int, ...]
+    files: tuple[str, ...]
+    created: float = field(default_factory=time.time)
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest("name", name, "1 to 64 letters, digits, underscores, dots and dashes")
+
+
+class Pins:
+    """Those of one folder. Any thread may read; one writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._pins: dict[str, Pin] = {}
+
+    @property
+    def all(self) -> list[Pin]:
+        """The oldest first."""
+        with self._lock:
+            return sorted(self._pins.values(), key=lambda pin: pin.created)
+
+    @property
+    def names(self) -> list[str]:
+        with self._lock:
+            return sorted(self._pins)
+
+    @property
+    def files(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(name for pin in self._pins.values() for name in pin.files)
+
+    def get(self, name: str) -> Pin | None:
+        with self._lock:
+            return self._pins.get(name)
+
+    def load(self) -> None:
+        """What cannot be read is put aside, with a line in the log."""
+        for path in sorted(self._folder.glob("pin-*.json")):
+            try:
+                if path.stat().st_size > _MOST_BYTES:
+                    raise ValueError(f"more than {_MOST_BYTES} bytes")
+                told = json.loads(path.read_bytes())
+                if told.pop("version") != _VERSION:
+                    raise ValueError("of another version")
+                pin = Pin(**{**told, "tokens": tuple(map(int, told["tokens"])), "files": tuple(told["files"])})
+                if path.name != _file(pin.name) or not _NAME.fullmatch(pin.name):
+                    raise ValueError("its name is not that of what it has")
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                _log.warning("the pin %s cannot be used: %s; it is put aside", path, error)
+                with contextlib.suppress(OSError):
+                    os.replace(path, path.with_name(path.name + ".damaged"))
+                continue
+            with self._lock:
+                self._pins[pin.name] = pin
+
+    def save(self, pin: Pin) -> None:
+        """It is on the disk when this returns. Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=self._folder, suffix=".writing")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump({"version": _VERSION, **asdict(pin)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self._folder / _file(pin.name))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        with self._lock:
+            self._pins[pin.name] = pin
+
+    def drop(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / _file(name)).unlink()
+        with self._lock:
+            self._pins.pop(name, None)
+
+
+def _file(name: str) -> str:
+    """A file system may not tell large letters from small ones."""
+    return f"pin-{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"

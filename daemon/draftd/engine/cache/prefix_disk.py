@@ -1,0 +1,358 @@
+"""Prefixes that outlive the process: a folder of files, and which of them serves a text.
+
+Files that are pinned stay until their pins are dropped; of the others those used last stay, within a limit. One of
+another model, or of other versions, is never used, and counts within the same limits. What is damaged, or is no such
+file, is put aside under another name, with a line in the log. Imports no MLX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from draftd.engine.cache.pins import Pin, Pins
+from draftd.engine.cache.prefix_file import (
+    SUFFIX,
+    TEMPORARY,
+    BadFile,
+    Kind,
+    PrefixHeader,
+    PrefixWriter,
+    Stored,
+    read_header,
+    read_prefix,
+)
+from draftd.engine.cache.trie import Node, TokenTrie, packed
+from draftd.errors import NoRoom
+
+_log = logging.getLogger(__name__)
+
+ASIDE = ".damaged"
+_MOST_ASIDE = 8  # files that were put aside and stay
+_MOST_FILES = 4096
+
+
+@dataclass(slots=True, eq=False)
+class DiskPrefix:
+    """A file. `header` without its tokens' arrays; None of a file of another model. `used`: seconds since the epoch."""
+
+    name: str
+    nbytes: int
+    used: float
+    header: PrefixHeader | None = None
+    node: Node[DiskPrefix] | None = None
+
+    @property
+    def end(self) -> int:
+        return 0 if self.header is None else len(self.header.tokens)
+
+
+class Part(NamedTuple):
+    """A file that serves a text, up to so many of its tokens."""
+
+    file: DiskPrefix
+    length: int
+
+
+class DiskUsage(NamedTuple):
+    """Bytes and files, the pinned ones among them."""
+
+    bytes: int = 0
+    files: int = 0
+    pinned_bytes: int = 0
+    pins: int = 0
+
+
+@dataclass(slots=True)
+class Writing:
+    """A file that is being written: an array after the other, each when the one before is done. `pin`: for a pin that
+    will name it, together with these files; None for none."""
+
+    header: PrefixHeader
+    pin: Sequence[str] | None
+    writer: Future[PrefixWriter] = field(default_factory=Future)
+
+
+class PrefixDisk:
+    """Any thread: nothing here waits for the disk, but `close`. Reading and writing have a thread each."""
+
+    def __init__(self, folder: Path, limit_bytes: int, pinned_bytes: int) -> None:
+        """`limit_bytes`: of files that are not pinned, `pinned_bytes` of the others. The folder is made when something
+        is written; no other process may use it."""
+        self.folder, self.limit, self.pinned_limit = folder, limit_bytes, pinned_bytes
+        self.pins = Pins(folder)
+        self._lock = threading.RLock()
+        self._files: dict[str, DiskPrefix] = {}
+        self._tries: dict[str, TokenTrie[DiskPrefix]] = {}
+        self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-read")
+        self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-write")
+        self._coming: set[str] = set()  # files of pins that do not name them yet
+        self._full = False  # the last file could not be written, which was said
+
+    def start(self) -> Future[None]:
+        """Looks at what is there. Until that is done nothing is found."""
+        return self._writing.submit(self._scan)
+
+    def close(self, seconds: float) -> None:
+        """Begins nothing more, and waits so long for what is under way; half a file is removed by the next start."""
+        last = self._writing.submit(lambda: None)
+        self._reading.shutdown(wait=False, cancel_futures=True)
+        with contextlib.suppress(TimeoutError):
+            last.result(seconds)
+        self._writing.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def usage(self) -> DiskUsage:
+        pinned = self.pins.files
+        with self._lock:
+            sizes = {name: file.nbytes for name, file in self._files.items()}
+        held = sum(size for name, size in sizes.items() if name in pinned)
+        return DiskUsage(sum(sizes.values()), len(sizes), held, len(self.pins.names))
+
+    # finding
+
+    def parts(self, key: str, tokens: Sequence[int], have: int, *, segments: bool) -> list[Part]:
+        """The files that have more of a text's beginning than its first `have` tokens: of segments those that follow
+        one another, else the one that has most."""
+        with self._lock:
+            trie = self._tries.get(key)
+            path = trie.path(packed(tokens)) if trie is not None else []
+            shared = sum(n for _, n in path)
+            found = {node.value: node.end for node, n in path if node.value is not None and n == len(node.edge)}
+            if path:
+                longer = (node.value for node in TokenTrie.below(path[-1][0]) if node.value is not None)
+                found |= {file: min(shared, file.end) for file in longer}
+        chosen: list[Part] = []
+        while True:
+            fit = [
+                Part(file, length)
+                for file, length in found.items()
+                if file.header is not None and length > have and file.header.least <= length
+                if file.header.start <= have
+            ]
+            best = max(fit, key=lambda part: part.length, default=None)
+            if best is None:
+                break
+            chosen.append(best)
+            have = best.length
+            if not segments:
+                break
+        return chosen
+
+    def name_of(self, key: str, tokens: Sequence[int], start: int) -> str:
+        digest = hashlib.sha256(packed(tokens).tobytes() + start.to_bytes(8, "little")).hexdigest()
+        return f"{key[:16]}-{digest[:32]}{SUFFIX}"
+
+    def has(self, name: str) -> bool:
+        with self._lock:
+            return name in self._files
+
+    def bytes_of(self, names: Sequence[str]) -> int:
+        with self._lock:
+            return sum(self._files[name].nbytes for name in names if name in self._files)
+
+    def read(self, file: DiskPrefix) -> Future[list[Stored]]:
+        """Ends with BadFile where it is damaged: then it is put aside."""
+        return self._reading.submit(self._read, file)
+
+    def _read(self, file: DiskPrefix) -> list[Stored]:
+        path = self.folder / file.name
+        try:
+            header, arrays = read_prefix(path)
+            if header != file.header:
+                raise BadFile("it is another file than it was")
+        except (BadFile, OSError) as error:
+            self._forget(file)
+            self._put_aside(path, error)
+            raise
+        file.used = time.time()
+        with contextlib.suppress(OSError):
+            os.utime(path, (file.used, file.used))
+        return arrays
+
+    # writing
+
+    def begin(self, header: PrefixHeader, kinds: Sequence[Kind], pin: Sequence[str] | None = None) -> Writing:
+        """`put` its arrays next, then `finish`; or `abort`. Their futures end with NoRoom where it cannot be written.
+        A pin's files stay until `settle`, or for as long as a pin names them."""
+        writing = Writing(header, pin)
+        writing.writer = self._writing.submit(self._begin, header, list(kinds), pin)
+        return writing
+
+    def put(self, writing: Writing, one: Stored) -> Future[None]:
+        return self._writing.submit(self._put, writing, one)
+
+    def finish(self, writing: Writing) -> Future[str]:
+        """Ends with the file's name."""
+        return self._writing.submit(self._finish, writing)
+
+    def abort(self, writing: Writing) -> None:
+        """Removes what there is of it."""
+
+        def removed() -> None:
+            with contextlib.suppress(Exception):
+                writing.writer.result().abort()
+
+        with contextlib.suppress(RuntimeError):  # closed: the next start removes it
+            self._writing.submit(removed)
+
+    def pin(self, pin: Pin) -> Future[None]:
+        """Ends when the disk has it. Its files are no longer counted among the others."""
+
+        def kept() -> None:
+            with self._told_once():
+                self.pins.save(pin)
+
+        return self._writing.submit(kept)
+
+    def settle(self, names: Sequence[str]) -> None:
+        """No pin that does not name these files yet will."""
+
+        def settled() -> None:
+            self._coming.difference_update(names)
+            self._bound()
+
+        with contextlib.suppress(RuntimeError):
+            self._writing.submit(settled)
+
+    def drop(self, name: str) -> Future[None]:
+        """Its files are as others from now on. No error where there is no such pin."""
+
+        def dropped() -> None:
+            self.pins.drop(name)
+            self._bound()
+
+        return self._writing.submit(dropped)
+
+    def _begin(self, header: PrefixHeader, kinds: Sequence[Kind], pin: Sequence[str] | None) -> PrefixWriter:
+        nbytes = sum(kind.nbytes for kind in kinds)
+        if pin is not None:
+            held = self.usage.pinned_bytes + self.bytes_of([name for name in pin if name not in self.pins.files])
+            if held + nbytes > self.pinned_limit:
+                raise NoRoom(
+                    f"{len(header.tokens)} tokens take {nbytes} bytes, and pinned prefixes have {held} of "
+                    f"{self.pinned_limit} bytes (engine.prefix_pinned_bytes)"
+                )
+        elif nbytes > self.limit:
+            raise NoRoom(f"a prefix of {nbytes} bytes is larger than engine.prefix_disk_bytes, {self.limit}")
+        with self._told_once():
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return PrefixWriter(self.folder, header, kinds)
+
+    def _put(self, writing: Writing, one: Stored) -> None:
+        writer = writing.writer.result()
+        with self._told_once(writer):
+            writer.put(one)
+
+    def _finish(self, writing: Writing) -> str:
+        header, writer = writing.header, writing.writer.result()
+        name = self.name_of(header.key, header.tokens, header.start)
+        with self._told_once(writer):
+            writer.finish(self.folder / name)
+        self._full = False
+        self._add(DiskPrefix(name, writer.nbytes, time.time(), header))
+        if writing.pin is None:
+            self._bound()
+        else:
+            self._coming.add(name)
+        return name
+
+    @contextlib.contextmanager
+    def _told_once(self, writer: PrefixWriter | None = None) -> Iterator[None]:
+        """An error of the disk becomes NoRoom, and is told in the log once until something can be written again."""
+        try:
+            yield
+        except OSError as error:
+            if writer is not None:
+                writer.abort()
+            told = f"no prefix can be written to {self.folder}: {error.strerror}"
+            if not self._full:
+                self._full = True
+                _log.warning("%s; requests are served all the same", told)
+            raise NoRoom(told) from error
+
+    # the files that there are
+
+    def _scan(self) -> None:
+        self.pins.load()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for path in sorted(self.folder.iterdir()):
+                if path.name.endswith(TEMPORARY):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+                elif path.name.endswith(SUFFIX):
+                    self._look_at(path)
+        self._bound()
+
+    def _look_at(self, path: Path) -> None:
+        try:
+            found, header = path.stat(), read_header(path)
+            if path.name != self.name_of(header.key, header.tokens, header.start):
+                raise BadFile("its name is not that of what it has")
+        except (BadFile, OSError) as error:
+            self._put_aside(path, error)
+            return
+        self._add(DiskPrefix(path.name, found.st_size, found.st_mtime, header))
+
+    def _put_aside(self, path: Path, error: Exception) -> None:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        try:
+            os.replace(path, path.with_name(path.name + ASIDE))
+        except OSError as failed:
+            _log.warning("the prefix %s cannot be used: %s (%s)", path, why, failed.strerror)
+            return
+        _log.warning("the prefix %s cannot be used: %s; it is put aside as %s%s", path, why, path.name, ASIDE)
+        aside = sorted(self.folder.glob(f"*{ASIDE}"), key=lambda one: one.stat().st_mtime)
+        for old in aside[:-_MOST_ASIDE]:
+            with contextlib.suppress(OSError):
+                old.unlink()
+
+    def _add(self, file: DiskPrefix) -> None:
+        assert file.header is not None
+        with self._lock:
+            if (before := self._files.get(file.name)) is not None:
+                self._forget(before)
+            trie = self._tries.setdefault(file.header.key, TokenTrie(lambda value, n: (None, value)))
+            node = trie.grow(file.header.tokens)
+            other = node.value
+            if other is None or (other.header is not None and other.header.start >= file.header.start):
+                node.value, file.node = file, node
+                if other is not None:
+                    other.node = None  # this one has all that it has
+            self._files[file.name] = file
+
+    def _forget(self, file: DiskPrefix) -> None:
+        with self._lock:
+            self._files.pop(file.name, None)
+            node, file.node = file.node, None
+            if node is None or file.header is None:
+                return
+            node.value = None
+            trie = self._tries[file.header.key]
+            while node.parent is not None and not node.children and node.value is None:
+                parent = node.parent
+                trie.remove(node)
+                node = parent
+
+    def _bound(self) -> None:
+        """Removes what was not used for longest, of what is not pinned."""
+        pinned = self.pins.files | self._coming
+        with self._lock:
+            others = sorted((one for one in self._files.values() if one.name not in pinned), key=lambda one: one.used)
+        size = sum(file.nbytes for file in others)
+        for i, file in enumerate(others):
+            if size <= self.limit and len(others) - i <= _MOST_FILES:
+                break
+            size -= file.nbytes
+            self._forget(file)
+            with contextlib.suppress(OSError):
+                (self.folder / file.name).unlink()

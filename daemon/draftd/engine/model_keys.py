@@ -1,0 +1,116 @@
+"""Which model a prefix on disk is of: a digest of the files that it was read from, and of what else its arrays depend
+on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from draftd.engine.cache.prefix_file import FORMAT
+from draftd.errors import DraftdError
+from draftd.models.fingerprint import Fingerprints
+from draftd.models.folder import ModelFiles, Stamp
+
+_log = logging.getLogger(__name__)
+
+_KINDS = ("weights", "config", "adapter")
+_PACKAGES = ("mlx", "mlx-lm")  # of which each may compute, or lay caches out, in its own way
+_FILE = "fingerprints.json"
+
+
+class ModelKey(NamedTuple):
+    """`model`: of its files. `key`: of these, the versions and the backend: of all that arrays depend on."""
+
+    model: str
+    key: str
+
+
+class ModelKeys:
+    """Engine thread, but for `close`. Hashing is on a thread of its own; what was hashed is remembered in a file, by
+    size and time, so that a restart need not hash again."""
+
+    def __init__(self, folder: Path, backend: str) -> None:
+        self._path, self._backend = folder / _FILE, backend
+        self._fingerprints: Fingerprints | None = None
+        self._known: dict[Any, Future[ModelKey | None]] = {}
+        self._hashing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-hash")
+        self._closed = False
+
+    def of(self, files: ModelFiles | None) -> Future[ModelKey | None]:
+        """None of a model that was made in memory, or whose files have changed since it was read."""
+        known = _identity(files)
+        if known not in self._known:
+            self._known[known] = self._hashing.submit(self._computed, files)
+        return self._known[known]
+
+    def now(self, files: ModelFiles | None) -> ModelKey | None:
+        """None while that is not known yet, too; then it is being found out."""
+        found = self.of(files)
+        return found.result() if found.done() and not found.cancelled() and found.exception() is None else None
+
+    def close(self) -> None:
+        """Gives up what it is at, within a piece."""
+        if self._fingerprints is not None:
+            self._fingerprints.close()
+        self._hashing.shutdown(wait=False, cancel_futures=True)
+
+    def _computed(self, files: ModelFiles | None) -> ModelKey | None:
+        if files is None or files.stamps is None:
+            return None
+        if self._fingerprints is None:
+            self._fingerprints = Fingerprints(self._remembered())
+        before = self._fingerprints.known
+        try:
+            found = self._fingerprints.of(files.folder, files.adapter)
+        except DraftdError as error:
+            _log.warning("no prefix of %s is read or kept on disk: %s", files.folder, error.message)
+            return None
+        if files.changed:
+            _log.warning("no prefix of %s is read or kept on disk: its files have changed since then", files.folder)
+            return None
+        if self._fingerprints.known != before:
+            self._remember(self._fingerprints.known)
+        model = [(one.name, one.bytes, one.sha256) for one in found.files if one.kind in _KINDS]
+        digest = _digest(model)
+        return ModelKey(digest, _digest([FORMAT, digest, self._backend, *map(_version, _PACKAGES)]))
+
+    def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
+        try:
+            told = json.loads(self._path.read_bytes())
+            return {Path(path): (Stamp(**stamp), digest) for path, (stamp, digest) in told.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _remember(self, known: dict[Path, tuple[Stamp, str]]) -> None:
+        """Where there is a folder."""
+        told = {str(path): (asdict(stamp), digest) for path, (stamp, digest) in known.items()}
+        with contextlib.suppress(OSError):
+            handle, name = tempfile.mkstemp(dir=self._path.parent, suffix=".writing")
+            with os.fdopen(handle, "w") as file:
+                json.dump(told, file)
+            os.replace(name, self._path)
+
+
+def _identity(files: ModelFiles | None) -> Any:
+    if files is None or files.stamps is None:
+        return None
+    return files.folder, files.adapter, tuple(sorted(files.stamps.items()))
+
+
+def _digest(what: Any) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return version(package)
+    return ""

@@ -1,0 +1,385 @@
+"""What the engine thread does with prefixes on disk: reads those that a prompt begins with, writes those that texts
+left, computes and keeps those that are pinned. All of it in pieces between steps; files are read and written on other
+threads (cache/prefix_disk.py), which never see an array of MLX's.
+
+A sequence whose prompt the disk has more of than memory begins when that has been read, or could not be."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from draftd.engine.cache.base import KVSegment, copied
+from draftd.engine.cache.pins import MOST_PINS, Pin
+from draftd.engine.cache.prefill import Prefill
+from draftd.engine.cache.prefix_arrays import apart, loaded, stored, together
+from draftd.engine.cache.prefix_disk import PrefixDisk
+from draftd.engine.cache.prefix_file import BadFile, PrefixHeader
+from draftd.engine.cache.prefix_store import PrefixCache, PrefixStore
+from draftd.engine.cache.trie import Tokens, packed
+from draftd.engine.inbox import PinPrefix
+from draftd.engine.model_keys import ModelKey, ModelKeys
+from draftd.engine.sequence import DecodeSequence
+from draftd.errors import DraftdError, EngineFailure, NoRoom, NotNow, QueueFull, in_one_line
+from draftd.models.folder import ModelFiles
+
+_log = logging.getLogger(__name__)
+
+TARGET = "target"
+_WORTH = 64  # tokens: fewer are computed sooner than they are read, and are no file of their own
+_READ_SECONDS = 5.0  # a sequence waits no longer for the disk
+_PIECE = 8 << 20  # bytes that are copied between two steps
+_POLL_SECONDS = 0.005  # while nothing runs
+_START_SECONDS = 2.0  # at start, before requests are taken
+_CLOSE_SECONDS = 2.0
+_MOST_SAVES = 64  # texts that wait to be written; the oldest goes
+_EVERY = 8  # steps of running sequences from one piece of what is not urgent to the next
+
+Waits = Future[Any] | None
+Work = Generator[Waits, None, Any]  # yields what it waits for; None between two pieces of work
+
+
+class KeptTexts(NamedTuple):
+    """A model whose texts are kept. `fed`: tokens as it takes them in. `files`: what it was read from."""
+
+    name: str
+    texts: Prefill
+    fed: Callable[[list[int]], list[int]]
+    files: ModelFiles | None
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    work: Work
+    done: Future[Any] = field(default_factory=Future)
+    waits: Waits = None
+    until: float = float("inf")
+
+
+class PrefixJobs:
+    """Engine thread only."""
+
+    def __init__(
+        self,
+        disk: PrefixDisk | None,
+        keys: ModelKeys | None,
+        cache: PrefixCache,
+        models: Callable[[], list[KeptTexts]],
+        chunk: int,
+    ) -> None:
+        """`disk` and `keys`: None where nothing is kept there. `models`: those in memory now, the target first."""
+        self._disk, self._keys, self._cache, self._models, self._chunk = disk, keys, cache, models, chunk
+        self._reads: deque[_Task] = deque()
+        self._others: deque[_Task] = deque()
+        self._saves: deque[tuple[str, Tokens[int]]] = deque()
+        self._numbers = itertools.count(1)
+        self._turn = 0
+        self._model = ""
+        self._closed = disk is None
+        if disk is not None and disk.limit:
+            cache.listener = self._kept
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._reads or self._others or self._saves)
+
+    @property
+    def model(self) -> str:
+        """The digest of the target's files; empty while it is not known. Any thread."""
+        return self._model
+
+    def start(self) -> None:
+        """Looks at what is there, and has the pins of this model read or computed; what takes longer than a moment goes
+        on between steps."""
+        if self._disk is None or self._keys is None:
+            return
+        until, scanned = time.monotonic() + _START_SECONDS, self._disk.start()
+        wait([scanned], _START_SECONDS)
+        if self._disk.usage.files or self._disk.usage.pins or self._disk.limit:
+            self._others.append(_Task(self._restored(scanned)))
+            while self._others and time.monotonic() < until:
+                self.step(running=0)
+
+    def begin(self, sequence: DecodeSequence) -> None:
+        """Before a sequence waits to begin: has read what the disk knows of its prompt."""
+        if self._closed or not sequence.shares:
+            return
+        tokens = sequence.tokens[:-1]
+        if any(self._gain(model, tokens) >= _WORTH for model in self._models()):
+            sequence.reads_prefix = True
+            self._reads.append(_Task(self._read(sequence, tokens), until=time.monotonic() + _READ_SECONDS))
+
+    def pin(self, command: PinPrefix) -> None:
+        if self._disk is None:
+            command.done.set_exception(NotNow("nothing is kept on disk"))
+            return
+        if len(self._others) > MOST_PINS:
+            command.done.set_exception(QueueFull(f"{MOST_PINS} pins wait to be computed", retry_after=1.0))
+            return
+        work = self._pinned(command.name, command.tokens, None)
+        self._others.append(_Task(work, command.done))
+
+    def step(self, running: int) -> bool:
+        """One piece; False where all of it waits for the disk, or for a better time. Where nothing runs it may wait a
+        moment for the disk."""
+        urgent = bool(self._reads)
+        if not urgent and not self._others and self._saves:
+            name, tokens = self._saves.popleft()
+            self._others.append(_Task(self._save(name, tokens)))
+        tasks = self._reads if urgent else self._others
+        if not tasks:
+            return False
+        self._turn += 1
+        if running and not urgent and self._turn % _EVERY:
+            return False
+        task = tasks[0]
+        if task.waits is not None and not task.waits.done():
+            if time.monotonic() < task.until:
+                if not running:
+                    wait([task.waits], _POLL_SECONDS)
+                return False
+            _log.warning("the disk did not give a prefix within %g s: it is computed", _READ_SECONDS)
+            task.work.close()
+            tasks.popleft()
+            return False
+        try:
+            task.waits = next(task.work)
+        except StopIteration as end:
+            tasks.popleft()
+            task.done.set_result(end.value)
+        except Exception as error:
+            tasks.popleft()
+            told = error if isinstance(error, DraftdError) else EngineFailure(in_one_line(error))
+            if not isinstance(error, NoRoom):  # which was said, or is told to who asked
+                _log.warning("a prefix could not be read or kept: %s", told.message, exc_info=told is not error)
+            told.__traceback__ = told.__cause__ = told.__context__ = None  # its frames refer to arrays
+            task.done.set_exception(told)
+        return True
+
+    def restore(self) -> None:
+        """The weights were read again, and memory has no prefix any more."""
+        if self._disk is not None and self._disk.usage.pins:
+            scanned: Future[None] = Future()
+            scanned.set_result(None)
+            self._others.append(_Task(self._restored(scanned)))
+
+    def close(self, error: Exception) -> None:
+        """Takes no more, and ends what is under way. May be called again."""
+        self._closed = True
+        self.end(error)
+
+    def end(self, error: Exception) -> None:
+        """Ends what is under way; sequences that wait for a file are computed."""
+        self._saves.clear()
+        for tasks in (self._reads, self._others):
+            while tasks:
+                task = tasks.popleft()
+                task.work.close()
+                task.done.set_exception(error)
+
+    def shut(self) -> None:
+        """After `close`: nothing of it is left on the disk that is not whole."""
+        if self._disk is not None and self._keys is not None:
+            self._keys.close()
+            self._disk.close(_CLOSE_SECONDS)
+
+    # reading
+
+    def _gain(self, model: KeptTexts, tokens: Sequence[int]) -> int:
+        """How many more tokens of a text the disk has than memory."""
+        key = self._key_now(model)
+        if key is None or self._disk is None or not model.texts.store.open:
+            return 0
+        have = model.texts.store.known(tokens)
+        parts = self._disk.parts(key.key, tokens, have, segments=model.texts.running.segmented)
+        return parts[-1].length - have if parts else 0
+
+    def _read(self, sequence: DecodeSequence, tokens: Sequence[int]) -> Work:
+        try:
+            for model in self._models():
+                if sequence.finish is None:
+                    yield from self._fetched(model, tokens)
+        finally:
+            sequence.reads_prefix = False
+
+    def _fetched(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
+        """Puts what the disk has of a text into memory."""
+        key, disk, store, caches = self._key_now(model), self._disk, model.texts.store, model.texts.running
+        if key is None or disk is None or not store.open:
+            return
+        for file, length in disk.parts(key.key, tokens, store.known(tokens), segments=caches.segmented):
+            assert file.header is not None
+            header, reading = file.header, disk.read(file)
+            yield reading
+            try:
+                found = reading.result()
+            except (BadFile, OSError):  # which was said
+                return
+            arrays, copied_bytes = [], 0
+            for one in found:
+                arrays.append(loaded(one))
+                copied_bytes += one.kind.nbytes
+                if copied_bytes >= _PIECE:
+                    copied_bytes = 0
+                    yield None
+            value = together(header.form, arrays, len(header.tokens) - header.start, caches)
+            text = header.tokens
+            if isinstance(value, KVSegment) and length < len(text):
+                value, text = copied(value.layers, 0, 0, length - header.start), text[:length]
+            if self._gone(model):
+                return
+            store.put(text, value)
+            yield None
+
+    # writing
+
+    def _kept(self, store: PrefixStore, tokens: Sequence[int], length: int) -> None:
+        """A store has kept a text."""
+        model = next((one for one in self._models() if one.texts.store is store), None)
+        if model is None or self._closed or length < _WORTH:
+            return
+        text = packed(tokens[:length])
+        if model.texts.running.segmented:  # one that goes on has all of those that it begins with
+            waiting = [one for one in self._saves if one[0] != model.name or one[1] != text[: len(one[1])]]
+            self._saves = deque(waiting)
+        self._saves.append((model.name, text))
+        while len(self._saves) > _MOST_SAVES:
+            self._saves.popleft()
+
+    def _save(self, name: str, tokens: Sequence[int]) -> Work:
+        model = next((one for one in self._models() if one.name == name), None)
+        if model is not None:
+            yield from self._saved(model, tokens, None)
+
+    def _saved(self, model: KeptTexts, tokens: Sequence[int], pin: Sequence[str] | None) -> Work:
+        """Writes what memory has of a text, but for what the disk has already; returns the file's name. For a `pin`,
+        which has these files already, all of the text."""
+        key, disk, segments = (yield from self._key(model)), self._disk, model.texts.running.segmented
+        if key is None or disk is None or self._gone(model):
+            return None
+        start = 0
+        if pin is None and (parts := disk.parts(key.key, tokens, 0, segments=segments)):
+            start = parts[-1].length
+        found = model.texts.store.find(tokens, len(tokens))
+        length = sum(one.length for one in found)
+        if pin is not None and length < len(tokens):
+            bound = self._cache.bound
+            raise NoRoom(f"{len(tokens)} tokens do not fit into memory, of which prefixes may have {bound} bytes now")
+        if pin is None and length - start < _WORTH:
+            return None
+        start = start if segments else 0
+        least = 0 if isinstance(found[0], KVSegment) else found[0].least
+        taken = apart(found, start)
+        if taken is None:
+            return None
+        form, arrays = taken
+        header = PrefixHeader(key.key, packed(tokens[:length]), start, least, form)
+        name = disk.name_of(key.key, header.tokens, start)
+        if disk.has(name):
+            return name
+        writing = disk.begin(header, [kind for kind, _ in arrays], pin)
+        try:
+            yield from _ended(writing.writer)
+            for kind, made in arrays:
+                yield from _ended(disk.put(writing, stored(kind, made)))
+            return (yield from _ended(disk.finish(writing)))
+        except BaseException:
+            disk.abort(writing)
+            raise
+
+    # pins
+
+    def _pinned(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
+        """Has a prefix in memory and on the disk, under its name; returns the pin. `before`: as it was."""
+        disk, files, model_key = self._disk, list[str](), ""
+        assert disk is not None
+        try:
+            for model in self._models():
+                key = yield from self._key(model)
+                if key is None and model.name == TARGET:
+                    raise NotNow("prefixes of this model cannot be told from those of another: its files have changed")
+                if key is None:
+                    continue
+                self._model = model_key = model_key or key.model
+                yield from self._fetched(model, tokens)
+                yield from self._computed(model, tokens)
+                file = yield from self._saved(model, tokens, files)
+                if file is not None:
+                    files.append(file)
+                elif model.name == TARGET:
+                    raise NotNow("caches of this model cannot be kept on disk")
+            if before is not None and before.files == tuple(files):
+                return before
+            more = {} if before is None else {"created": before.created}
+            pin = Pin(name, model_key, tuple(tokens), tuple(files), **more)
+            yield from _ended(disk.pin(pin))
+            return pin
+        finally:
+            disk.settle(files)
+
+    def _computed(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
+        """Has a text's keys and values in memory, as if a request had begun so."""
+        texts, key = model.texts, -next(self._numbers)
+        if texts.store.known(tokens) == len(tokens):
+            return
+        texts.open(key, len(tokens), tokens)
+        try:
+            while (held := texts.held(key)) < len(tokens):
+                texts.take_in(key, model.fed(list(tokens[held : held + self._chunk])))
+                texts.settle(key)
+                texts.keep_piece(key, tokens)
+                yield None
+                if self._gone(model):
+                    raise EngineFailure("a decode step failed meanwhile: pin it again")
+            texts.keep(key, tokens)
+        finally:
+            texts.drop(key)
+
+    def _restored(self, scanned: Future[None]) -> Work:
+        """The pins of this model: read for as long as memory has room, and computed where the disk lacks them."""
+        yield scanned
+        assert self._disk is not None
+        target, *others = self._models()
+        key = yield from self._key(target)
+        for model in others:
+            yield from self._key(model)
+        self._model = "" if key is None else key.model
+        for pin in self._disk.pins.all:
+            if key is None or pin.model != key.model:
+                continue
+            there = all(map(self._disk.has, pin.files)) and self._gain(target, pin.tokens)
+            if there and self._cache.bytes + self._disk.bytes_of(pin.files) > self._cache.bound:
+                continue  # a request that begins so has it read
+            if not there:
+                _log.info("the pinned prefix %s is computed: the disk has none of this model and version", pin.name)
+            try:
+                yield from self._pinned(pin.name, pin.tokens, pin)
+            except DraftdError as error:
+                _log.warning("the pinned prefix %s cannot be had: %s", pin.name, error.message)
+
+    # of models
+
+    def _gone(self, model: KeptTexts) -> bool:
+        """Whether its store was given up meanwhile: what is put there would never be found."""
+        return all(one.texts.store is not model.texts.store for one in self._models())
+
+    def _key_now(self, model: KeptTexts) -> ModelKey | None:
+        return None if self._keys is None else self._keys.now(model.files)
+
+    def _key(self, model: KeptTexts) -> Generator[Waits, None, ModelKey | None]:
+        if self._keys is None:
+            return None
+        found: ModelKey | None = yield from _ended(self._keys.of(model.files))
+        return found
+
+
+def _ended(future: Future[Any]) -> Generator[Waits, None, Any]:
+    while not future.done():
+        yield future
+    return future.result()

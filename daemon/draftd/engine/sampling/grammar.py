@@ -1,0 +1,108 @@
+"""Which tokens a grammar allows next: masks over the vocabulary, and tokens that nothing else can stand in place of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+
+from draftd.core import DecodeRequest
+from draftd.engine.sampling.processors import penalised
+
+if TYPE_CHECKING:
+    from draftd.engine.targets.base import SequenceOptions
+
+
+def masks_first(asked: Sequence[DecodeRequest] | Sequence[SequenceOptions]) -> bool:
+    """Whether masks come before the choice of a token, for sequences of one batch of which some have a grammar. If
+    not, a choice is looked at once it is read: one that its grammar allows is what is chosen under the mask as well.
+    That does not hold where chance decides, or the likelihoods of all tokens; and what was counted or told of a token
+    that turns out not to be allowed cannot be taken back."""
+    bound = [one for one in asked if one.grammar]
+    if not bound:
+        return False
+    counted = any(one.sampling.filtered or penalised(one.sampling) or one.logprobs is not None for one in bound)
+    return counted or not all(one.sampling.deterministic for one in asked)
+
+
+class GrammarState:
+    """How far one answer has come in its grammar. `matcher`: llguidance's, at the beginning of a text. `end_ids`:
+    tokens that end a text; what comes after one is cut, and may be anything."""
+
+    def __init__(self, matcher: Any, end_ids: frozenset[int]) -> None:
+        self.matcher, self._end_ids = matcher, end_ids
+        self._taken = 0  # tokens of the answer
+        self.ended = False
+
+    def take(self, token: int) -> bool:
+        """Takes a token that may come next; False, and takes nothing, where it may not."""
+        if self.ended:
+            return True
+        if token in self._end_ids:
+            self.ended = bool(self.matcher.is_accepting())
+        elif not self.matcher.try_consume_tokens([token]):
+            return False
+        self._taken += 1
+        return self.ended or token not in self._end_ids
+
+    def follow(self, text: Sequence[int], start: int) -> None:
+        """Takes what the answer, which begins at `start` of `text`, has grown by. Raises ValueError where a token of
+        it may not come there."""
+        for token in text[start + self._taken :]:
+            if not self.take(token):
+                raise ValueError(self.error or f"token {token} is not of the grammar")
+
+    def legal(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` may come next, one after the other."""
+        if self.ended:
+            return len(tokens)
+        end = next((i for i, token in enumerate(tokens) if token in self._end_ids), len(tokens))
+        found = int(self.matcher.validate_tokens(list(tokens[:end])))
+        if found < end or end == len(tokens):
+            return found
+        ends = self.copy()
+        ends.matcher.try_consume_tokens(list(tokens[:end]))
+        return len(tokens) if ends.matcher.is_accepting() else end
+
+    def forced(self, most: int) -> list[int]:
+        """Up to `most` tokens that must come next, as the tokenizer writes them. A model may choose others for the same
+        bytes."""
+        return [] if self.ended else list(self.matcher.compute_ff_tokens()[:most])
+
+    def copy(self) -> GrammarState:
+        made = GrammarState(self.matcher.deep_copy(), self._end_ids)
+        made._taken, made.ended = self._taken, self.ended
+        return made
+
+    @property
+    def error(self) -> str:
+        """Why nothing may come next, such as a grammar that takes too much to follow; empty where something may."""
+        return str(self.matcher.get_error())
+
+
+class GrammarMasks:
+    """Over `vocabulary` tokens, of which the tokenizer has `known`. Computed on threads of llguidance's: what MLX
+    computes goes on meanwhile."""
+
+    def __init__(self, vocabulary: int, known: int) -> None:
+        from llguidance import LLExecutor
+
+        self._executor, self._vocabulary = LLExecutor(), vocabulary
+        self._words = (known + 31) // 32
+
+    def of(self, rows: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]], width: int) -> mx.array:
+        """Rows × width × vocabulary: True for what may come after each of a row's drafts, less than `width`, and
+        before the first. After a draft that may not come, and in rows without a grammar, everything may."""
+        words = np.full((len(rows) * width, self._words), 0xFFFFFFFF, dtype=np.uint32)
+        asked = [(one.matcher, i) for i, one in enumerate(rows) if one is not None and not one.ended]
+        next_only = [(matcher, i * width) for matcher, i in asked if not drafts[i]]
+        with_drafts = [(matcher, i * width, list(drafts[i])) for matcher, i in asked if drafts[i]]
+        where = words.ctypes.data, 4 * self._words, len(words)
+        if next_only:
+            self._executor.unsafe_compute_mask_ptr(next_only, *where)
+        if with_drafts:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(with_drafts, *where)
+        bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=self._vocabulary)
+        return mx.array(bits.view(np.bool_)).reshape(len(rows), width, self._vocabulary)

@@ -1,0 +1,128 @@
+"""Logits processors: what a sequence asks to be done to the target's logits before they are transformed and sampled.
+
+In this order: bias, repetition penalty, presence and frequency penalty, and end tokens made impossible before
+`min_tokens` (core.SamplingParams has the formulas). In a block of drafts each position counts the drafts before it as
+text, so that the target chooses at each place what it would choose there without drafts. Drafters know nothing of it:
+a draft that ignores a penalty is rejected by the target's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from draftd.core import SamplingParams
+from draftd.engine.sampling.transforms import column, one_hot
+
+
+def wanted(sampling: SamplingParams, min_tokens: int) -> bool:
+    """Whether logits are processed for such a sequence at all."""
+    return bool(sampling.logit_bias or min_tokens) or penalised(sampling)
+
+
+def penalised(p: SamplingParams) -> bool:
+    return p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+
+
+class Processor:
+    """Of one sequence. What it knows of the text are arrays over the vocabulary, which grow with the text on the
+    device: nothing waits for a token that is still being computed."""
+
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        min_tokens: int,
+        ends: Sequence[int],
+        text: Sequence[int],
+        prompt: int,
+        vocabulary: int,
+    ) -> None:
+        """`ends`: tokens that end the text. `text`: the sequence's own, which grows; its first `prompt` tokens precede
+        the answer."""
+        self.sampling, self.min_tokens, self._text, self._prompt = sampling, min_tokens, text, prompt
+        self._penalised = penalised(sampling)
+        nothing = mx.zeros(vocabulary)
+        ids = mx.array([token for token, _ in sampling.logit_bias], dtype=mx.uint32)
+        bias = mx.array([value for _, value in sampling.logit_bias], dtype=mx.float32)
+        self.bias = nothing.at[ids].add(bias) if sampling.logit_bias else nothing
+        self.ends = _at(nothing, [token for token in ends if token < vocabulary]) > 0
+        self.prompted = self.counts = nothing  # how often prompt and answer have each token
+        self._known = 0  # tokens of the text that are counted
+
+    def acts(self, start: int) -> bool:
+        """Whether it changes the logits of a token that `start` tokens of the answer precede."""
+        return self._penalised or bool(self.sampling.logit_bias) or start < self.min_tokens
+
+    def follow(self, start: int, unread: mx.array | None) -> None:
+        """Counts the text with `start` tokens of the answer, of which the last one may not be read yet."""
+        length, text = self._prompt + start, self._text
+        if not self._penalised or self._known == length:
+            return
+        if not self._known:
+            self.prompted = _at(self.prompted, text[: self._prompt])
+            self._known = self._prompt
+        self.counts = _at(self.counts, text[self._known : length])
+        if len(text) < length:
+            assert unread is not None, "the answer is longer than what is known of it"
+            self.counts = self.counts.at[unread].add(1.0)
+        self._known = length
+
+
+def process(
+    logits: mx.array,
+    processors: Sequence[Processor | None],
+    starts: Sequence[int],
+    *,
+    unread: mx.array | None = None,
+    drafts: mx.array | None = None,
+) -> mx.array:
+    """`logits`, rows × positions × vocabulary, as each row's processor changes them; others stay as they are. `starts`:
+    for each row the tokens of the answer that precede the first position; `unread`: the last of these, rows × 1, where
+    the texts do not have them yet. `drafts`: rows × (positions - 1), the tokens that precede the other positions."""
+    if not any(processors):
+        return logits
+    acting = [(i, one) for i, one in enumerate(processors) if one is not None and one.acts(starts[i])]
+    if not acting:
+        return logits
+    for i, one in acting:
+        one.follow(starts[i], None if unread is None else unread[i])
+    rows, some = mx.array([i for i, _ in acting]), [one for _, one in acting]
+    whole = len(some) == len(processors)
+    logits = logits.astype(mx.float32)
+    found = logits if whole else logits[rows]
+    found = found + mx.stack([one.bias for one in some])[:, None]
+    if any(penalised(one.sampling) for one in some):
+        found = _less_penalties(found, some, None if drafts is None else drafts[rows])
+    first = [starts[i] for i, _ in acting]
+    least = [one.min_tokens for one in some]
+    if any(start < most for start, most in zip(first, least, strict=True)):
+        early = mx.array(first)[:, None] + mx.arange(found.shape[1]) < mx.array(least)[:, None]
+        ends = mx.stack([one.ends for one in some])
+        found = mx.where(early[..., None] & ends[:, None], -mx.inf, found)
+    if whole:
+        return found
+    place = {i: n for n, (i, _) in enumerate(acting)}
+    order = [place.get(i, len(some) + i) for i in range(len(processors))]
+    return mx.concatenate([found, logits])[mx.array(order)]
+
+
+def _less_penalties(logits: mx.array, some: Sequence[Processor], drafts: mx.array | None) -> mx.array:
+    counts = mx.stack([one.counts for one in some])[:, None]
+    if drafts is not None:
+        before = mx.cumsum(one_hot(drafts, logits.shape[-1]), axis=1)
+        counts = counts + mx.pad(before, [(0, 0), (1, 0), (0, 0)])
+    asked = [one.sampling for one in some]
+    if any(p.repetition_penalty != 1 for p in asked):
+        seen = counts + mx.stack([one.prompted for one in some])[:, None] > 0
+        penalty = column([p.repetition_penalty for p in asked])
+        logits = mx.where(seen, mx.where(logits > 0, logits / penalty, logits * penalty), logits)
+    if any(p.presence_penalty or p.frequency_penalty for p in asked):
+        presence, frequency = column([p.presence_penalty for p in asked]), column([p.frequency_penalty for p in asked])
+        logits = logits - ((counts > 0) * presence + counts * frequency)
+    return logits
+
+
+def _at(counts: mx.array, ids: Sequence[int]) -> mx.array:
+    """One more of each."""
+    return counts.at[mx.array(ids, dtype=mx.uint32)].add(1.0) if len(ids) else counts

@@ -1,0 +1,126 @@
+"""What a target keeps of a sequence, and how the logits of a step become its tokens: logits processors, grammars,
+transforms and the acceptance rule, in this order, with log-probabilities beside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import mlx.core as mx
+
+from draftd.core import TokenLogprobs
+from draftd.engine.sampling.acceptance import Distributions, accept, draw
+from draftd.engine.sampling.grammar import GrammarMasks, GrammarState, masks_first
+from draftd.engine.sampling.logprobs import logprobs
+from draftd.engine.sampling.processors import Processor, process
+from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
+from draftd.engine.targets.base import SequenceOptions
+
+
+@dataclass(slots=True)
+class HeldSequence:
+    """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
+    seed. `processor`: what changes its logits, if anything does; `grammar`: what its answer must follow."""
+
+    options: SequenceOptions
+    ids: list[int]
+    dice: random.Random
+    processor: Processor | None = None
+    grammar: GrammarState | None = None
+
+    def follow(self) -> str:
+        """Its grammar takes what the answer has grown by. Returns why it cannot go on; empty where it can."""
+        if self.grammar is not None:
+            try:
+                self.grammar.follow(self.ids, self.options.prompt)
+            except ValueError as refused:
+                return str(refused)
+        return ""
+
+
+class StepChoice:
+    """Of one step's rows. `starts`: tokens of each one's answer that precede the first that is chosen."""
+
+    def __init__(
+        self,
+        rows: Sequence[HeldSequence],
+        sampling: Sampling,
+        starts: Sequence[int],
+        masks: GrammarMasks | None,
+        logits: mx.array,
+        *,
+        unread: mx.array | None = None,
+        drafts: mx.array | None = None,
+        depths: Sequence[int] = (),
+    ) -> None:
+        """`logits`: rows × (k+1) × vocabulary. `unread`: the last token of each, rows × 1, where it was not read yet;
+        `drafts`: rows × k ids, of which row i's first `depths[i]` are real."""
+        self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
+        self._told = logprobs(logits, [one.options.logprobs for one in rows])
+        logits = process(logits, [one.processor for one in rows], starts, unread=unread, drafts=drafts)
+        self._bound = [row for row, one in enumerate(rows) if one.grammar is not None]
+        self._late = bool(self._bound) and not masks_first([one.options for one in rows])
+        if self._bound and not self._late:
+            assert unread is None, "masks are of what may follow a token that was read"
+            proposed: Sequence[Sequence[int]] = [()] * len(rows)
+            if drafts is not None:
+                mx.async_eval(logits)  # meanwhile the masks are computed
+                proposed = [ids[:depth] for ids, depth in zip(drafts.tolist(), depths, strict=True)]
+            logits = self._masked(logits, rows, proposed)
+        self._logits = logits
+        self.changed = False  # a token was not legal
+
+    def tokens(self) -> mx.array:
+        """One for each row, rows × 1; being computed, together with what is told of them."""
+        if self._sampling.deterministic:
+            chosen = self._sampling.choose(self._logits, self._starts)
+        else:
+            p = self._sampling.distribution(self._logits, self._starts)
+            chosen = draw(p, uniforms([one.dice for one in self._rows], [1] * len(self._rows)))
+        mx.async_eval(chosen, *(self._told.of(chosen) if self._told else ()))
+        return chosen
+
+    def acceptance(
+        self, drafts: mx.array, depths: Sequence[int], q: mx.array | None
+    ) -> Callable[[], list[tuple[list[int], int]]]:
+        """Gives for each row the drafts that are accepted and the token after them, and waits for that. `drafts` and
+        `depths` as in `accept`; `q`: rows × k × vocabulary, what they were drawn from, None where all mass was on
+        them."""
+        target: mx.array | Distributions
+        if self._sampling.deterministic:
+            target = self._sampling.choose(self._logits, self._starts)
+        else:
+            dice = [one.dice for one in self._rows]
+            u_accept, u_next = uniforms(dice, depths), uniforms(dice, [1] * len(dice))[:, 0]
+            q = one_hot(drafts, self._logits.shape[-1]) if q is None else q
+            target = Distributions(self._sampling.distribution(self._logits, self._starts), q, u_accept, u_next)
+        instead = {row: partial(self._legal, row) for row in self._bound} if self._late else {}
+        return partial(accept, drafts, depths, target, self._told.of if self._told else None, instead)
+
+    def legal(self, row: int, token: int) -> int:
+        """What a row is given in place of a token that was chosen without a mask: the same, where its grammar allows
+        it."""
+        return self._legal(row, 0, token) if self._late and self._rows[row].grammar is not None else token
+
+    def told(self) -> Sequence[Sequence[TokenLogprobs]]:
+        """Of each row, the log-probabilities of what was chosen, where they were asked for."""
+        return self._told.read() if self._told else [()] * len(self._rows)
+
+    def _legal(self, row: int, place: int, token: int) -> int:
+        """The token at a place, where `token` was chosen without a mask: a choice that the grammar allows is what is
+        chosen under its mask as well."""
+        held = self._rows[row]
+        assert held.grammar is not None
+        if not held.grammar.take(token):
+            masked = self._masked(self._logits[row : row + 1, place : place + 1], [held], [()])
+            token = int(self._sampling.select([row]).choose(masked, [self._starts[row]], place).item())
+            self.changed = True
+            held.grammar.take(token)
+        return token
+
+    def _masked(self, logits: mx.array, rows: Sequence[HeldSequence], proposed: Sequence[Sequence[int]]) -> mx.array:
+        """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the proposed tokens."""
+        assert self._masks is not None
+        return mx.where(self._masks.of([one.grammar for one in rows], proposed, logits.shape[1]), logits, -mx.inf)

@@ -1,0 +1,123 @@
+"""The weights while no request needs them: let go after a time without requests, and read again for the next one.
+
+All else stays: sequences, what was learnt of drafting, the tokenizer, prefixes on disk. Engine thread only, but for
+`unloaded` and `files`."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Generator
+
+from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.drafters.loaded import Drafters, DraftSource, parameters, weight_bytes
+from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.memory import give_back
+from draftd.engine.scheduler import Scheduler
+from draftd.engine.targets.local import LocalTarget
+from draftd.errors import ModelLoadError
+from draftd.model_info import ModelInfo
+from draftd.models.folder import ModelFiles, read
+from draftd.models.mlx_lm import vocabulary_size
+
+_log = logging.getLogger(__name__)
+
+_OWN_SECONDS = 5.0  # since the daemon's own work: a probe asks again within these
+
+
+class Weights:
+    """Of the target, and of the drafters that are held."""
+
+    def __init__(
+        self,
+        seconds: float,
+        source: DraftSource,
+        files: ModelFiles | None,
+        info: ModelInfo,
+        *,
+        scheduler: Scheduler,
+        target: LocalTarget,
+        drafters: Drafters,
+        jobs: BackgroundJobs,
+        prefix: PrefixCache,
+        report: Callable[[str], None],
+    ) -> None:
+        """`seconds` without clients' requests until they are let go; 0: never. `source` and `files` are of the target;
+        `report` takes a line for people."""
+        self._seconds, self._source, self.files, self._info = seconds, source, files, info
+        self._scheduler, self._target, self._drafters, self._jobs = scheduler, target, drafters, jobs
+        self._prefix, self._report = prefix, report
+        self.unloaded = False
+        self._clients = self._own = time.monotonic()  # when they were last seen
+        self._loading: Generator[None, None, None] | None = None
+
+    def due(self, own: bool) -> bool:
+        """Whether they are to be let go now. `own`: whether the daemon does something of its own, which keeps them, and
+        is no reason to keep them longer."""
+        if not self._seconds or self.unloaded:
+            return False
+        now, (active, waiting) = time.monotonic(), self._scheduler.clients
+        if active or waiting:
+            self._clients = now
+        if own or not self._scheduler.idle:
+            self._own = now
+        return now - self._clients >= self._seconds and now - self._own >= min(_OWN_SECONDS, self._seconds)
+
+    def unload(self) -> None:
+        """Nothing may be in hand."""
+        self._report("loading the weights again")  # which is what the next request waits for
+        self.unloaded, self._jobs.idle = True, True
+        for kind in self._drafters.held.drafters:
+            self._scheduler.drafting.remove(kind)
+            self._drafters.release(kind)
+        self._target.unload()
+        self._prefix.shed(0)
+        gc.collect()  # models refer to themselves
+        give_back()
+        _log.info("no request for %g s: the weights are unloaded", self._seconds)
+
+    def step(self) -> bool:
+        """Reads a piece; True once all are there. Raises ModelLoadError where they cannot be had: then the next call
+        begins anew."""
+        loading = self._loading = self._loading or self._load()
+        try:
+            next(loading)
+        except StopIteration:
+            self._loading, self.unloaded, self._clients = None, False, time.monotonic()
+            self._report("ready")
+            _log.info("the weights are loaded again")
+            return True
+        except BaseException:
+            self.rest()
+            raise
+        return False
+
+    def rest(self) -> None:
+        """No request waits for them any more: what was read is let go."""
+        if self._loading is not None:
+            self._loading.close()
+            self._loading, self._jobs.idle = None, True
+            self._target.unload()
+            gc.collect()
+            give_back()
+
+    def _load(self) -> Generator[None, None, None]:
+        source, files = self._source, self._source.files()
+        if self.files is not None and self.files.changed:
+            _log.warning(
+                "%s: its files have changed since they were read; they are served as they are now", source.name
+            )
+        model = source.open()
+        if (size := vocabulary_size(model)) != self._info.vocab_size:
+            what = f"{source.name}: it is another model now, of {size} tokens instead of {self._info.vocab_size}"
+            raise ModelLoadError(what, "start the daemon anew")
+        arrays, total = parameters(model), weight_bytes(model)
+        for _ in read(arrays, source.name):
+            left = sum(array.nbytes for array in arrays)
+            self._report(f"loading the weights again: {100 - 100 * left // max(1, total)} %")
+            yield
+        self._target.load(model)
+        self.files, self._jobs.idle = files, False
+        while self._jobs.busy and self._jobs.step():  # the drafts
+            yield

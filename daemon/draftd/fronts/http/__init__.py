@@ -1,0 +1,1 @@
+"""The HTTP front: OpenAI's and Anthropic's protocols over the same service."""

@@ -1,0 +1,151 @@
+"""What the service tells of one choice, as protocols need it: its parts, its log-probabilities, its usage, its
+speculative figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from draftd.core import DraftCounts, Emission, FinishReason, RequestStats
+from draftd.service.request import (
+    Chunk,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallEnded,
+)
+
+_LEAST = -9999.0  # OpenAI's word for a probability of nought, which JSON has no logarithm of
+
+TokenBytes = Callable[[int], bytes]
+
+
+def deltas_of(chunk: Chunk) -> Sequence[Delta]:
+    """Its parts; where it has none, its text is one."""
+    if chunk.deltas:
+        return chunk.deltas
+    return (TextDelta(text),) if (text := chunk.text) else ()
+
+
+def succeeded(told: Finished) -> bool:
+    """Otherwise an error follows."""
+    return told.outcome.reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+@dataclass(slots=True)
+class Collected:
+    """One choice, put together."""
+
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def add(self, delta: Delta) -> None:
+        if isinstance(delta, TextDelta):
+            self.texts.append(delta.text)
+        elif isinstance(delta, ReasoningDelta):
+            self.thoughts.append(delta.text)
+        elif isinstance(delta, ToolCallEnded):
+            self.calls.append(delta.call)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.thoughts)
+
+    @property
+    def end(self) -> Finished:
+        assert self.finished is not None
+        return self.finished
+
+
+def token_logprobs(emission: Emission, token_bytes: TokenBytes) -> Iterator[dict[str, Any]]:
+    """OpenAI's entry for each token of a chat."""
+    for token, found in zip(emission.tokens, emission.logprobs, strict=False):
+        top = [_entry(token_bytes(one), logprob) for one, logprob in found.top]
+        yield {**_entry(token_bytes(token), found.logprob), "top_logprobs": top}
+
+
+def _entry(data: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": data.decode(errors="replace"), "logprob": bounded(logprob), "bytes": list(data)}
+
+
+def bounded(logprob: float) -> float:
+    return max(_LEAST, logprob)
+
+
+def usage(finished: Sequence[Finished]) -> dict[str, Any]:
+    """OpenAI's, of the choices of one prompt. What drafts saved is not in it: tokens are counted once, and
+    `accepted_prediction_tokens` means another thing."""
+    stats = finished[0].outcome.stats
+    output = sum(one.outcome.stats.counts.emitted for one in finished)
+    return {
+        "prompt_tokens": stats.prompt_tokens,
+        "completion_tokens": output,
+        "total_tokens": stats.prompt_tokens + output,
+        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": sum(one.reasoning_tokens for one in finished)},
+    }
+
+
+def added(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The usage of several prompts."""
+    total = dict(usages[0])
+    for one in usages[1:]:
+        for key, value in one.items():
+            total[key] = added([total[key], value]) if isinstance(value, dict) else total[key] + value
+    return total
+
+
+def metrics(finished: Sequence[Finished]) -> dict[str, Any]:
+    """The figures of an answer in vLLM's shape (`include_metrics`): its times where there is one choice, and what was
+    drafted; `…_per_position` are draftd's own."""
+    counts = finished[0].outcome.stats.counts
+    for one in finished[1:]:
+        counts = counts.combined(one.outcome.stats.counts, lambda a, b: a + b)
+    times = _times(finished[0].outcome.stats) if len(finished) == 1 else {}
+    return {**times, "speculative_decoding": _speculative(counts)}
+
+
+def _times(stats: RequestStats) -> dict[str, Any]:
+    def milliseconds(seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds * 1e3, 3)
+
+    generating = None
+    if stats.first_token is not None and stats.last_token is not None:
+        generating = stats.last_token - stats.first_token
+    return {
+        "time_to_first_token_ms": milliseconds(stats.time_to_first_token),
+        "generation_time_ms": milliseconds(generating),
+        "queue_time_ms": milliseconds(stats.queue_seconds),
+        "mean_itl_ms": milliseconds(stats.time_per_output_token),
+        "tokens_per_second": stats.decode_tokens_per_second,
+    }
+
+
+def _speculative(counts: DraftCounts) -> dict[str, Any] | None:
+    """None where nothing was drafted. `acceptance_histogram[j]`: steps that drafted of which j tokens were accepted."""
+    if not counts.drafts:
+        return None
+    # Of the steps, those that accepted at least so many.
+    at_least = [counts.drafts, *counts.accepted_per_position, 0]
+    return {
+        "mean_acceptance_length": counts.mean_accepted_length,
+        "draft_acceptance_rate": counts.acceptance,
+        "acceptance_histogram": [more - fewer for more, fewer in pairwise(at_least)],
+        "num_spec_steps": counts.drafts,
+        "num_accepted_draft_tokens": counts.accepted,
+        "num_draft_tokens": counts.drafted,
+        "num_spec_tokens": len(counts.drafted_per_position),
+        "accepted_per_position": counts.accepted_per_position,
+        "drafted_per_position": counts.drafted_per_position,
+    }

@@ -1,0 +1,280 @@
+"""Bodies of requests: read within bounds, parsed strictly, and the fields that all ways to ask share.
+
+A field that is not known is ignored, since clients send what other servers take; one that is known has the right type,
+or is refused by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+
+from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.errors import InvalidRequest, wrong_field
+from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
+from draftd.planning.planner import Wish
+from draftd.service.request import FormatKind, ResponseFormat
+
+BODY_SECONDS = 30.0  # for all of it
+
+T = TypeVar("T")
+B = TypeVar("B", bound="Body")
+
+
+class _FailFast(FailFast):
+    """As pydantic's, but allowed in a union."""
+
+    def __hash__(self) -> int:
+        return hash(self.fail_fast)
+
+
+#: Lists stop at the first item that is wrong: a body has room for a million of them.
+Items = Annotated[list[T], _FailFast()]
+Int = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _text_parts(value: object) -> object:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+Texts = Annotated[Items[str], BeforeValidator(_listed)]
+
+
+class Body(BaseModel):
+    """A JSON object of a request."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Part(Body):
+    """A part of a message. Which `type`s are text, and which field has it, differs by protocol."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+#: A content: a text, or its parts.
+Parts = Annotated[Items[Part], BeforeValidator(_text_parts)]
+
+
+class Wishes(Body):
+    """What draftd is asked besides: `draftd` of a body."""
+
+    mode: str | None = None
+    max_draft_tokens: Int | None = None
+    drafter: str | None = None
+    depth_mode: str | None = None
+    workload: str | None = None
+    caller: str | None = None
+
+    def wish(self) -> Wish:
+        """Raises InvalidRequest."""
+        return Wish(
+            member(ModePreference, self.mode, "draftd.mode") or ModePreference.AUTO,
+            self.max_draft_tokens,
+            self.drafter or None,
+            member(DepthMode, self.depth_mode, "draftd.depth_mode"),
+        )
+
+
+class Common(Body):
+    """What a body has in every protocol. Fields of vLLM's are taken too."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int | None = None
+    min_p: float | None = None
+    seed: Seed | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, Any] | None = None
+    min_tokens: Int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Items[Int] | None = None
+    include_stop_str_in_output: bool | None = None
+    priority: Int | None = None
+    user: str | None = None
+    include_metrics: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    draftd: Wishes = Field(default_factory=Wishes)
+
+    def shared(self, client: str) -> dict[str, Any]:
+        """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
+        wishes = self.draftd
+        return {
+            "sampling": self._sampling(),
+            "wish": wishes.wish(),
+            "workload": member(WorkloadClass, wishes.workload, "draftd.workload") or WorkloadClass.UNSPECIFIED,
+            "caller": wishes.caller or self.user or "",
+            "client": client,
+            "min_tokens": self.min_tokens or 0,
+            "ignore_eos": bool(self.ignore_eos),
+            "stop_token_ids": _token_ids(self.stop_token_ids or (), "stop_token_ids"),
+            "include_stop": bool(self.include_stop_str_in_output),
+            "priority": self.priority or 0,
+        }
+
+    def _sampling(self) -> SamplingParams:
+        told: dict[str, Any] = {}
+        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            if (value := getattr(self, name)) is not None:
+                told[name] = value
+        if self.top_k is not None:
+            told["top_k"] = 0 if self.top_k == -1 else self.top_k  # vLLM's way to say that it is off
+        if self.seed is not None:
+            told["seed"] = self.seed % 2**64
+        if self.logit_bias:
+            told["logit_bias"] = tuple(_biases(self.logit_bias))
+        return SamplingParams(**told)
+
+
+#: The service's fields as they are called in every body.
+FIELDS: Mapping[str, str] = {
+    "sampling.": "",
+    "drafter": "draftd.drafter",
+    "max_draft_tokens": "draftd.max_draft_tokens",
+}
+
+
+def caller_field(body: Common) -> dict[str, str]:
+    return {"caller": "user" if body.draftd.caller is None and body.user is not None else "draftd.caller"}
+
+
+def member(kind: Any, value: str | None, field: str) -> Any:
+    """The enumeration's member of that value; None of none. Raises InvalidRequest."""
+    if value is None:
+        return None
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(field, value, ", ".join(kind)) from None
+
+
+def _token_ids(ids: Sequence[int], field: str) -> tuple[int, ...]:
+    for i, one in enumerate(ids):
+        if one < 0:
+            raise InvalidRequest(f"{field}[{i}]", one, "token ids, from 0")
+    return tuple(ids)
+
+
+def token_ids(ids: Sequence[object], field: str) -> tuple[int, ...]:
+    """Raises InvalidRequest where one is none."""
+    for i, one in enumerate(ids):
+        if type(one) is not int or not 0 <= one < 2**31:
+            raise InvalidRequest(f"{field}[{i}]", one, "token ids, from 0")
+    return tuple(ids)  # type: ignore[arg-type]
+
+
+def _biases(given: Mapping[str, object]) -> Iterable[tuple[int, float]]:
+    for key, value in given.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            raise InvalidRequest(f"logit_bias.{key[:40]}", value, "token ids as names")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
+            raise InvalidRequest(f"logit_bias.{key}", value, "a number")
+        yield int(key), float(value)
+
+
+def as_json(value: object, field: str) -> str:
+    """What a client sent as JSON, as JSON again. Raises InvalidRequest where JSON has no such value."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidRequest(field, "a value that JSON does not have", f"JSON ({error})") from None
+
+
+_STRUCTURED = {
+    "json": FormatKind.JSON_SCHEMA,
+    "json_object": FormatKind.JSON_OBJECT,
+    "regex": FormatKind.REGEX,
+    "choice": FormatKind.CHOICE,
+    "grammar": FormatKind.GRAMMAR,
+}
+
+
+def structured_outputs(given: Mapping[str, Any] | None) -> ResponseFormat | None:
+    """vLLM's `structured_outputs`: one of json, json_object, regex, choice, grammar. Raises InvalidRequest."""
+    found = {name: given[name] for name in _STRUCTURED if given.get(name) not in (None, False)} if given else {}
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InvalidRequest("structured_outputs", ", ".join(found), "one of them")
+    ((name, value),) = found.items()
+    if name == "json_object":
+        return ResponseFormat(FormatKind.JSON_OBJECT)
+    field = f"structured_outputs.{name}"
+    if name in ("regex", "grammar") and not isinstance(value, str):
+        raise InvalidRequest(field, value, "text")
+    return ResponseFormat(_STRUCTURED[name], value if isinstance(value, str) else as_json(value, field))
+
+
+def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str]) -> str:
+    """The text of a content's parts, a line break between two. `kinds`: which of a part's fields has the text of each
+    type that is taken. Raises InvalidRequest for the rest: images, audio, files."""
+    texts = []
+    for i, part in enumerate(parts or ()):
+        if part.type not in kinds:
+            raise InvalidRequest(f"{field}[{i}].type", part.type, f"{', '.join(kinds)}: only text is served")
+        text = getattr(part, kinds[part.type])
+        if text is None:
+            raise InvalidRequest(f"{field}[{i}].{kinds[part.type]}", None, "text")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def parsed(kind: type[B], data: bytes) -> B:
+    """Raises InvalidRequest, which names the first field that is wrong."""
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        field, value, allowed = wrong_field(error)
+        raise InvalidRequest(field or "body", value, allowed) from None
+
+
+def checked_part(kind: type[B], part: Mapping[str, Any]) -> B:
+    """Likewise of what was parsed as JSON already."""
+    try:
+        return kind.model_validate(part)
+    except ValidationError as error:
+        raise InvalidRequest(*wrong_field(error)) from None
+
+
+async def read_body(request: web.BaseRequest, most: int, seconds: float) -> bytes:
+    """All of it. Raises HttpError where it is too large, too slow, or by its headers no JSON."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise WrongMedia("Content-Encoding: allowed: none; the body as it is")
+    # Pages of other origins can send all kinds but this one without asking.
+    if request.content_type != "application/json":
+        raise WrongMedia(f"Content-Type: got {request.content_type[:80]!r}; allowed: application/json")
+    too_large = TooLarge(f"body: allowed: at most {most} bytes (server.max_message_bytes)")
+    if (request.content_length or 0) > most:
+        raise too_large
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.content.iter_any():
+                body += part
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
+        raise Timeout(f"body: allowed: all of it within {seconds:g} s") from None
+    except web.RequestPayloadError:
+        raise InvalidRequest("body", "a broken transfer", "chunks as HTTP/1.1 has them, to the end") from None
+    return bytes(body)

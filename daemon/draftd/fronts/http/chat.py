@@ -1,0 +1,353 @@
+"""POST /v1/chat/completions: OpenAI's chats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from draftd.errors import DraftdError, InvalidRequest
+from draftd.fronts.http import body as fields
+from draftd.fronts.http.answer import Collected, TokenBytes, deltas_of, metrics, succeeded, token_logprobs, usage
+from draftd.fronts.http.body import Body, Common, Int, Items, Parts, Texts, as_json, parsed, text_of
+from draftd.fronts.http.errors import Names, openai_error
+from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.fronts.http.stream import COMMENT, DONE, data
+from draftd.service.request import (
+    AnswerEvent,
+    Chat,
+    Chunk,
+    Delta,
+    Finished,
+    FormatKind,
+    Message,
+    ReasoningDelta,
+    Request,
+    ResponseFormat,
+    Started,
+    TextDelta,
+    Tool,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolMode,
+)
+
+_TEXT = {"text": "text", "refusal": "refusal"}
+
+
+class FunctionCall(Body):
+    name: str
+    arguments: str = "{}"
+
+
+class CallOfMessage(Body):
+    id: str = ""
+    type: str = "function"
+    function: FunctionCall | None = None
+
+
+class ChatMessage(Body):
+    role: str
+    content: Parts | None = None
+    name: str | None = None
+    tool_calls: Items[CallOfMessage] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+
+
+class Function(Body):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolOfBody(Body):
+    type: str
+    function: Function | None = None
+
+
+class JsonSchema(Body):
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class Format(Body):
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class ChatBody(Common):
+    messages: Items[ChatMessage]
+    max_tokens: Int | None = None
+    max_completion_tokens: Int | None = None
+    n: Int | None = None
+    stop: Texts | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    tools: Items[ToolOfBody] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    response_format: Format | None = None
+    reasoning_effort: str | None = None
+    modalities: Items[str] | None = None
+    audio: Any = None
+    web_search_options: Any = None
+    functions: Any = None
+    function_call: Any = None
+
+
+def asked(call: Call, scope: Scope) -> Asked:
+    """Raises InvalidRequest, which names the body's field."""
+    given = parsed(ChatBody, call.body)
+    model = scope.served(given.model)
+    _check_unserved(given)
+    request = Request(
+        prompt=Chat(
+            tuple(messages(given.messages)),
+            tools=tuple(tools(given.tools or ())),
+            tool_choice=tool_choice(given.tool_choice),
+            parallel_tool_calls=given.parallel_tool_calls is not False,
+            template_arguments=template_arguments(given, given.reasoning_effort),
+        ),
+        max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
+        stop=tuple(given.stop or ()),
+        logprobs=(given.top_logprobs or 0) if given.logprobs else None,
+        n=1 if given.n is None else given.n,
+        response_format=response_format(given.response_format) or fields.structured_outputs(given.structured_outputs),
+        **given.shared(call.client),
+    )
+    table = {
+        **fields.FIELDS,
+        **fields.caller_field(given),
+        "chat.messages": "messages",
+        "chat.tools": "tools",
+        "chat.tool_choice": "tool_choice",
+        "chat.template_arguments": "chat_template_kwargs",
+        "chat": "messages",
+        "max_tokens": "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens",
+        "logprobs": "top_logprobs",
+    }
+    names = Names(table, [f"messages[{i}]" for i in range(len(given.messages))])
+    made = ChatStream if given.stream else ChatWhole
+    head = {"id": "", "created": int(time.time()), "model": model}
+    counted = given.stream_options is not None and bool(given.stream_options.include_usage)
+    reply = made(head, scope.token_bytes, counted=counted, measured=bool(given.include_metrics))
+    return Asked((request,), reply, bool(given.stream), names)
+
+
+def _check_unserved(given: ChatBody) -> None:
+    for name in ("audio", "web_search_options", "functions", "function_call"):
+        if getattr(given, name) is not None:
+            instead = "; use tools and tool_choice" if name.startswith("function") else ""
+            raise InvalidRequest(name, getattr(given, name), f"null: it is not served{instead}")
+    if any(one != "text" for one in given.modalities or ()):
+        raise InvalidRequest("modalities", given.modalities, "text: only text is served")
+    if given.top_logprobs and not given.logprobs:
+        raise InvalidRequest("top_logprobs", given.top_logprobs, "only with logprobs true")
+
+
+def messages(given: Sequence[ChatMessage]) -> Iterable[Message]:
+    for i, one in enumerate(given):
+        field = f"messages[{i}]"
+        content = text_of(one.content, f"{field}.content", _TEXT)
+        if not content and one.refusal:
+            content = one.refusal
+        yield Message(
+            one.role,
+            content,
+            tool_calls=tuple(_calls(one.tool_calls or (), f"{field}.tool_calls")),
+            tool_call_id=one.tool_call_id or "",
+            name=one.name or "",
+            reasoning=one.reasoning_content or one.reasoning or "",
+        )
+
+
+def _calls(given: Sequence[CallOfMessage], field: str) -> Iterable[ToolCall]:
+    for i, one in enumerate(given):
+        if one.type != "function" or one.function is None:
+            raise InvalidRequest(f"{field}[{i}].type", one.type, "function, with its function")
+        yield ToolCall(one.id, one.function.name, one.function.arguments or "{}")
+
+
+def tools(given: Sequence[ToolOfBody]) -> Iterable[Tool]:
+    for i, one in enumerate(given):
+        if one.type != "function" or one.function is None:
+            raise InvalidRequest(f"tools[{i}].type", one.type, "function, with its function")
+        yield tool(one.function, f"tools[{i}].function")
+
+
+def tool(given: Function, field: str) -> Tool:
+    parameters = "" if given.parameters is None else as_json(given.parameters, f"{field}.parameters")
+    return Tool(given.name, given.description or "", parameters)
+
+
+def tool_choice(given: object) -> ToolMode | str:
+    """A mode, or the name of a function. Raises InvalidRequest."""
+    if given is None:
+        return ToolMode.AUTO
+    if isinstance(given, str) and given in tuple(ToolMode):
+        return ToolMode(given)
+    if isinstance(given, dict) and given.get("type") in ("function", "custom"):
+        function = given.get("function")
+        name = function.get("name") if isinstance(function, dict) else given.get("name")
+        if isinstance(name, str) and name:
+            return name
+    raise InvalidRequest("tool_choice", given, "none, auto, required, or a function by its name")
+
+
+def response_format(given: Format | None, field: str = "response_format") -> ResponseFormat | None:
+    """Raises InvalidRequest."""
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return ResponseFormat(FormatKind.JSON_OBJECT)
+    if given.type != "json_schema":
+        raise InvalidRequest(f"{field}.type", given.type, "text, json_object, json_schema")
+    if given.json_schema is None or given.json_schema.schema_ is None:
+        raise InvalidRequest(f"{field}.json_schema.schema", None, "a JSON schema")
+    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.json_schema.schema_, f"{field}.json_schema.schema"))
+
+
+def template_arguments(given: Common, effort: str | None) -> Mapping[str, Any]:
+    found = dict(given.chat_template_kwargs or {})
+    as_json(found, "chat_template_kwargs")  # raises where it is none
+    if effort is not None:
+        found.setdefault("reasoning_effort", effort)
+    return found
+
+
+class ChatWhole:
+    """The answer in one piece."""
+
+    last = keep_alive = b""
+
+    def __init__(self, head: Mapping[str, Any], token_bytes: TokenBytes, *, counted: bool, measured: bool) -> None:
+        self._head, self._token_bytes, self._measured = dict(head), token_bytes, measured
+        self._choices: dict[int, Collected] = {}
+
+    def take(self, told: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(told, Started):
+            self._head["id"] = f"chatcmpl-{told.request_id}"
+            return b""
+        choice = self._choices.setdefault(told.choice, Collected())
+        if isinstance(told, Finished):
+            choice.finished = told
+        else:
+            for delta in deltas_of(told):
+                choice.add(delta)
+            choice.logprobs += token_logprobs(told.emission, self._token_bytes)
+        return b""
+
+    def whole(self) -> Mapping[str, Any]:
+        finished = [one.end for one in self._choices.values()]
+        choices = [_choice(i, one) for i, one in sorted(self._choices.items())]
+        made = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(finished)}
+        return {**made, "metrics": metrics(finished)} if self._measured else made
+
+    def failed(self, error: DraftdError) -> bytes:
+        raise AssertionError("an answer in one piece has no events") from error
+
+
+def _choice(index: int, found: Collected) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": found.text, "refusal": None}
+    if found.thoughts:
+        message["reasoning_content"] = found.reasoning
+    if found.calls:
+        message["content"] = found.text or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in found.calls
+        ]
+    logprobs = {"content": found.logprobs, "refusal": None} if found.logprobs else None
+    return {"index": index, "message": message, "logprobs": logprobs, **finish(found.end)}
+
+
+def finish(told: Finished) -> dict[str, Any]:
+    """`stop_reason`, vLLM's, says which string or token of the request's ended it."""
+    reason = told.outcome.reason.value
+    return {
+        "finish_reason": "tool_calls" if told.tool_calls and reason == "stop" else reason,
+        "stop_reason": told.stop or told.stop_token_id,
+    }
+
+
+class ChatStream:
+    """The answer in pieces."""
+
+    keep_alive = COMMENT
+
+    def __init__(self, head: Mapping[str, Any], token_bytes: TokenBytes, *, counted: bool, measured: bool) -> None:
+        self._head = {**head, "object": "chat.completion.chunk"}
+        self._token_bytes, self._counted, self._measured = token_bytes, counted, measured
+        self._begun: set[int] = set()
+        self._calls: dict[int, int] = {}  # of each choice: the call that was begun last
+        self._finished: list[Finished] = []
+
+    @property
+    def last(self) -> bytes:
+        more: dict[str, Any] = {"usage": usage(self._finished)} if self._counted else {}
+        if self._measured:
+            more["metrics"] = metrics(self._finished)
+        return (data({**self._head, "choices": [], **more}) if more else b"") + DONE
+
+    def take(self, told: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(told, Started):
+            self._head["id"] = f"chatcmpl-{told.request_id}"
+            return self._said(0, {})
+        if isinstance(told, Finished):
+            return self._ended(told)
+        return self._chunk(told)
+
+    def whole(self) -> Mapping[str, Any]:
+        raise AssertionError("it was told in pieces")
+
+    def failed(self, error: DraftdError) -> bytes:
+        return data(openai_error(error))
+
+    def _chunk(self, told: Chunk) -> bytes:
+        deltas = [found for delta in deltas_of(told) if (found := self._delta(told.choice, delta))]
+        if not told.emission.logprobs:
+            return b"".join(self._said(told.choice, delta) for delta in deltas)
+        logprobs = {"content": list(token_logprobs(told.emission, self._token_bytes)), "refusal": None}
+        first, *rest = deltas or [{"content": ""}]
+        return b"".join([self._said(told.choice, first, logprobs), *(self._said(told.choice, one) for one in rest)])
+
+    def _delta(self, choice: int, delta: Delta) -> dict[str, Any] | None:
+        if isinstance(delta, TextDelta):
+            return {"content": delta.text}
+        if isinstance(delta, ReasoningDelta):
+            return {"reasoning_content": delta.text}
+        if isinstance(delta, ToolCallBegun):
+            self._calls[choice] = delta.index
+            function = {"name": delta.name, "arguments": ""}
+            return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": function}]}
+        if isinstance(delta, ToolCallArguments):
+            return {"tool_calls": [{"index": self._calls[choice], "function": {"arguments": delta.text}}]}
+        return None
+
+    def _said(self, choice: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None) -> bytes:
+        if choice not in self._begun:
+            self._begun.add(choice)
+            delta = {"role": "assistant", "content": "", **delta}
+        one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return self._event([one])
+
+    def _ended(self, told: Finished) -> bytes:
+        if not succeeded(told):
+            return b""
+        self._finished.append(told)
+        begun = b"" if told.choice in self._begun else self._said(told.choice, {})
+        return begun + self._event([{"index": told.choice, "delta": {}, "logprobs": None, **finish(told)}])
+
+    def _event(self, choices: list[dict[str, Any]]) -> bytes:
+        made = {**self._head, "choices": choices}
+        return data({**made, "usage": None} if self._counted else made)

@@ -1,0 +1,146 @@
+"""HTTP connections of bounded number and size: what a client may hold without having asked anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from pathlib import Path
+
+from aiohttp import web
+
+from draftd.errors import ConfigError
+from draftd.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
+_IDLE_SECONDS = 75.0  # between two of its requests
+
+
+class Connection(web.RequestHandler):
+    """HTTP for one connection. What is no HTTP is answered in JSON, and not logged."""
+
+    __slots__ = ("asked", "connections", "late")
+
+    def __init__(self, connections: Connections, server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # none is kept
+            keepalive_timeout=_IDLE_SECONDS,
+            max_line_size=8190,
+            max_field_size=16384,
+            max_headers=100,
+            lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
+            auto_decompress=False,  # a little can grow into a lot
+        )
+        self.connections = connections
+        self.late: asyncio.TimerHandle | None = None
+        self.asked = False  # its first request has arrived
+
+    @property
+    def idle(self) -> bool:
+        return self._current_request is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.late = asyncio.get_running_loop().call_later(self.connections.request_seconds, self._hang_up)
+        self.connections.made(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.late is not None:
+            self.late.cancel()
+        self.connections.lost(self)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        told = "no HTTP/1.1 that this server reads: a line of at most 8 KB, 100 headers of at most 16 KB each"
+        error = {"message": told, "type": "invalid_request_error", "param": None, "code": None}
+        response = web.json_response({"error": error}, status=400, headers={"Server": "draftd"})
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: object, **kw: object) -> None:
+        log.debug(*args)
+
+    def _hang_up(self) -> None:
+        if not self.asked:
+            self.force_close()
+
+
+class Connections:
+    """`most` at a time: one more takes the place of the one that has been idle for longest, if any is."""
+
+    def __init__(self, most: int, request_seconds: float) -> None:
+        self._most, self.request_seconds = most, request_seconds
+        self._open: dict[Connection, None] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def made(self, one: Connection) -> None:
+        if len(self._open) >= self._most:
+            idle = next((one for one in self._open if one.idle), None)
+            if idle is None:
+                one.force_close()
+                return
+            self._open.pop(idle)
+            idle.force_close()
+        self._open[one] = None
+
+    def used(self, one: Connection) -> None:
+        """It has asked something: it is the youngest."""
+        one.asked = True
+        if one in self._open:
+            self._open[one] = self._open.pop(one)
+
+    def lost(self, one: Connection) -> None:
+        self._open.pop(one, None)
+
+
+def listening(settings: ServerSettings) -> socket.socket:
+    """Bound, and listening. Raises ConfigError."""
+    assert settings.http_port is not None
+    try:
+        found = socket.getaddrinfo(
+            settings.host.strip("[]"), settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        # Where a name is both, as localhost may be, clients are told of 127.0.0.1.
+        family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] takes what comes to 0.0.0.0 as well
+        return socket.create_server(address, family=family, backlog=256, dualstack_ipv6=both)
+    except OSError:
+        allowed = f"a port that is free on {settings.host}; 0 picks one"
+        raise ConfigError("server.http_port", settings.http_port, allowed) from None
+
+
+def tls(settings: ServerSettings) -> ssl.SSLContext | None:
+    """None for plain HTTP; with client certificates where an authority for them is set, as gRPC. Raises ConfigError."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # A key with a password would be asked for on the terminal.
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise _wrong("server.tls_cert", settings.tls_cert, error) from None
+    if settings.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except OSError as error:
+            raise _wrong("server.tls_client_ca", settings.tls_client_ca, error) from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _wrong(field: str, path: Path, error: Exception) -> ConfigError:
+    said = str(error) or type(error).__name__
+    return ConfigError(field, str(path), f"a PEM file with a certificate, and its key in server.tls_key ({said})")

@@ -1,0 +1,153 @@
+"""What is wrong, as HTTP clients read it: a status, OpenAI's or Anthropic's shape of an error, the field in the words
+of the body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from draftd.errors import (
+    DraftdError,
+    EngineFailure,
+    FieldError,
+    InvalidRequest,
+    NoMemory,
+    NotFound,
+    NotServing,
+    QueueFull,
+    Unauthenticated,
+)
+
+
+class HttpError(DraftdError, status="INVALID_ARGUMENT"):
+    """What only HTTP can get wrong."""
+
+
+class Timeout(HttpError):
+    """The body took too long to arrive."""
+
+    http_status: ClassVar[int] = 408
+
+
+class WrongMethod(HttpError):
+    """The path has no such method. `allowed`: those that it has."""
+
+    http_status: ClassVar[int] = 405
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"method: got {method}; allowed: {allowed}")
+        self.allowed = allowed
+
+
+class TooLarge(HttpError):
+    """The body is larger than `server.max_message_bytes`."""
+
+    http_status: ClassVar[int] = 413
+
+
+class WrongMedia(HttpError):
+    """The body is no JSON by its headers, or is compressed."""
+
+    http_status: ClassVar[int] = 415
+
+
+class ResponseNotFound(InvalidRequest):
+    """The answer that a request goes on from is not stored, or not any more."""
+
+
+class ModelNotFound(NotFound):
+    """Another model than the one that is served. `field` is `model`."""
+
+    def __init__(self, name: str, served: Sequence[str]) -> None:
+        super().__init__(f"model: got {name[:80]!r}; allowed: {', '.join(served)}")
+        self.field = "model"
+
+
+# OpenAI's words for kinds of error, and Anthropic's.
+_OPENAI = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_CODES: Mapping[type[DraftdError], str] = {
+    InvalidRequest: "invalid_value",
+    ModelNotFound: "model_not_found",
+    ResponseNotFound: "previous_response_not_found",
+    Unauthenticated: "invalid_api_key",
+    QueueFull: "rate_limit_exceeded",
+    NoMemory: "insufficient_memory",
+    NotServing: "service_unavailable",
+    TooLarge: "request_too_large",
+}
+
+
+def openai_error(error: DraftdError) -> dict[str, Any]:
+    """{"error": {message, type, param, code}}."""
+    status = error.http_status
+    kind = _OPENAI.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {
+        "error": {
+            "message": error.message,
+            "type": kind,
+            "param": getattr(error, "field", None),
+            "code": code_of(error),
+        }
+    }
+
+
+def code_of(error: DraftdError) -> str | None:
+    """For programs; what programs react to has OpenAI's word."""
+    if isinstance(error, InvalidRequest) and _is_length(error):
+        return "context_length_exceeded"
+    return _CODES.get(type(error))
+
+
+def _is_length(error: InvalidRequest) -> bool:
+    """A prompt that is too long: its value is a count of tokens or characters, where there are any at all."""
+    return re.fullmatch(r"'[1-9]\d* (tokens|characters)'", repr(error.value)) is not None
+
+
+def anthropic_error(error: DraftdError) -> dict[str, Any]:
+    """{"type": "error", "error": {type, message}}."""
+    status = error.http_status
+    kind = _ANTHROPIC.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def internal(error: Exception) -> EngineFailure:
+    """A bug's error, without what it knows of the inside."""
+    return EngineFailure(f"internal error: {type(error).__name__}")
+
+
+_MESSAGE = re.compile(r"chat\.messages\[(\d+)\](.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a body calls the service's fields. `table`: beginnings of the service's paths, and the body's own;
+    `messages`: where the body has each message."""
+
+    table: Mapping[str, str] = field(default_factory=dict)
+    messages: Sequence[str] = ()
+
+    def of(self, path: str) -> str:
+        found = _MESSAGE.fullmatch(path)
+        if found is not None and int(found[1]) < len(self.messages):
+            return self.messages[int(found[1])] + found[2]
+        for known in sorted(self.table, key=len, reverse=True):
+            if path.startswith(known):
+                return self.table[known] + path[len(known) :]
+        return path
+
+    def renamed(self, error: DraftdError) -> DraftdError:
+        """The same error of the body's field."""
+        if not isinstance(error, FieldError) or (name := self.of(error.field)) == error.field:
+            return error
+        return InvalidRequest(name, error.value, error.allowed)

@@ -1,0 +1,149 @@
+"""One question and its answer: what an endpoint makes of a body goes to the service, what the service tells goes to the
+endpoint's reply, as a stream or as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+from pydantic_core import to_json
+
+from draftd.errors import ClientStalled, DraftdError
+from draftd.fronts.http.answer import TokenBytes
+from draftd.fronts.http.errors import Names, internal
+from draftd.fronts.http.stream import EventStream
+from draftd.service.inference import InferenceService
+from draftd.service.request import AnswerEvent, Event, Loading, Request, Send
+
+
+class Reply(Protocol):
+    """What is said of the events of one answer."""
+
+    @property
+    def last(self) -> bytes:
+        """What a stream that ended well says at its end."""
+
+    @property
+    def keep_alive(self) -> bytes:
+        """What a stream says while there is nothing to say."""
+
+    def take(self, told: AnswerEvent, prompt: int) -> bytes:
+        """What a stream says of it; `prompt` counts those of the question. Also keeps what `whole` needs."""
+
+    def whole(self) -> Mapping[str, Any]:
+        """The answer in one piece, when all was told."""
+
+    def failed(self, error: DraftdError) -> bytes:
+        """What a stream that has begun says of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks: `requests`, one for each prompt, and how the answer is told."""
+
+    requests: Sequence[Request]
+    reply: Reply
+    stream: bool
+    names: Names = field(default_factory=Names)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request. `client` names its connection; `id` is new."""
+
+    request: web.BaseRequest
+    client: str
+    id: str
+    headers: Mapping[str, str]  # for the answer
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What endpoints work with. `served`: the model's own name, for the one that a client asks for; raises NotFound for
+    another's."""
+
+    service: InferenceService
+    served: Callable[[str | None], str]
+    token_bytes: TokenBytes
+
+
+async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
+    """Raises DraftdError where nothing was sent yet; what goes wrong later the stream says."""
+    reply, service = asked.reply, scope.service
+    if not asked.stream:
+
+        async def keep(told: Event, prompt: int) -> None:
+            if not isinstance(told, Loading):
+                reply.take(told, prompt)
+
+        await _ask(service, asked, keep)
+        return json_response(reply.whole(), call.headers)
+
+    stream = EventStream(call.request, call.headers, reply.keep_alive, keep_alive_seconds)
+
+    async def say(told: Event, prompt: int) -> None:
+        await stream.send(reply.keep_alive if isinstance(told, Loading) else reply.take(told, prompt))
+
+    try:
+        await _ask(service, asked, say)
+        await stream.end(reply.last)
+    except ClientStalled as error:
+        stream.abort()
+        raise Told(error, stream.response) from None
+    except ConnectionError:
+        raise
+    except Exception as error:
+        if not stream.begun:
+            raise
+        await stream.end(reply.failed(error if isinstance(error, DraftdError) else internal(error)))
+        raise Told(error, stream.response) from error
+    finally:
+        await stream.close()
+    return stream.response
+
+
+class Told(Exception):
+    """What went wrong was said on the stream, which has ended. `error`: for the log and the telemetry."""
+
+    def __init__(self, error: Exception, response: web.StreamResponse) -> None:
+        super().__init__(str(error))
+        self.error, self.response = error, response
+
+
+async def _ask(service: InferenceService, asked: Asked, take: Callable[[Event, int], Awaitable[None]]) -> None:
+    """Raises DraftdError in the body's words."""
+
+    def to(prompt: int) -> Send:
+        return lambda told: take(told, prompt)
+
+    try:
+        if len(asked.requests) == 1:
+            await service.generate(asked.requests[0], to(0))
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for i, request in enumerate(asked.requests):
+                    group.create_task(service.generate(request, to(i)))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+    except DraftdError as error:
+        raise asked.names.renamed(error) from None
+
+
+def _first(errors: BaseException) -> BaseException:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return errors
+
+
+def json_response(what: Mapping[str, Any], headers: Mapping[str, str], status: int = 200) -> web.Response:
+    return web.Response(
+        body=to_json(what),
+        status=status,
+        content_type="application/json",
+        headers={"Cache-Control": "no-store", **headers},
+    )

@@ -1,0 +1,162 @@
+"""What /v1/messages tells: a block for each part of the answer, and the events in which a stream tells of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from draftd.errors import DraftdError
+from draftd.fronts.http.answer import deltas_of, metrics, succeeded, usage
+from draftd.fronts.http.errors import anthropic_error
+from draftd.fronts.http.stream import event
+from draftd.service.request import (
+    AnswerEvent,
+    Chunk,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+
+# Of each kind of block: the kind of its deltas, and the field that has the text.
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+
+_Event = dict[str, Any]
+
+
+class MessageReply:
+    """The answer, told both ways."""
+
+    last, keep_alive = b"", event("ping", {"type": "ping"})
+
+    def __init__(self, model: str, *, measured: bool) -> None:
+        self._measured = measured
+        self._message: dict[str, Any] = {
+            "id": "",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+        self._open = ""  # the kind of the block that is being told
+        self._texts: list[str] = []
+
+    def take(self, told: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(told, Chunk):
+            events = [one for delta in deltas_of(told) for one in self._delta(delta)]
+        else:
+            events = list(self._begun(told) if isinstance(told, Started) else self._ended(told))
+        return b"".join(event(one["type"], one) for one in events)
+
+    def whole(self) -> Mapping[str, Any]:
+        return self._message
+
+    def failed(self, error: DraftdError) -> bytes:
+        return event("error", anthropic_error(error))
+
+    def _begun(self, told: Started) -> Iterator[_Event]:
+        self._message["id"] = f"msg_{told.request_id}"
+        self._message["usage"] = {
+            "input_tokens": told.prompt_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,  # the end says how many were
+            "output_tokens": 0,
+        }
+        yield {"type": "message_start", "message": self._message}
+
+    def _delta(self, delta: Delta) -> Iterator[_Event]:
+        if isinstance(delta, TextDelta):
+            yield from self._piece("text", delta.text)
+        elif isinstance(delta, ReasoningDelta):
+            yield from self._piece("thinking", delta.text)
+        elif isinstance(delta, ToolCallBegun):
+            yield from self._close()
+            yield from self._begin("tool_use", {"id": delta.id, "name": delta.name, "input": {}})
+        elif isinstance(delta, ToolCallArguments):
+            yield from self._piece("tool_use", delta.text)
+        elif isinstance(delta, ToolCallEnded):
+            self._texts = [delta.call.arguments]
+            yield from self._close()
+
+    def _begin(self, kind: str, more: Mapping[str, Any]) -> Iterator[_Event]:
+        self._open, self._texts = kind, []
+        block = {"type": kind, **more}
+        self._message["content"].append(block)
+        yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _piece(self, kind: str, text: str) -> Iterator[_Event]:
+        if self._open != kind:
+            yield from self._close()
+            yield from self._begin(kind, {"text": ""} if kind == "text" else {"thinking": "", "signature": ""})
+        self._texts.append(text)
+        name, field = _DELTAS[kind]
+        yield {"type": "content_block_delta", "index": self._index, "delta": {"type": name, field: text}}
+
+    def _close(self) -> Iterator[_Event]:
+        """Ends the block that is being told, where there is one."""
+        if not self._open:
+            return
+        kind, text, block = self._open, "".join(self._texts), self._message["content"][-1]
+        if kind == "tool_use":
+            block["input"] = _object(text)
+        else:
+            block[kind] = text
+        if kind == "thinking":  # which clients collect; nothing here is signed
+            yield {
+                "type": "content_block_delta",
+                "index": self._index,
+                "delta": {"type": "signature_delta", "signature": ""},
+            }
+        self._open = ""
+        yield {"type": "content_block_stop", "index": self._index}
+
+    def _ended(self, told: Finished) -> Iterator[_Event]:
+        yield from self._close()
+        if not succeeded(told):
+            return
+        found = usage([told])
+        cached = found["prompt_tokens_details"]["cached_tokens"]
+        counts = {
+            "input_tokens": found["prompt_tokens"] - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": found["completion_tokens"],
+        }
+        ended = {"stop_reason": _reason(told), "stop_sequence": told.stop or None}
+        self._message |= {**ended, "usage": counts}
+        more = {"metrics": metrics([told])} if self._measured else {}
+        self._message |= more
+        yield {"type": "message_delta", "delta": ended, "usage": counts, **more}
+        yield {"type": "message_stop"}
+
+    @property
+    def _index(self) -> int:
+        return len(self._message["content"]) - 1
+
+
+def _reason(told: Finished) -> str:
+    if told.outcome.reason.value == "length":
+        return "max_tokens"
+    if told.tool_calls:
+        return "tool_use"
+    return "stop_sequence" if told.stop else "end_turn"
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The input of a call; one that was cut short has none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

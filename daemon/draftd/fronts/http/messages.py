@@ -1,0 +1,226 @@
+"""POST /v1/messages: Anthropic's chats. What a body asks; `message_events` has what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from draftd.errors import InvalidRequest
+from draftd.fronts.http import body as fields
+from draftd.fronts.http.body import Body, Common, Int, Items, Parts, Texts, as_json, parsed, text_of
+from draftd.fronts.http.chat import template_arguments
+from draftd.fronts.http.errors import Names
+from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.fronts.http.message_events import MessageReply
+from draftd.service.request import (
+    MAX_CALLER_BYTES,
+    Chat,
+    FormatKind,
+    Message,
+    Request,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+    ToolMode,
+)
+
+_TEXT = {"text": "text"}
+
+
+class Block(Body):
+    """A part of a message: text, a thought, a call of a tool, what it gave."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: Parts | None = None
+
+
+def _blocks(value: object) -> object:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class MessageItem(Body):
+    role: str
+    content: Annotated[Items[Block], BeforeValidator(_blocks)]
+
+
+class ToolItem(Body):
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(Body):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    type: str
+
+
+class OutputFormat(Body):
+    type: str
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class OutputConfig(Body):
+    format: OutputFormat | None = None
+    effort: str | None = None
+
+
+class Metadata(Body):
+    user_id: str | None = None
+
+
+class MessageBody(Common):
+    messages: Items[MessageItem]
+    system: Parts | None = None
+    max_tokens: Int | None = None
+    stop_sequences: Texts | None = None
+    tools: Items[ToolItem] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    metadata: Metadata | None = None
+    container: Any = None
+    mcp_servers: Any = None
+
+
+def asked(call: Call, scope: Scope) -> Asked:
+    """Raises InvalidRequest, which names the body's field."""
+    given = parsed(MessageBody, call.body)
+    model = scope.served(given.model)
+    request, names = _request(given, call.client)
+    reply = MessageReply(model, measured=bool(given.include_metrics))
+    return Asked((request,), reply, bool(given.stream), names)
+
+
+def counted(call: Call, scope: Scope) -> tuple[Request, Names]:
+    """The same question, of which only the tokens are counted."""
+    given = parsed(MessageBody, call.body)
+    scope.served(given.model)
+    return _request(given, call.client)
+
+
+def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
+    for name in ("container", "mcp_servers"):
+        if getattr(given, name):
+            raise InvalidRequest(name, getattr(given, name), "none: this server runs no tools")
+    read: list[tuple[Message, str]] = []
+    if given.system is not None and (system := text_of(given.system, "system", _TEXT)):
+        read.append((Message("system", system), "system"))
+    names: dict[str, str] = {}  # of tools, by the ids of their calls
+    for i, item in enumerate(given.messages):
+        read += _messages(item, f"messages[{i}]", names)
+    choice = given.tool_choice
+    shared = given.shared(client)
+    if not shared["caller"] and given.metadata is not None and given.metadata.user_id is not None:
+        # Of ids that are longer, the beginning: clients send them unasked.
+        shared["caller"] = given.metadata.user_id.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
+    config = given.output_config or OutputConfig()
+    request = Request(
+        prompt=Chat(
+            tuple(message for message, _ in read),
+            tools=tuple(_tools(given.tools or ())),
+            tool_choice=ToolMode.AUTO if choice is None else _choice(choice),
+            parallel_tool_calls=choice is None or choice.disable_parallel_tool_use is not True,
+            template_arguments=_template_arguments(given, config.effort),
+        ),
+        max_tokens=given.max_tokens,
+        stop=tuple(given.stop_sequences or ()),
+        response_format=_format(config.format) or fields.structured_outputs(given.structured_outputs),
+        **shared,
+    )
+    table = {
+        **fields.FIELDS,
+        **fields.caller_field(given),
+        "chat.messages": "messages",
+        "chat.tools": "tools",
+        "chat.tool_choice": "tool_choice",
+        "chat.template_arguments": "chat_template_kwargs",
+        "chat": "messages",
+        "stop": "stop_sequences",
+        "response_format": "output_config.format",
+    }
+    return request, Names(table, [place for _, place in read])
+
+
+def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[tuple[Message, str]]:
+    """What tools gave comes first, one message for each; the rest of a message is one."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for i, block in enumerate(item.content):
+        field = f"{place}.content[{i}]"
+        if block.type == "text":
+            texts.append(_given(block.text, f"{field}.text"))
+        elif block.type == "thinking":
+            thoughts.append(_given(block.thinking, f"{field}.thinking"))
+        elif block.type == "tool_use":
+            name, arguments = _given(block.name, f"{field}.name"), as_json(block.input or {}, f"{field}.input")
+            calls.append(ToolCall(_given(block.id, f"{field}.id"), name, arguments))
+            names[calls[-1].id] = name
+        elif block.type == "tool_result":
+            call_id = _given(block.tool_use_id, f"{field}.tool_use_id")
+            content = text_of(block.content, f"{field}.content", _TEXT)
+            yield Message("tool", content, tool_call_id=call_id, name=names.get(call_id, "")), field
+        elif block.type != "redacted_thinking":
+            raise InvalidRequest(
+                f"{field}.type", block.type, "text, thinking, tool_use, tool_result: only text is served"
+            )
+    if texts or calls or thoughts or not item.content:
+        yield Message(item.role, "\n".join(texts), tuple(calls), reasoning="\n".join(thoughts)), place
+
+
+def _given(value: str | None, field: str) -> str:
+    if value is None:
+        raise InvalidRequest(field, None, "a value: it must be given")
+    return value
+
+
+def _tools(given: Sequence[ToolItem]) -> Iterable[Tool]:
+    for i, one in enumerate(given):
+        if one.type not in (None, "custom"):
+            if one.type.startswith(("web_search", "web_fetch")):
+                continue  # an offer of what the server would run: the model is not told of it
+            raise InvalidRequest(
+                f"tools[{i}].type", one.type, "custom, with an input_schema: this server runs no tools"
+            )
+        schema = "" if one.input_schema is None else as_json(one.input_schema, f"tools[{i}].input_schema")
+        yield Tool(one.name, one.description or "", schema)
+
+
+def _choice(given: ToolChoice) -> ToolMode | str:
+    modes = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "none": ToolMode.NONE}
+    if given.type in modes:
+        return modes[given.type]
+    if given.type != "tool":
+        raise InvalidRequest("tool_choice.type", given.type, "auto, any, none, tool")
+    return _given(given.name or None, "tool_choice.name")
+
+
+def _template_arguments(given: MessageBody, effort: str | None) -> Mapping[str, Any]:
+    found = dict(template_arguments(given, effort))
+    if given.thinking is not None:
+        if given.thinking.type not in ("enabled", "adaptive", "disabled"):
+            raise InvalidRequest("thinking.type", given.thinking.type, "enabled, adaptive, disabled")
+        found.setdefault("enable_thinking", given.thinking.type != "disabled")
+    return found
+
+
+def _format(given: OutputFormat | None) -> ResponseFormat | None:
+    if given is None:
+        return None
+    if given.type != "json_schema" or given.schema_ is None:
+        raise InvalidRequest("output_config.format.type", given.type, "json_schema, with its schema")
+    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, "output_config.format.schema"))

@@ -1,0 +1,50 @@
+"""GET /v1/models: the model that is served, by its names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from draftd.fronts.http.errors import ModelNotFound
+from draftd.service.request import ServedModel
+
+
+def names_of(model: ServedModel, aliases: Sequence[str]) -> list[str]:
+    """By which clients may ask for it: its own first, the last part of that, and what the settings add."""
+    own = model.info.model
+    return list(dict.fromkeys([own, own.rstrip("/").rpartition("/")[2] or own, *aliases]))
+
+
+def served(model: ServedModel, aliases: Sequence[str], asked: str | None) -> str:
+    """The model's own name; where none was asked for, too. Raises ModelNotFound for another's."""
+    names = names_of(model, aliases)
+    if asked and asked not in names:
+        raise ModelNotFound(asked, names)
+    return names[0]
+
+
+def listed(model: ServedModel, aliases: Sequence[str], since: float) -> dict[str, Any]:
+    """All names, as OpenAI lists models, with what Anthropic's clients read beside."""
+    names = names_of(model, aliases)
+    return {
+        "object": "list",
+        "data": [described(model, name, since) for name in names],
+        "has_more": False,
+        "first_id": names[0],
+        "last_id": names[-1],
+    }
+
+
+def described(model: ServedModel, name: str, since: float) -> Mapping[str, Any]:
+    """`max_model_len`: vLLM's word for the context, which clients read."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(since),
+        "owned_by": "draftd",
+        "max_model_len": model.info.context_length,
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }

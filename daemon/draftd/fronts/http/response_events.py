@@ -1,0 +1,270 @@
+"""What /v1/responses tells: an item for each part of the answer, and the events in which a stream tells of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import to_json
+
+from draftd.errors import DraftdError
+from draftd.fronts.http.answer import TokenBytes, deltas_of, metrics, succeeded, token_logprobs, usage
+from draftd.fronts.http.errors import code_of
+from draftd.fronts.http.store import ResponseStore, Stored
+from draftd.fronts.http.stream import COMMENT, event
+from draftd.service.request import (
+    AnswerEvent,
+    Chunk,
+    Delta,
+    Finished,
+    Message,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+
+CUSTOM_INPUT = "input"  # the one argument of a tool that takes free text
+
+_Event = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolKind:
+    """How a tool was offered, and its calls are told: `custom` ones take free text."""
+
+    custom: bool = False
+    namespace: str = ""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The item that is being told."""
+
+    item: dict[str, Any]
+    index: int
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"item_id": self.item["id"], "output_index": self.index}
+
+
+class ResponseReply:
+    """The answer, told both ways. `described`: what it repeats of its question; `messages`: those that are stored with
+    it, where there is a `store`."""
+
+    last, keep_alive = b"", COMMENT
+
+    def __init__(
+        self,
+        described: dict[str, Any],
+        token_bytes: TokenBytes,
+        offered: Mapping[str, ToolKind],
+        *,
+        measured: bool,
+        store: ResponseStore | None,
+        messages: tuple[Message, ...],
+    ) -> None:
+        self._response, self._token_bytes, self._offered = described, token_bytes, offered
+        self._measured, self._store, self._messages = measured, store, messages
+        self._open: _Open | None = None
+        self._number = 0
+        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is still to come
+
+    def take(self, told: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(told, Chunk):
+            return self._said(self._chunk(told))
+        return self._said(self._begun(told) if isinstance(told, Started) else self._ended(told))
+
+    def whole(self) -> Mapping[str, Any]:
+        return self._response
+
+    def failed(self, error: DraftdError) -> bytes:
+        self._response["status"] = "failed"
+        self._response["error"] = {"code": code_of(error) or "server_error", "message": error.message}
+        return self._said([("response.failed", {"response": self._response})])
+
+    def _said(self, events: Iterator[_Event] | list[_Event]) -> bytes:
+        said = []
+        for name, what in events:
+            said.append(event(name, {"type": name, "sequence_number": self._number, **what}))
+            self._number += 1
+        return b"".join(said)
+
+    def _begun(self, told: Started) -> Iterator[_Event]:
+        self._response["id"] = f"resp_{told.request_id}"
+        yield "response.created", {"response": self._response}
+        yield "response.in_progress", {"response": self._response}
+
+    def _chunk(self, told: Chunk) -> Iterator[_Event]:
+        self._logprobs += token_logprobs(told.emission, self._token_bytes)
+        for delta in deltas_of(told):
+            yield from self._delta(delta)
+
+    def _delta(self, delta: Delta) -> Iterator[_Event]:
+        if isinstance(delta, TextDelta):
+            if self._open is None or self._open.item["type"] != "message":
+                yield from self._close()
+                yield from self._begin_message()
+            yield from self._text(delta.text)
+        elif isinstance(delta, ReasoningDelta):
+            if self._open is None or self._open.item["type"] != "reasoning":
+                yield from self._close()
+                yield from self._begin_reasoning()
+            assert self._open is not None
+            self._open.texts.append(delta.text)
+            yield "response.reasoning_text.delta", {**self._open.place, "content_index": 0, "delta": delta.text}
+        elif isinstance(delta, ToolCallBegun):
+            yield from self._close()
+            yield from self._begin_call(delta)
+        elif isinstance(delta, ToolCallArguments):
+            assert self._open is not None
+            if self._open.item["type"] == "function_call":
+                yield "response.function_call_arguments.delta", {**self._open.place, "delta": delta.text}
+        elif isinstance(delta, ToolCallEnded):
+            yield from self._end_call(delta.call)
+
+    def _begin(self, kind: str, prefix: str, **more: Any) -> Iterator[_Event]:
+        index = len(self._response["output"])
+        name = f"{prefix}_{self._response['id'].removeprefix('resp_')}{index}"
+        item = {"id": name, "type": kind, "status": "in_progress", **more}
+        self._open = _Open(item, index)
+        yield "response.output_item.added", {"output_index": index, "item": item}
+
+    def _begin_message(self) -> Iterator[_Event]:
+        yield from self._begin("message", "msg", role="assistant", content=[])
+        assert self._open is not None
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield "response.content_part.added", {**self._open.place, "content_index": 0, "part": part}
+
+    def _begin_reasoning(self) -> Iterator[_Event]:
+        yield from self._begin("reasoning", "rs", summary=[], content=[])
+        assert self._open is not None
+        part = {"type": "reasoning_text", "text": ""}
+        yield "response.content_part.added", {**self._open.place, "content_index": 0, "part": part}
+
+    def _begin_call(self, delta: ToolCallBegun) -> Iterator[_Event]:
+        kind = self._offered.get(delta.name, ToolKind())
+        more = {"namespace": kind.namespace} if kind.namespace else {}
+        if kind.custom:
+            return self._begin("custom_tool_call", "ctc", call_id=delta.id, name=delta.name, input="", **more)
+        return self._begin("function_call", "fc", call_id=delta.id, name=delta.name, arguments="", **more)
+
+    def _text(self, text: str) -> Iterator[_Event]:
+        opened, logprobs = self._open, self._logprobs
+        assert opened is not None
+        self._logprobs = []
+        opened.texts.append(text)
+        opened.logprobs += logprobs
+        told = {**opened.place, "content_index": 0, "delta": text, "logprobs": logprobs}
+        yield "response.output_text.delta", told
+
+    def _end_call(self, call: ToolCall) -> Iterator[_Event]:
+        opened = self._open
+        assert opened is not None
+        if opened.item["type"] == "function_call":
+            done = {**opened.place, "name": call.name, "arguments": call.arguments}
+            yield "response.function_call_arguments.done", done
+            yield from self._done({"arguments": call.arguments})
+        else:
+            text = _free_text(call.arguments)
+            yield "response.custom_tool_call_input.delta", {**opened.place, "delta": text}
+            yield "response.custom_tool_call_input.done", {**opened.place, "input": text}
+            yield from self._done({"input": text})
+
+    def _close(self, status: str = "completed") -> Iterator[_Event]:
+        """Ends the item that is being told, where there is one."""
+        opened = self._open
+        if opened is None:
+            return
+        text = "".join(opened.texts)
+        place = {**opened.place, "content_index": 0}
+        if opened.item["type"] == "message":
+            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": opened.logprobs}
+            yield "response.output_text.done", {**place, "text": text, "logprobs": opened.logprobs}
+            yield "response.content_part.done", {**place, "part": part}
+            yield from self._done({"content": [part]}, status)
+        elif opened.item["type"] == "reasoning":
+            part = {"type": "reasoning_text", "text": text}
+            yield "response.reasoning_text.done", {**place, "text": text}
+            yield "response.content_part.done", {**place, "part": part}
+            yield from self._done({"content": [part]}, status)
+        else:  # a call that was cut short
+            yield from self._done({}, "incomplete")
+
+    def _done(self, more: Mapping[str, Any], status: str = "completed") -> Iterator[_Event]:
+        opened, self._open = self._open, None
+        assert opened is not None
+        item = {**opened.item, **more, "status": status}
+        self._response["output"].append(item)
+        yield "response.output_item.done", {"output_index": opened.index, "item": item}
+
+    def _ended(self, told: Finished) -> Iterator[_Event]:
+        if not succeeded(told):
+            yield from self._close("incomplete")
+            return
+        whole = told.outcome.reason.value == "stop"
+        yield from self._close("completed" if whole else "incomplete")
+        self._response["status"] = "completed" if whole else "incomplete"
+        if not whole:
+            self._response["incomplete_details"] = {"reason": "max_output_tokens"}
+        self._response["usage"] = _usage(told)
+        if self._measured:
+            self._response["metrics"] = metrics([told])
+        self._keep()
+        yield f"response.{self._response['status']}", {"response": self._response}
+
+    def _keep(self) -> None:
+        if self._store is None:
+            return
+        messages = (*self._messages, answered(self._response["output"]))
+        size = len(to_json(self._response)) + sum(map(_size, messages))
+        self._store.put(self._response["id"], Stored(self._response, messages, size))
+
+
+def answered(output: list[dict[str, Any]]) -> Message:
+    """The answer's items as the message that a conversation goes on from."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for item in output:
+        if item["type"] in ("message", "reasoning"):
+            (texts if item["type"] == "message" else thoughts).extend(part["text"] for part in item["content"])
+        elif item["type"] == "function_call":
+            calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
+        else:
+            calls.append(ToolCall(item["call_id"], item["name"], json.dumps({CUSTOM_INPUT: item["input"]})))
+    return Message("assistant", "".join(texts), tuple(calls), reasoning="".join(thoughts))
+
+
+def _size(message: Message) -> int:
+    calls = sum(len(call.arguments) + len(call.name) + 64 for call in message.tool_calls)
+    return 4 * (len(message.content) + len(message.reasoning)) + calls + 256
+
+
+def _free_text(arguments: str) -> str:
+    """What a model called a tool of free text with."""
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return arguments
+    text = found.get(CUSTOM_INPUT) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def _usage(told: Finished) -> dict[str, Any]:
+    found = usage([told])
+    return {
+        "input_tokens": found["prompt_tokens"],
+        "input_tokens_details": {**found["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": found["completion_tokens"],
+        "output_tokens_details": found["completion_tokens_details"],
+        "total_tokens": found["total_tokens"],
+    }

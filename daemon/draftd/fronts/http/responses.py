@@ -1,0 +1,280 @@
+"""POST /v1/responses: OpenAI's newer protocol, Codex's too. What a body asks; `response_events` has what is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from draftd.errors import InvalidRequest
+from draftd.fronts.http import body as fields
+from draftd.fronts.http.body import Body, Common, Int, Items, Parts, as_json, parsed, text_of
+from draftd.fronts.http.chat import Format, Function, JsonSchema, response_format, template_arguments, tool, tool_choice
+from draftd.fronts.http.errors import Names, ResponseNotFound
+from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.fronts.http.response_events import CUSTOM_INPUT, ResponseReply, ToolKind
+from draftd.fronts.http.store import ResponseStore
+from draftd.service.request import Chat, Message, Request, Tool, ToolCall
+
+_TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_THOUGHT = {"reasoning_text": "text", "summary_text": "text", "text": "text"}
+#: Tools that a server runs by itself. They are offers: where they are not to be had, the model is not told of them.
+_HOSTED = ("web_search", "web_search_preview", "image_generation", "tool_search")
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class Item(Body):
+    """One of the input: a message, a call of a tool, what it gave, a thought."""
+
+    type: str = "message"
+    role: str | None = None
+    content: Parts | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    output: Parts | None = None
+    summary: Parts | None = None
+
+
+class ToolItem(Body):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    tools: Items[ToolItem] | None = None  # of a namespace
+
+
+class TextFormat(Format):
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class TextOptions(Body):
+    format: TextFormat | None = None
+
+
+class Reasoning(Body):
+    effort: str | None = None
+
+
+class Input(Body):
+    input: Items[Item]
+
+
+class ResponseBody(Common):
+    input: Any = None
+    instructions: str | None = None
+    max_output_tokens: Int | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    tools: Items[ToolItem] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    include: Items[str] | None = None
+    top_logprobs: Int | None = None
+    metadata: dict[str, Any] | None = None
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+
+def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
+    """Raises InvalidRequest, which names the body's field."""
+    given = parsed(ResponseBody, call.body)
+    model = scope.served(given.model)
+    for name in ("background", "conversation", "prompt"):
+        if getattr(given, name):
+            raise InvalidRequest(name, getattr(given, name), "none: it is not served")
+    talk = _conversation(given, store)
+    offered: dict[str, ToolKind] = {}
+    tools = tuple(_tools(given.tools or (), "tools", offered))
+    head = [] if given.instructions is None else [Message("system", given.instructions)]
+    effort = given.reasoning.effort if given.reasoning is not None else None
+    wants_logprobs = _LOGPROBS in (given.include or ()) or bool(given.top_logprobs)
+    request = Request(
+        prompt=Chat(
+            (*head, *talk.messages),
+            tools=tools,
+            tool_choice=tool_choice(given.tool_choice),
+            parallel_tool_calls=given.parallel_tool_calls is not False,
+            template_arguments=template_arguments(given, effort),
+        ),
+        max_tokens=given.max_output_tokens,
+        logprobs=(given.top_logprobs or 0) if wants_logprobs else None,
+        response_format=_format(given) or fields.structured_outputs(given.structured_outputs),
+        **given.shared(call.client),
+    )
+    table = {
+        **fields.FIELDS,
+        **fields.caller_field(given),
+        "chat.messages": "input",
+        "chat.tools": "tools",
+        "chat.tool_choice": "tool_choice",
+        "chat.template_arguments": "chat_template_kwargs",
+        "chat": "input",
+        "max_tokens": "max_output_tokens",
+        "logprobs": "top_logprobs",
+        "response_format": "text.format",
+    }
+    names = Names(table, [*("instructions" for _ in head), *talk.places])
+    keep = given.store is not False
+    reply = ResponseReply(
+        _described(given, model),
+        scope.token_bytes,
+        offered,
+        measured=bool(given.include_metrics),
+        store=store if keep else None,
+        messages=tuple(talk.messages),
+    )
+    return Asked((request,), reply, bool(given.stream), names)
+
+
+def _described(given: ResponseBody, model: str) -> dict[str, Any]:
+    """What an answer repeats of its question."""
+    text = {"type": "text"}
+    if given.text is not None and given.text.format is not None:
+        text = given.text.format.model_dump(by_alias=True, exclude_none=True)
+    return {
+        "id": "",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": given.instructions,
+        "max_output_tokens": given.max_output_tokens,
+        "metadata": given.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": given.parallel_tool_calls is not False,
+        "previous_response_id": given.previous_response_id,
+        "reasoning": {"effort": given.reasoning.effort if given.reasoning else None, "summary": None},
+        "store": given.store is not False,
+        "temperature": given.temperature,
+        "text": {"format": text},
+        "tool_choice": "auto" if given.tool_choice is None else given.tool_choice,
+        "tools": [one.model_dump(exclude_none=True) for one in given.tools or ()],
+        "top_logprobs": given.top_logprobs,
+        "top_p": given.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": given.user,
+    }
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """Messages, and where the body has each."""
+
+    messages: list[Message] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    thought: str = ""  # of the assistant's next message
+
+    def add(self, message: Message, place: str) -> None:
+        self.messages.append(message)
+        self.places.append(place)
+
+    def call(self, call: ToolCall, place: str) -> None:
+        """A call belongs to the assistant's message right before it."""
+        if self.messages and self.messages[-1].role == "assistant" and not self.thought:
+            last = self.messages[-1]
+            self.messages[-1] = last._replace(tool_calls=(*last.tool_calls, call))
+        else:
+            self.add(Message("assistant", "", (call,), reasoning=self.thought), place)
+            self.thought = ""
+
+    def name_of(self, call_id: str) -> str:
+        calls = (call for message in reversed(self.messages) for call in message.tool_calls)
+        return next((call.name for call in calls if call.id == call_id), "")
+
+
+def _conversation(given: ResponseBody, store: ResponseStore) -> _Conversation:
+    talk = _Conversation()
+    if given.previous_response_id is not None:
+        stored = store.get(given.previous_response_id)
+        if stored is None:
+            allowed = "the id of an answer that is still stored (server.http_stored_bytes)"
+            raise ResponseNotFound("previous_response_id", given.previous_response_id, allowed)
+        talk.messages += stored.messages
+        talk.places += ["previous_response_id"] * len(stored.messages)
+    if isinstance(given.input, str):
+        talk.add(Message("user", given.input), "input")
+        return talk
+    if not isinstance(given.input, list):
+        raise InvalidRequest("input", given.input, "a text, or a list of items")
+    # Parsed by itself, so that a text needs no union, whose errors would name its members.
+    for i, item in enumerate(fields.checked_part(Input, {"input": given.input}).input):
+        _add(item, f"input[{i}]", talk)
+    return talk
+
+
+def _add(item: Item, place: str, talk: _Conversation) -> None:
+    if item.type == "message":
+        if item.role is None:
+            raise InvalidRequest(f"{place}.role", None, "system, developer, user, assistant")
+        thought = talk.thought if item.role == "assistant" else ""
+        talk.add(Message(item.role, text_of(item.content, f"{place}.content", _TEXT), reasoning=thought), place)
+        talk.thought = ""
+    elif item.type == "reasoning":
+        thoughts = text_of(item.content, f"{place}.content", _THOUGHT)
+        talk.thought = thoughts or text_of(item.summary, f"{place}.summary", _THOUGHT)
+    elif item.type in ("function_call", "custom_tool_call"):
+        name = _needed(item.name, f"{place}.name")
+        if item.type == "function_call":
+            arguments = item.arguments or "{}"
+        else:
+            arguments = as_json({CUSTOM_INPUT: item.input or ""}, f"{place}.input")
+        talk.call(ToolCall(_needed(item.call_id, f"{place}.call_id"), name, arguments), place)
+    elif item.type in ("function_call_output", "custom_tool_call_output"):
+        call_id = _needed(item.call_id, f"{place}.call_id")
+        content = text_of(item.output, f"{place}.output", _TEXT)
+        talk.add(Message("tool", content, tool_call_id=call_id, name=talk.name_of(call_id)), place)
+    else:
+        allowed = "message, reasoning, function_call, function_call_output, custom_tool_call, custom_tool_call_output"
+        raise InvalidRequest(f"{place}.type", item.type, allowed)
+
+
+def _needed(value: str | None, field: str) -> str:
+    if not value:
+        raise InvalidRequest(field, value, "a value: it must be given")
+    return value
+
+
+def _tools(given: Sequence[ToolItem], place: str, offered: dict[str, ToolKind], space: str = "") -> Iterable[Tool]:
+    for i, one in enumerate(given):
+        field = f"{place}[{i}]"
+        if one.type in _HOSTED:
+            continue
+        name = _needed(one.name, f"{field}.name") if one.type in ("function", "custom", "namespace") else ""
+        if one.type == "namespace":
+            yield from _tools(one.tools or (), f"{field}.tools", offered, name)
+            continue
+        if one.type == "function":
+            yield tool(Function(name=name, description=one.description, parameters=one.parameters), field)
+        elif one.type == "custom":
+            yield Tool(name, one.description or "", as_json(_custom(), field))
+        else:
+            raise InvalidRequest(f"{field}.type", one.type, "function, custom, namespace: this server runs no tools")
+        offered[name] = ToolKind(custom=one.type == "custom", namespace=space)
+
+
+def _custom() -> Mapping[str, Any]:
+    """A tool that takes free text, as a function: of one text."""
+    return {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]}
+
+
+def _format(given: ResponseBody) -> Any:
+    if given.text is None or given.text.format is None:
+        return None
+    found = given.text.format
+    schema = JsonSchema.model_construct(schema_=found.schema_)
+    try:
+        return response_format(Format(type=found.type, json_schema=schema), "text.format")
+    except InvalidRequest as error:
+        raise InvalidRequest(error.field.replace(".json_schema", ""), error.value, error.allowed) from None

@@ -1,0 +1,280 @@
+"""The HTTP server: which path is whose, and what every request passes: origin, token, body, errors, telemetry."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServing, Unauthenticated
+from draftd.fronts.http import chat, completions, messages, models, responses
+from draftd.fronts.http.body import BODY_SECONDS, read_body
+from draftd.fronts.http.connections import REQUEST_SECONDS, Connection, Connections, listening, tls
+from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, openai_error
+from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
+from draftd.fronts.http.store import ResponseStore
+from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
+from draftd.hardware.descriptors import most_connections
+from draftd.service.inference import InferenceService
+from draftd.settings import ServerSettings
+from draftd.telemetry.http import HttpTelemetry
+
+log = logging.getLogger(__name__)
+
+Endpoint = Callable[[Call], Awaitable[web.StreamResponse]]
+Asking = Callable[[Call, Scope], Asked]
+
+_MODELS, _RESPONSES = "/v1/models", "/v1/responses"
+_ANTHROPIC = "/v1/messages"
+_OPEN = ("/health",)  # load balancers ask without credentials
+_CLOSED_REQUEST = 499  # nginx's word: the client went before it was answered
+_LEAST_GRACE = 0.05  # seconds: nought would wait for ever
+_CORS = {
+    "Access-Control-Allow-Methods": "GET, POST",
+    "Access-Control-Allow-Headers": "*, Authorization",
+    "Access-Control-Max-Age": "600",
+}
+
+
+class HttpServer:
+    """Listens from `start` on. Health is 503 until `serving` is called. Made and used on the service's event loop."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        service: InferenceService,
+        telemetry: HttpTelemetry,
+        *,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+        body_seconds: float = BODY_SECONDS,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
+        """Raises ConfigError where it cannot listen. `keep_alive_seconds`: how long a stream may say nothing;
+        `body_seconds`: how long a body may take; `request_seconds`: the headers of a connection's first request."""
+        self._settings, self._service, self._telemetry = settings, service, telemetry
+        self._token = None if settings.token is None else settings.token.get_secret_value().encode()
+        self._since = time.time()
+        self._tls = tls(settings)
+        self._socket = listening(settings)
+        self.port = int(self._socket.getsockname()[1])
+        self._store = ResponseStore(settings.http_stored_bytes)
+        self._scope = Scope(service, self._served, service.token_bytes)
+        self._routes: Mapping[str, Mapping[str, Endpoint]] = {
+            "/health": {"GET": self._health},
+            "/metrics": {"GET": self._metrics},
+            _MODELS: {"GET": self._models},
+            f"{_MODELS}/{{id}}": {"GET": self._model},
+            "/v1/chat/completions": {"POST": partial(self._ask, chat.asked)},
+            "/v1/completions": {"POST": partial(self._ask, completions.asked)},
+            _RESPONSES: {"POST": partial(self._ask, partial(responses.asked, store=self._store))},
+            f"{_RESPONSES}/{{id}}": {"GET": self._stored, "DELETE": self._forget},
+            _ANTHROPIC: {"POST": partial(self._ask, messages.asked)},
+            f"{_ANTHROPIC}/count_tokens": {"POST": self._count},
+            "/v1/embeddings": {"POST": self._not_offered},
+        }
+        self._handlers = web.Server(self._handle, handler_cancellation=True)
+        self._connections = Connections(min(settings.http_connections, most_connections()), request_seconds)
+        self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
+        self._listener: asyncio.Server | None = None
+        self._ready = False
+
+    async def start(self) -> None:
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self._connections, self._handlers), sock=self._socket, ssl=self._tls
+        )
+
+    def serving(self) -> None:
+        """Health says from here on that requests are taken, until the service drains."""
+        self._ready = True
+
+    async def stop(self, grace: float) -> None:
+        """Takes no more connections. Requests that go on for longer than `grace` seconds are cancelled."""
+        if self._listener is None:
+            self._socket.close()
+            return
+        self._listener.close()
+        self._handlers.pre_shutdown()  # those that are idle
+        await self._handlers.shutdown(max(grace, _LEAST_GRACE))
+
+    # What every request passes through.
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request.protocol, Connection)
+        self._connections.used(request.protocol)
+        route = self._route(request.path)
+        known = route if route in self._routes else None
+        followed = self._telemetry.begin(request.method, known, request.headers, request.scheme)
+        call = Call(request, _client(request), uuid.uuid4().hex, {})
+        headers = {"Server": "draftd", "X-Request-Id": call.id, **followed.headers(), **self._cors(request)}
+        call = replace(call, headers=headers)
+        status = _CLOSED_REQUEST
+        error: BaseException | None = None
+        try:
+            response = await self._answer(call, route)
+            status = response.status
+            return await self._written(response, request)
+        except Told as told:  # the status was sent long before
+            status, error = 200, told.error
+            if not isinstance(error, DraftdError):
+                log.error("%s %s failed", request.method, route, exc_info=error)
+            return told.response
+        except (ConnectionError, asyncio.CancelledError) as gone:
+            error = gone
+            raise
+        finally:
+            followed.end(status, error)
+
+    async def _answer(self, call: Call, route: str) -> web.StreamResponse:
+        try:
+            return await self._found(call, route)
+        except (Told, ConnectionError):
+            raise
+        except DraftdError as error:
+            return self._refusal(error, call, route)
+        except Exception as error:
+            log.exception("%s %s failed", call.request.method, route)
+            return self._refusal(internal(error), call, route)
+
+    async def _found(self, call: Call, route: str) -> web.StreamResponse:
+        request = call.request
+        origin = request.headers.get("Origin")
+        if origin is not None and not self._welcome(origin):
+            raise Forbidden(f"Origin: got {origin[:80]!r}; allowed: those of server.http_origins")
+        methods = self._routes.get(route)
+        if methods is None:
+            raise NotFound(f"path: got {request.path[:80]!r}; allowed: {', '.join(self._routes)}")
+        if request.method == "OPTIONS" and origin is not None:
+            return web.Response(status=204, headers={**call.headers, **_CORS})
+        if route not in _OPEN:
+            self._authenticate(request)
+        endpoint = methods.get("GET" if request.method == "HEAD" else request.method)
+        if endpoint is None:
+            raise WrongMethod(request.method, ", ".join(methods))
+        if request.method == "POST":
+            call = replace(call, body=await read_body(request, self._settings.max_message_bytes, self._body_seconds))
+        return await endpoint(call)
+
+    async def _written(self, response: web.StreamResponse, request: web.BaseRequest) -> web.StreamResponse:
+        """An answer in one piece is written here, within the time that a client has to read."""
+        if not response.prepared:
+            seconds = self._settings.write_stall_seconds or None
+            try:
+                async with asyncio.timeout(seconds):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except TimeoutError:
+                assert request.transport is not None
+                request.transport.abort()
+                raise ConnectionResetError from None
+        return response
+
+    def _refusal(self, error: DraftdError, call: Call, route: str) -> web.Response:
+        headers = dict(call.headers)
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        if isinstance(error, WrongMethod):
+            headers["Allow"] = error.allowed
+        if error.http_status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        anthropic = route.startswith(_ANTHROPIC)
+        shape = {**anthropic_error(error), "request_id": call.id} if anthropic else openai_error(error)
+        response = json_response(shape, headers, error.http_status)
+        if not call.request.content.is_eof():  # what else it sends is not read
+            response.force_close()
+        return response
+
+    def _authenticate(self, request: web.BaseRequest) -> None:
+        """Raises Unauthenticated without the token, as OpenAI's clients send it or as Anthropic's do."""
+        if self._token is None:
+            return
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = [value.encode(errors="replace") for value in (bearer, request.headers.get("X-Api-Key", ""))]
+        # Both are compared, in constant time: neither length of match nor order tells anything.
+        if not sum(hmac.compare_digest(value, self._token) for value in given):
+            raise Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
+
+    def _welcome(self, origin: str) -> bool:
+        return origin in self._settings.http_origins or "*" in self._settings.http_origins
+
+    def _cors(self, request: web.BaseRequest) -> dict[str, str]:
+        origin = request.headers.get("Origin")
+        if origin is None or not self._welcome(origin):
+            return {}
+        exposed = "X-Request-Id, X-Trace-Id, Traceparent, Retry-After"
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", "Access-Control-Expose-Headers": exposed}
+
+    def _route(self, path: str) -> str:
+        path = path.rstrip("/")
+        for collection in (_MODELS, _RESPONSES):
+            if path.startswith(f"{collection}/"):
+                return f"{collection}/{{id}}"
+        return path
+
+    def _served(self, asked: str | None) -> str:
+        try:
+            model = self._service.model()
+        except NotServing:  # which the service says itself, and counts
+            return asked or ""
+        return models.served(model, self._settings.http_aliases, asked)
+
+    # The paths.
+
+    async def _ask(self, asking: Asking, call: Call) -> web.StreamResponse:
+        return await answer(asking(call, self._scope), call, self._scope, self._keep_alive)
+
+    async def _models(self, call: Call) -> web.StreamResponse:
+        model, aliases = self._service.model(), self._settings.http_aliases
+        return json_response(models.listed(model, aliases, self._since), call.headers)
+
+    async def _model(self, call: Call) -> web.StreamResponse:
+        name = _last(call)
+        self._served(name)
+        return json_response(models.described(self._service.model(), name, self._since), call.headers)
+
+    async def _stored(self, call: Call) -> web.StreamResponse:
+        if (found := self._store.get(_last(call))) is None:
+            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
+        return json_response(found.response, call.headers)
+
+    async def _forget(self, call: Call) -> web.StreamResponse:
+        if not self._store.drop(name := _last(call)):
+            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
+        return json_response({"id": name, "object": "response.deleted", "deleted": True}, call.headers)
+
+    async def _count(self, call: Call) -> web.StreamResponse:
+        request, names = messages.counted(call, self._scope)
+        try:
+            return json_response({"input_tokens": await self._service.count(request)}, call.headers)
+        except DraftdError as error:
+            raise names.renamed(error) from None
+
+    async def _health(self, call: Call) -> web.StreamResponse:
+        state = "draining" if self._service.draining else "ok" if self._ready else "loading"
+        return json_response({"status": state}, call.headers, 200 if state == "ok" else 503)
+
+    async def _metrics(self, call: Call) -> web.StreamResponse:
+        text = await asyncio.to_thread(self._telemetry.exposition)
+        return web.Response(body=text, headers={**call.headers, "Content-Type": self._telemetry.exposition_type})
+
+    async def _not_offered(self, call: Call) -> web.StreamResponse:
+        raise NotOffered("embeddings are not served: draftd decodes text, and serves one language model")
+
+
+def _last(call: Call) -> str:
+    """What the path names of its collection."""
+    return unquote(call.request.path).strip("/").split("/", 2)[2]
+
+
+def _client(request: web.BaseRequest) -> str:
+    """The connection's name, by which the engine shares its queue."""
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    return f"http:{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "http"

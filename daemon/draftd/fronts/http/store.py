@@ -1,0 +1,55 @@
+"""Answers that a later request may go on from: bounded in count and bytes, the least recently used forgotten first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from draftd.service.request import Message
+
+_MOST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One answer: what the client was told, and all messages up to its end, the instructions left out. `size`: about
+    so many bytes."""
+
+    response: Mapping[str, Any]
+    messages: tuple[Message, ...]
+    size: int
+
+
+class ResponseStore:
+    """In memory, and gone with the daemon. One event loop."""
+
+    def __init__(self, most_bytes: int, most: int = _MOST) -> None:
+        self._most_bytes, self._most = most_bytes, most
+        self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, name: str, stored: Stored) -> None:
+        """One that is larger than all there is room for is not kept."""
+        if stored.size > self._most_bytes:
+            return
+        self._kept[name] = stored
+        self.bytes += stored.size
+        while self.bytes > self._most_bytes or len(self._kept) > self._most:
+            self.bytes -= self._kept.popitem(last=False)[1].size
+
+    def get(self, name: str) -> Stored | None:
+        if (found := self._kept.get(name)) is not None:
+            self._kept.move_to_end(name)
+        return found
+
+    def drop(self, name: str) -> bool:
+        """Whether there was one."""
+        found = self._kept.pop(name, None)
+        if found is not None:
+            self.bytes -= found.size
+        return found is not None

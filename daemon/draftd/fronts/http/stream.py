@@ -1,0 +1,100 @@
+"""Server-sent events: one write for each, comments while there is nothing to tell, a clear end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from pydantic_core import to_json
+
+KEEP_ALIVE_SECONDS = 10.0
+_END_SECONDS = 2.0  # for the last words, to a client that may not read
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # proxies that would collect the answer
+}
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"  # which parsers skip
+
+
+def data(what: Mapping[str, Any]) -> bytes:
+    """One event of OpenAI's."""
+    return b"data: " + to_json(what) + b"\n\n"
+
+
+def event(name: str, what: Mapping[str, Any]) -> bytes:
+    """One event that has a name."""
+    return b"event: " + name.encode() + b"\ndata: " + to_json(what) + b"\n\n"
+
+
+class EventStream:
+    """The answer to one request, in its task. `keep_alive` is what is sent where nothing was for `seconds`."""
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        headers: Mapping[str, str],
+        keep_alive: bytes,
+        seconds: float,
+    ) -> None:
+        self._request, self._keep_alive, self._seconds = request, keep_alive, seconds
+        self.response = web.StreamResponse(headers={**_HEADERS, **headers})
+        self._sent = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """The status was sent: what goes wrong from here on is an event."""
+        return self._task is not None
+
+    async def send(self, said: bytes) -> None:
+        """Returns when there is room for more. Raises ConnectionError where the client has gone."""
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._task = loop.create_task(self._keep(), name="draftd-http-keep-alive")
+            if self._request.version >= (1, 1):
+                self.response.enable_chunked_encoding()
+            await self.response.prepare(self._request)
+        if said:
+            self._sent = loop.time()
+            await self.response.write(said)
+
+    async def end(self, said: bytes = b"") -> None:
+        """The last words. A client that does not take them loses its connection."""
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self.send(said)
+                await self.response.write_eof()
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        """Hangs up at once: what was sent so far is no whole answer."""
+        transport = self._request.transport
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+    async def close(self) -> None:
+        """The task of the comments has ended."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sent = loop.time()
+        with contextlib.suppress(ConnectionError):  # the request's own task hears of it too
+            while True:
+                wait = self._sent + self._seconds - loop.time()
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                elif self.response.prepared:
+                    self._sent = loop.time()
+                    await self.response.write(self._keep_alive)
+                else:
+                    await asyncio.sleep(self._seconds)

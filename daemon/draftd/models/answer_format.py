@@ -1,0 +1,294 @@
+"""How a model writes an answer: the marks around its thoughts and its tool calls, and how a call is read.
+
+The marks are mlx-lm's (`TokenizerWrapper`), complete calls are read by its parsers (`mlx_lm.tool_parsers`). Those skip
+what they cannot read; here a call that is not wholly read is malformed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+# What a stretch of an answer is. mlx-lm's names; a model's own format may have more.
+NORMAL, REASONING, TOOL, HEADER = "normal", "reasoning", "tool", "header"
+_PATIENCE = 2 * 10**7  # characters to look at, for one call; about a second
+_HEADER_END = "<|message|>"  # of a message to a recipient that the format does not list
+
+
+class MalformedCall(ValueError):
+    """A call that cannot be read as a whole."""
+
+
+class FoundCall(NamedTuple):
+    """`arguments`: a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class CallFormat(NamedTuple):
+    """What a call of one tool must look like: `start`, `before`, a JSON object that the tool's parameters allow,
+    `after`, `end`. Between `start` and `end` may be several calls. Marks in these texts, such as `start` and `end`, are
+    special tokens in most vocabularies."""
+
+    start: str
+    before: str
+    after: str
+    end: str
+
+
+class JsonStyle(NamedTuple):
+    """A format whose arguments are JSON as it is written. `header`, with the group `name`, is what stands before the
+    arguments, `footer` what completes the call after them, `closing` what may follow the last call. `forced` are header
+    and footer as a model writes them, with `NAME` for the name."""
+
+    header: re.Pattern[str]
+    footer: re.Pattern[str]
+    forced: tuple[str, str]
+    closing: re.Pattern[str] = re.compile(r"\s*")
+
+
+_OBJECT = r'\{\s*"name"\s*:\s*"(?P<name>[\w-]+)"\s*,\s*"arguments"\s*:\s*(?=\{)'
+_JSON_STYLES = {
+    "json_tools": (
+        JsonStyle(re.compile(rf"\s*{_OBJECT}"), re.compile(r"\s*\}"), ('\n{"name": "NAME", "arguments": ', "}\n")),
+    ),
+    "mistral": (
+        JsonStyle(
+            re.compile(r"\s*(?:\[TOOL_CALLS\]\s*)?(?P<name>[\w-]+)\s*\[ARGS\]\s*(?=\{)"),
+            re.compile(""),
+            ("NAME[ARGS]", ""),
+        ),
+        JsonStyle(
+            re.compile(rf"\s*[\[,]\s*{_OBJECT}"),
+            re.compile(r'\s*(?:,\s*"id"\s*:\s*"[^"\\]*"\s*)?\}'),
+            ('[{"name": "NAME", "arguments": ', "}]"),
+            re.compile(r"\s*\]\s*"),
+        ),
+    ),
+    "kimi_k2": (
+        JsonStyle(
+            re.compile(
+                r"\s*<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w-]+):\d+"
+                r"\s*<\|tool_call_argument_begin\|>\s*(?=\{)"
+            ),
+            re.compile(r"\s*<\|tool_call_end\|>"),
+            ("<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        ),
+    ),
+}
+
+
+class _Shape(NamedTuple):
+    """Of the other formats: what an argument begins with; one argument; one call with a line break for each argument;
+    whether there may be several calls, and whether what is an argument here is one for the parser. A text that consists
+    of such calls is wholly read."""
+
+    opener: str
+    argument: str
+    call: str
+    several: bool = True
+    counted: bool = True
+
+
+def _nested(levels: int = 8) -> str:
+    """Braces in braces, whatever else they have."""
+    return rf"\{{(?:[^{{}}]{'|' + _nested(levels - 1) if levels else ''})*\}}"
+
+
+_GLM = r"<{0}arg_key>(?:(?!<{0}arg_).)*</{0}arg_key>(?:\\n|\s)*<{0}arg_value>.*?</{0}arg_value>"
+_XTML = r'<\|open\|>{0}(?:\s+\w+="[^"]*")*\s*<\|sep\|>'
+_SHAPES = {
+    "function_gemma": _Shape(
+        "<escape>",
+        "<escape>.*?<escape>",
+        r"call:\w+\{(?:\w+:(?:\n|[^{},<\n]+)(?:,|(?=\})))*\}",
+        several=False,
+        counted=False,
+    ),
+    "gemma4": _Shape("call:", r'<\|"\|>.*?<\|"\|>', rf"call:[\w-]+{_nested()}", counted=False),
+    "glm47": _Shape("<arg_key>", _GLM.format(""), r"[^\s<]+", several=False),
+    "kimi_k2": _Shape(
+        "<|tool_call_begin|>",
+        "(?!)",
+        r"<\|tool_call_begin\|>(?:(?!<\|tool_call_(?:begin|end)\|>).)*<\|tool_call_end\|>",
+        counted=False,
+    ),
+    "kimi_k3": _Shape(
+        "<|open|>",
+        rf"{_XTML.format('(argument|json)')}.*?<\|close\|>\1<\|sep\|>",
+        rf"{_XTML.format('call')}\s*<\|close\|>call<\|sep\|>",
+        counted=False,
+    ),
+    "longcat": _Shape("<longcat_arg_key>", _GLM.format("longcat_"), r"[^\s<]+", several=False),
+    "minicpm5": _Shape(
+        "<param", r"<param\s+name\s*=[^>]*>.*?</param>", r"""("[^"]*"|'[^']*'|[^\s"'<>]+)\s*>""", several=False
+    ),
+    "minimax_m2": _Shape("<parameter ", r"<parameter name=[^>]+>.*?</parameter>", r"<invoke name=[^>]+>\s*</invoke>"),
+    "muse_spark": _Shape(
+        "<atem:parameter",
+        r"<atem:parameter\b[^>]*>.*?</atem:parameter>",
+        r"<atem:invoke\b[^>]*>\s*(?:</atem:invoke>|\Z)",
+    ),
+    "qwen3_coder": _Shape(
+        "<parameter=", r"<parameter=[^\s<>]+>?.*?</parameter>", r"<function=[^\s<>]+>?\s*</function>", several=False
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How tool calls are written, by the name of mlx-lm's parser. They stand between `start` and `end`; where `end` is
+    empty, they go on to the end of the answer."""
+
+    family: str
+    start: str
+    end: str
+    parser: Callable[[str, Sequence[Mapping[str, Any]]], Any]
+    template: str = ""  # the chat template, for families that write in several ways
+
+    @property
+    def styles(self) -> Sequence[JsonStyle]:
+        """In which the arguments can be told piece by piece. None for formats that must be read as a whole."""
+        return _JSON_STYLES.get(self.family, ())
+
+    @property
+    def repeats(self) -> bool:
+        """Whether another call may follow with marks of its own."""
+        return self.family == "json_tools"
+
+    def call_format(self, name: str) -> CallFormat | None:
+        """What a call of the tool `name` must look like, where its arguments are written as JSON; else None."""
+        if not self.styles:
+            return None
+        last = self.family == "mistral" and "[ARGS]" not in self.template  # versions before 11
+        before, after = self.styles[-1 if last else 0].forced
+        return CallFormat(self.start, before.replace("NAME", name), after, self.end)
+
+    def read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> list[FoundCall]:
+        """The calls in what was written between `start` and `end`; `tools` as OpenAI's API has them. Raises
+        MalformedCall where not all of it is calls of these tools."""
+        text, shape = text.strip(), _SHAPES.get(self.family)
+        # Regular expressions look for an argument's end from each beginning.
+        if shape is not None and text.count(shape.opener) * len(text) > _PATIENCE:
+            raise MalformedCall(f"{self.family}: too much to read")
+        try:
+            found = self.parser(text, tools)
+        except Exception as error:  # each parser raises in its own ways
+            raise MalformedCall(f"{self.family}: {error}") from None
+        listed = found if isinstance(found, list) else [found]
+        if not listed or not self._whole(text, listed):
+            raise MalformedCall(f"{self.family}: not all of it is calls")
+        names = {tool["function"]["name"] for tool in tools}
+        return [_checked(one, names) for one in listed]
+
+    def _whole(self, text: str, found: Sequence[Any]) -> bool:
+        """Whether the parser left nothing out."""
+        if self.family == "mistral":  # in what is no JSON it looks for calls anywhere
+            return _is_json(text)
+        if self.family == "glm47" and "<arg_key>" not in text:  # what it makes of texts that it does not understand
+            return not text.startswith("[") and all(list(one["arguments"]) != ["raw"] for one in found)
+        if self.family == "pythonic":
+            return _python_whole(text, found)
+        shape = _SHAPES.get(self.family)
+        if shape is None or (self.family == "longcat" and text.startswith("{")):
+            return True
+        calls, count = re.subn(shape.argument, "\n", text, flags=re.DOTALL)
+        if shape.counted and count != sum(len(one["arguments"]) for one in found):
+            return False
+        found_calls = re.findall(shape.call, calls, re.DOTALL)
+        pattern = rf"(?:{shape.call}\s*)+" if shape.several else rf"{shape.call}\s*"
+        return len(found_calls) == len(found) and re.fullmatch(pattern, calls.strip(), re.DOTALL) is not None
+
+
+_BARE = r"""\w+=(?:"[^"]*"|'[^']*'|[^,"'][^,]*)"""
+_BARE_CALL = re.compile(rf"\[[\w.]+\((?:{_BARE},\s*)*{_BARE}\)\]", re.DOTALL)
+
+
+def _python_whole(text: str, found: Sequence[Any]) -> bool:
+    """Whether each argument was read. What is no Python may still be one call with bare values."""
+    try:
+        listed = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _BARE_CALL.fullmatch(text) is not None
+    calls = listed.elts if isinstance(listed, ast.List) else []
+    return len(calls) == len(found) and all(
+        isinstance(call, ast.Call)
+        and not call.args
+        and [keyword.arg for keyword in call.keywords] == list(one["arguments"])
+        and not any(isinstance(part, ast.Call) for keyword in call.keywords for part in ast.walk(keyword))
+        for call, one in zip(calls, found, strict=True)
+    )
+
+
+def is_object(text: str) -> bool:
+    """Whether it is a JSON object, and nothing that only Python takes for one."""
+    return _is_json(text) and text.lstrip().startswith("{")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _checked(found: Any, names: set[str]) -> FoundCall:
+    name = found.get("name") if isinstance(found, dict) else None
+    if not isinstance(name, str) or name not in names:
+        raise MalformedCall(f"{name!r} is no tool of this request")
+    if others := set(found) - {"name", "arguments", "id", "type"}:
+        raise MalformedCall(f"a call of {name} has {', '.join(sorted(map(str, others)))}")
+    arguments = found.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise MalformedCall(f"the arguments of {name} are not an object")
+    try:
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        written.encode()  # half a character is none
+        return FoundCall(name, written)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedCall(f"the arguments of {name} are not JSON: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """`thinking`: the marks around a thought. `structural`: marks that mean nothing. `transitions`: of formats with a
+    header before each part, from what to what a mark leads; `initial` is what an answer begins with."""
+
+    thinking: tuple[str, str] | None = None
+    tools: ToolFormat | None = None
+    structural: Sequence[str] = ()
+    transitions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    initial: str = NORMAL
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether an answer may have more than text, also where no tools are given."""
+        return self.thinking is not None or bool(self.structural) or bool(self.transitions)
+
+    def marks(self, with_tools: bool) -> dict[str, dict[str, str]]:
+        """For each kind of stretch, the marks that end it, and what then begins."""
+        table: dict[str, dict[str, str]] = {NORMAL: dict.fromkeys(self.structural, NORMAL), REASONING: {}, TOOL: {}}
+        if self.thinking is not None:
+            begin, end = self.thinking
+            table[NORMAL][begin], table[REASONING][end] = REASONING, NORMAL
+            table[TOOL][end] = NORMAL  # a call that was begun within a thought and not ended
+        for source, edges in self.transitions.items():
+            table.setdefault(source, {}).update((mark, to) for mark, to in edges if to != TOOL)
+        if HEADER in table:
+            table[HEADER].setdefault(_HEADER_END, NORMAL)
+        if self.tools is not None and with_tools:
+            for source in set(table) - {TOOL}:
+                table[source][self.tools.start] = TOOL
+            if self.tools.end:
+                table[TOOL][self.tools.end] = NORMAL
+        return table

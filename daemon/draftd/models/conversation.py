@@ -1,0 +1,143 @@
+"""Messages in the shape that a chat template takes. What it takes is found out by rendering small conversations with
+it: templates differ, and say nothing of it.
+
+Messages and tools are those of OpenAI's API, as all templates expect them. Arguments of calls are objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+Messages = Sequence[Mapping[str, Any]]
+
+_PROBE, _ARGUMENT, _RESULT = "draftd_probe", "draftd_argument", "draftd_result"
+_TOOL = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
+_TOOLS = ({"type": "function", "function": _TOOL},)
+_USER, _EMPTY_SYSTEM = {"role": "user", "content": "a"}, {"role": "system", "content": ""}
+_ID = "call_0123456789abcdef01234567"
+
+
+class NotTaken(ValueError):
+    """The template leaves out the tools that it is given."""
+
+
+class CallShape(NamedTuple):
+    """How messages with calls, and with their results, are given. `no_content`: without content where it is empty;
+    `text_arguments`: as JSON; `short_ids`: of nine letters and digits, as Mistral's templates want them; `in_content`:
+    calls as text, for templates that leave them out; `as_user`: results as a user's, for those that leave them out."""
+
+    text_arguments: bool = False
+    no_content: bool = False
+    short_ids: bool = False
+    in_content: bool = False
+    as_user: bool = False
+
+    def of(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        made = dict(message)
+        if self.short_ids and "tool_call_id" in made:
+            made["tool_call_id"] = _short(made["tool_call_id"])
+        if self.as_user and made["role"] == "tool":
+            made = {"role": "user", "content": made["content"]}
+        if "tool_calls" not in made:
+            return made
+        if self.in_content:
+            calls = [json.dumps(call["function"], ensure_ascii=False) for call in made.pop("tool_calls")]
+            made["content"] = "\n".join((*filter(None, [made["content"]]), *calls))
+            return made
+        if self.no_content and not made["content"]:
+            made["content"] = None
+        made["tool_calls"] = [self._call(call) for call in made["tool_calls"]]
+        return made
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = dict(call["function"])
+        if self.text_arguments:
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+        return {**call, "id": _short(call["id"]) if self.short_ids else call["id"], "function": function}
+
+
+class TemplateShape:
+    """What one template takes. Each question is asked when it first matters, and once."""
+
+    def __init__(self, render: Callable[[Messages, Messages], str], source: str | None) -> None:
+        """`render`, of messages and tools, raises whatever it likes. `source` None: code renders the messages."""
+        self._render, self._source = render, source
+        self._several_systems: dict[bool, bool] = {}  # with tools, and without
+        self._call_shapes: dict[bool, CallShape] = {}
+
+    def shaped(self, messages: Messages, tools: Messages = ()) -> list[dict[str, Any]]:
+        """The messages as the template takes them. Raises NotTaken."""
+        made, with_tools = [dict(one) for one in messages], bool(tools)
+        if tools and not self._takes_tools:
+            if not self._takes_tools_with_system:
+                raise NotTaken("the template takes no tools")
+            if all(one["role"] not in ("system", "developer") for one in made):
+                made.insert(0, _EMPTY_SYSTEM)
+        if any(one["role"] == "developer" for one in made) and not self._takes_developers:
+            made = [{**one, "role": "system"} if one["role"] == "developer" else one for one in made]
+        systems = [i for i, one in enumerate(made) if one["role"] == "system"]
+        if systems not in ([], [0]):
+            if with_tools not in self._several_systems:
+                self._several_systems[with_tools] = self._takes_several_systems(_TOOLS if tools else ())
+            if not self._several_systems[with_tools]:
+                joined = "\n\n".join(made[i]["content"] for i in systems)
+                made = [{"role": "system", "content": joined}, *(one for one in made if one["role"] != "system")]
+        if any("tool_calls" in one for one in made):
+            if with_tools not in self._call_shapes:
+                self._call_shapes[with_tools] = self._call_shape(_TOOLS if tools else ())
+            made = [self._call_shapes[with_tools].of(one) for one in made]
+        return made
+
+    @cached_property
+    def _takes_tools(self) -> bool:
+        return self._shows([_USER], _TOOLS, _PROBE)
+
+    @cached_property
+    def _takes_tools_with_system(self) -> bool:
+        """Some tell of tools in a system message only."""
+        return self._shows([_EMPTY_SYSTEM, _USER], _TOOLS, _PROBE)
+
+    @cached_property
+    def _takes_developers(self) -> bool:
+        if self._source is not None:  # many write whatever role they are given
+            return "developer" in self._source
+        return self._shows([{"role": "developer", "content": _PROBE}, _USER], (), _PROBE)
+
+    def _takes_several_systems(self, tools: Messages) -> bool:
+        marks = [f"{_PROBE}_{i}" for i in range(3)]
+        first, second, later = ({"role": "system", "content": mark} for mark in marks)
+        return self._shows([first, second, _USER, {"role": "assistant", "content": "b"}, later, _USER], tools, *marks)
+
+    def _shows(self, messages: Messages, tools: Messages, *marks: str) -> bool:
+        try:
+            text = self._render(messages, tools)
+        except Exception:  # templates raise on what they do not take, each in its own way
+            return False
+        return all(mark in text for mark in marks)
+
+    def _call_shape(self, tools: Messages) -> CallShape:
+        function = {"name": _PROBE, "arguments": {_ARGUMENT: 1}}
+        probe: Messages = [
+            *([] if not tools or self._takes_tools else [_EMPTY_SYSTEM]),
+            _USER,
+            {"role": "assistant", "content": "", "tool_calls": [{"id": _ID, "type": "function", "function": function}]},
+            {"role": "tool", "content": _RESULT, "tool_call_id": _ID, "name": _PROBE},
+        ]
+        shapes = [
+            *(CallShape(text, empty, short) for short, empty, text in itertools.product((False, True), repeat=3)),
+            CallShape(in_content=True),
+            CallShape(in_content=True, as_user=True),
+        ]
+        for shape in shapes:
+            if self._shows([shape.of(one) for one in probe], tools, _ARGUMENT, _RESULT):
+                return shape
+        return CallShape()  # the template says why
+
+
+def _short(identifier: str) -> str:
+    return hashlib.sha256(identifier.encode()).hexdigest()[:9]

@@ -1,0 +1,267 @@
+"""One answer, from its tokens to its parts: text, reasoning, tool calls.
+
+The marks around a thought and around calls come from the model's own format (`models.answer_format`) and are no text.
+White space right after a mark belongs to it. Stop strings act on text only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from draftd.core import DecodePlan, Emission, FinishReason, Outcome, StopMatcher
+from draftd.errors import InvalidRequest
+from draftd.models.answer_format import NORMAL, REASONING, TOOL, AnswerFormat
+from draftd.models.tokenizer import Tokenizer
+from draftd.service.messages import Chat, Tool, call_part, text_part
+from draftd.service.request import (
+    Chunk,
+    Delta,
+    Finished,
+    Prompt,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+)
+from draftd.service.text import Ends, StopScanner, StopStrings, TextStream
+from draftd.service.tool_calls import CallReader
+
+_TAIL = 16  # tokens of a prompt, which have the mark that it ends with
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one answer is to be read. `tools`: whose calls are read; without any, they are text. `thinks`: it begins
+    within a thought, for the prompt ends so."""
+
+    written: AnswerFormat
+    tools: tuple[Tool, ...] = ()
+    single: bool = False
+    thinks: bool = False
+
+
+def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading | None:
+    """None where the answer is nothing but text. `ids` are the prompt's. Raises InvalidRequest where the answer's tool
+    calls could not be read, or must have one, which cannot be enforced."""
+    if not isinstance(prompt, Chat):
+        return None
+    written, tools = tokenizer.answers, prompt.shown_tools
+    if tools and written.tools is None:
+        raise InvalidRequest("chat.tools", f"{len(tools)} tools", "none: how this model writes tool calls is not known")
+    if not tools and not written.has_parts:
+        return None
+    thinks = False
+    if written.thinking is not None:
+        thinks = tokenizer.decode(ids[-_TAIL:]).rstrip().endswith(written.thinking[0])
+    return Reading(written, tools, not prompt.parallel_tool_calls, thinks)
+
+
+def stop_matcher(tokenizer: Tokenizer, ends: Ends, reading: Reading | None) -> StopMatcher | None:
+    """What ends the answer on the engine thread, where any text may end it there."""
+    if reading is not None and (ends.strings or (reading.single and reading.tools)):
+        return _AnswerEnd(tokenizer, ends, reading)
+    return StopStrings(tokenizer, ends) if ends.strings else None
+
+
+class AnswerStream:
+    """One answer, as its tokens arrive. `choice`: which of a request's, from 0."""
+
+    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading | None, choice: int = 0) -> None:
+        self._ends, self._choice = ends, choice
+        self._parts = None if reading is None else _Parts(reading, ends)
+        self._text = TextStream(tokenizer, ends if reading is None else replace(ends, strings=()))
+        self._last: int | None = None  # token
+        self._told: list[str] = []  # texts
+        self._thoughts: list[str] = []
+        self._reasoning_tokens = 0
+
+    @property
+    def over(self) -> bool:
+        """A stop string, or the only call allowed, has ended it."""
+        return self._parts.over if self._parts is not None else bool(self._text.stop)
+
+    def add(self, emission: Emission, outcome: Outcome | None = None) -> Chunk:
+        """`outcome`: no more will come."""
+        self._last = emission.tokens[-1]
+        if self._parts is None:
+            pieces, rest = self._text.add(emission.tokens), "" if outcome is None else self._text.finish()
+            self._told += *pieces, rest
+            return Chunk(emission, pieces, rest, choice=self._choice)
+        pieces, told = [], list[Delta]()
+        for token in emission.tokens:
+            self._reasoning_tokens += self._parts.kind == REASONING
+            more = self._parts.feed(self._text.add((token,))[0])
+            pieces.append(_text_of(more))
+            told += more
+        last = [] if outcome is None else self._finish(outcome)
+        return self._chunk(emission, pieces, told, last)
+
+    def finish(self, outcome: Outcome) -> Chunk | None:
+        """What was held back, where there is any and `add` was not told the outcome."""
+        if self._parts is None:
+            rest = self._text.finish()
+            self._told.append(rest)
+            return Chunk(Emission((), ()), (), rest, choice=self._choice) if rest else None
+        last = self._finish(outcome)
+        return self._chunk(Emission((), ()), (), [], last) if last else None
+
+    def finished(self, outcome: Outcome, plan: DecodePlan) -> Finished:
+        stop = self._text.stop if self._parts is None else self._parts.stop
+        by_id = outcome.reason is FinishReason.STOP and not stop and self._last in self._ends.ids
+        stop_id = self._last if by_id else None
+        if self._parts is None:
+            return Finished(outcome, plan, stop, self._choice, stop_id)
+        calls = self._parts.calls
+        return Finished(
+            outcome,
+            plan,
+            stop,
+            self._choice,
+            stop_id,
+            tool_calls=0 if calls is None else len(calls.complete),
+            reasoning_tokens=self._reasoning_tokens,
+            warning="" if calls is None else calls.warning,
+        )
+
+    def parts(self) -> list[dict[str, str]]:
+        """The whole answer, as telemetry takes it."""
+        thought = "".join(self._thoughts)
+        calls = self._parts.calls.complete if self._parts is not None and self._parts.calls is not None else []
+        parts = [{"type": "reasoning", "content": thought}] if thought else []
+        if (text := "".join(self._told)) or not calls:
+            parts.append(text_part(text))
+        return [*parts, *map(call_part, calls)]
+
+    def _finish(self, outcome: Outcome) -> list[Delta]:
+        assert self._parts is not None
+        return self._parts.feed(self._text.finish()) + self._parts.finish(cut=outcome.reason is not FinishReason.STOP)
+
+    def _chunk(self, emission: Emission, pieces: Sequence[str], told: list[Delta], last: list[Delta]) -> Chunk:
+        self._told += *pieces, (rest := _text_of(last))
+        deltas = _joined([*told, *last])
+        self._thoughts += [one.text for one in deltas if isinstance(one, ReasoningDelta)]
+        return Chunk(emission, pieces, rest, deltas, self._choice)
+
+
+class _AnswerEnd:
+    """`core.StopMatcher` of an answer with parts. Reads it a second time, on the engine thread."""
+
+    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading) -> None:
+        self._answer = AnswerStream(tokenizer, ends, reading)
+
+    def feed(self, tokens: Sequence[int]) -> int | None:
+        for i, token in enumerate(tokens):
+            self._answer.add(Emission((token,), (False,)))
+            if self._answer.over:
+                return i + 1
+        return None
+
+
+class _Parts:
+    """The parts of a text that arrives in pieces."""
+
+    def __init__(self, reading: Reading, ends: Ends) -> None:
+        written = reading.written
+        self.kind = REASONING if reading.thinks else written.initial
+        self.calls: CallReader | None = None
+        if reading.tools:
+            assert written.tools is not None
+            self.calls = CallReader(written.tools, reading.tools, single=reading.single)
+        self._end_of_calls = "" if written.tools is None else written.tools.end
+        self._table = written.marks(with_tools=bool(reading.tools))
+        self._marks = StopScanner(tuple(self._table[self.kind]))
+        self._stops = StopScanner(ends.strings, include=ends.include)
+        self._outer = NORMAL  # what the calls stand in
+        self._fresh = False  # right after a mark
+
+    @property
+    def stop(self) -> str:
+        return self._stops.matched
+
+    @property
+    def over(self) -> bool:
+        return bool(self.stop) or (self.calls is not None and self.calls.done)
+
+    def feed(self, text: str) -> list[Delta]:
+        told: list[Delta] = []
+        while text and not self.over:
+            self._take(self._marks.feed(text), told)
+            text = self._marks.after
+            if self._marks.matched and not self.over:
+                self._pass(self._marks.matched, told)
+        return told
+
+    def finish(self, *, cut: bool) -> list[Delta]:
+        """`cut`: the answer was ended before the model ended it."""
+        told: list[Delta] = []
+        if not self.over:
+            self._take(self._marks.finish(), told)
+            self._flush(told)
+            if self.kind == TOOL and self.calls is not None:
+                told += self.calls.end("", cut=cut)
+                self.kind = NORMAL
+        return told
+
+    def _take(self, text: str, told: list[Delta]) -> None:
+        if self._fresh and self.kind != TOOL:
+            text = text.lstrip()
+        if not text:
+            return
+        self._fresh = False
+        if self.kind == NORMAL:
+            self._say(text, told)
+        elif self.kind == REASONING:
+            told.append(ReasoningDelta(text))
+        elif self.kind == TOOL:
+            assert self.calls is not None
+            told += self.calls.feed(text)
+
+    def _pass(self, mark: str, told: list[Delta]) -> None:
+        """A stretch ends with `mark`, and the next one begins."""
+        to, self._fresh = self._table[self.kind][mark], True
+        if self.kind == TOOL:
+            self._end_calls(mark, told)
+        elif to != NORMAL:
+            self._flush(told)
+        if to == TOOL and self.calls is not None:
+            self._outer = self.kind
+            self.calls.begin()
+        self.kind, self._marks = to, StopScanner(tuple(self._table[to]))
+
+    def _end_calls(self, mark: str, told: list[Delta]) -> None:
+        assert self.calls is not None
+        whole = mark == self._end_of_calls
+        for one in self.calls.end(mark if whole else "", cut=not whole):
+            if not isinstance(one, TextDelta):
+                told.append(one)
+                continue
+            self._fresh = False
+            if not whole and self._outer == REASONING:  # the thought ended, and had only named the mark
+                told.append(ReasoningDelta(one.text))
+            else:
+                self._say(one.text, told)
+
+    def _say(self, text: str, told: list[Delta]) -> None:
+        if sure := self._stops.feed(text):
+            told.append(TextDelta(sure))
+
+    def _flush(self, told: list[Delta]) -> None:
+        """No stop string goes on beyond here."""
+        if held := self._stops.finish():
+            told.append(TextDelta(held))
+
+
+def _text_of(told: Iterable[Delta]) -> str:
+    return "".join(one.text for one in told if isinstance(one, TextDelta))
+
+
+def _joined(told: Iterable[Delta]) -> list[Delta]:
+    """With neighbours of one kind as one."""
+    joined: list[Delta] = []
+    for one in told:
+        last = joined[-1] if joined else None
+        if isinstance(one, TextDelta | ReasoningDelta | ToolCallArguments) and type(one) is type(last):
+            joined[-1] = type(one)(last.text + one.text)
+        else:
+            joined.append(one)
+    return joined

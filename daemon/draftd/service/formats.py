@@ -1,0 +1,110 @@
+"""What an answer must be, as a grammar: its format, or a tool call that is demanded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from draftd.errors import InvalidRequest
+from draftd.models import grammar as grammars
+from draftd.models.answer_format import CallFormat
+from draftd.models.grammar import Grammars
+from draftd.service.answer import Reading
+from draftd.service.messages import Chat, ToolMode
+from draftd.service.request import FormatKind, Prompt, Request, ResponseFormat
+
+MAX_FORMAT_BYTES = 256 * 1024
+MAX_CHOICES = 1024
+_NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": false}'
+
+
+class Constraint(NamedTuple):
+    """What an answer must follow, compiled: its grammar, empty where it may be anything; what it is called; and the
+    seconds that compiling took, 0 where it was known."""
+
+    grammar: str = ""
+    kind: str = ""
+    seconds: float = 0.0
+
+
+async def constraint_of(
+    request: Request, reading: Reading | None, compiler: Grammars | None, executor: Executor
+) -> Constraint:
+    """Of a response format, and of a tool call that is demanded. Raises InvalidRequest with what cannot be enforced."""
+    found, prompt = request.response_format, request.prompt
+    demanded = isinstance(prompt, Chat) and prompt.demands_call
+    if found is None and not demanded:
+        return Constraint()
+    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _shown(found))
+    if found is not None:
+        _check(request, found)
+    if compiler is None:
+        raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
+    run = asyncio.get_running_loop().run_in_executor
+    try:
+        grammar = await run(executor, _grammar, found, prompt, reading, compiler)
+        seconds = await run(executor, compiler.compile, grammar)
+    except ValueError as error:
+        raise InvalidRequest(field, shown, f"what can be enforced: {error}") from None
+    return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds)
+
+
+def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | None, compiler: Grammars) -> str:
+    """Raises ValueError."""
+    demanded = isinstance(prompt, Chat) and prompt.demands_call
+    body = "" if found is None or demanded else _source(found)
+    if reading is None:
+        return compiler.answer(body)
+    written, calls = reading.written, list[tuple[CallFormat, str]]()
+    if written.transitions:
+        raise ValueError("this model's answers have headers, which no grammar is made for")
+    named = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
+    for tool in reading.tools:
+        if isinstance(named, ToolMode) or tool.name == named:
+            how = None if written.tools is None else written.tools.call_format(tool.name)
+            if how is None:
+                raise ValueError("this model does not write the arguments of its calls as JSON")
+            calls.append((how, tool.parameters if json.loads(tool.parameters or "{}") else _NO_PARAMETERS))
+    several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
+    return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
+
+
+def _check(request: Request, found: ResponseFormat) -> None:
+    """A format is not too large, and goes with what else was asked for."""
+    size = len(found.source.encode())
+    if size > MAX_FORMAT_BYTES:
+        raise InvalidRequest(_field(found), f"{size} bytes", f"at most {MAX_FORMAT_BYTES} bytes")
+    if request.ignore_eos:
+        raise InvalidRequest("ignore_eos", True, "false where there is a response_format: the answer ends with it")
+    if request.min_tokens:
+        raise InvalidRequest("min_tokens", request.min_tokens, "0 where there is a response_format: it says how much")
+
+
+def _source(found: ResponseFormat) -> str:
+    if found.kind is FormatKind.JSON_OBJECT:
+        return grammars.json_object()
+    if found.kind is FormatKind.CHOICE:
+        return grammars.choice(_choices(found))
+    makers = {
+        FormatKind.JSON_SCHEMA: grammars.json_schema,
+        FormatKind.REGEX: grammars.regex,
+        FormatKind.GRAMMAR: grammars.lark,
+    }
+    return makers[found.kind](found.source)
+
+
+def _choices(found: ResponseFormat) -> list[str]:
+    texts = json.loads(found.source)
+    if not 1 <= len(texts) <= MAX_CHOICES or not all(texts):
+        raise InvalidRequest(_field(found), f"{len(texts)} texts", f"1 to {MAX_CHOICES} texts, none empty")
+    return list(texts)
+
+
+def _field(found: ResponseFormat) -> str:
+    return "response_format.choices" if found.kind is FormatKind.CHOICE else f"response_format.{found.kind.value}"
+
+
+def _shown(found: ResponseFormat) -> str:
+    return found.source if len(found.source) <= 80 else f"{found.source[:77]}..."

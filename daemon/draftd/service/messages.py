@@ -1,0 +1,236 @@
+"""A chat: its messages, its tools, and which of them are in order. And how the chat template, mlx-lm's parsers and
+telemetry want to have them."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from draftd.errors import InvalidRequest
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAMES = "1 to 64 letters, digits, underscores and dashes"
+_DEEPEST = 64  # of JSON in JSON
+# What the template is given anyway, or what governs how it is rendered.
+_RESERVED = frozenset(
+    {"messages", "tools", "add_generation_prompt", "chat_template", "conversation", "conversations"}
+    | {"continue_final_message", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize"}
+    | {"tokenizer_kwargs", "padding", "truncation", "max_length", "add_special_tokens", "return_generation_indices"}
+)
+
+
+class ToolCall(NamedTuple):
+    """`arguments`: a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(NamedTuple):
+    """`tool_calls` and `reasoning` are of an assistant's message, `tool_call_id` of a tool's: the call that it is the
+    result of. `name`: of the tool, or of one of several speakers."""
+
+    role: str
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
+
+
+class Tool(NamedTuple):
+    """A function that the model may call. `parameters`: a JSON schema, as JSON; empty without parameters."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+
+
+class ToolMode(enum.StrEnum):
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Messages for the model's chat template. `tool_choice`: a mode, or the name of the tool whose call is demanded.
+    `template_arguments`: what the template sees besides, values that JSON has."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolMode | str = ToolMode.AUTO
+    parallel_tool_calls: bool = True
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All that the template is given to write, to see how much it is."""
+        calls = (call.arguments for message in self.messages for call in message.tool_calls)
+        tools = (tool.description + tool.parameters for tool in self.shown_tools)
+        return "".join((*(message.content for message in self.messages), *calls, *tools))
+
+    @property
+    def shown_tools(self) -> tuple[Tool, ...]:
+        """Those that the model is told of."""
+        return () if self.tool_choice is ToolMode.NONE else self.tools
+
+    @property
+    def demands_call(self) -> bool:
+        """Whether the answer must have a call: of any tool, or of the one that `tool_choice` names."""
+        return self.tool_choice is ToolMode.REQUIRED or not isinstance(self.tool_choice, ToolMode)
+
+
+def json_object(text: str, field: str) -> dict[str, Any]:
+    """Raises InvalidRequest where it is no JSON object, or a very deep one, or has half a character."""
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()
+        if isinstance(found, dict) and _is_shallow(found):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise InvalidRequest(field, _short(text), f"a JSON object, at most {_DEEPEST} levels deep")
+
+
+def check_chat(chat: Chat) -> None:
+    """Raises InvalidRequest, which names the first field that is wrong."""
+    if not chat.messages:
+        raise InvalidRequest("chat.messages", "no messages", "at least one message")
+    known: set[str] = set()
+    for i, message in enumerate(chat.messages):
+        _check_message(message, f"chat.messages[{i}]", known)
+        known |= {call.id for call in message.tool_calls}
+    if not any(message.content or message.tool_calls for message in chat.messages):
+        raise InvalidRequest("chat.messages", "only empty contents", "at least one message with content")
+    _check_tools(chat)
+    for name in chat.template_arguments:
+        if name in _RESERVED or not name.isidentifier():
+            raise InvalidRequest("chat.template_arguments", name, "names that the daemon does not set itself")
+
+
+def _check_message(message: Message, field: str, known: set[str]) -> None:
+    """`known`: the ids of earlier calls."""
+    role = message.role
+    if role not in ROLES:
+        raise InvalidRequest(f"{field}.role", role, ", ".join(ROLES))
+    for name, value in (("tool_calls", message.tool_calls), ("reasoning", message.reasoning)):
+        if value and role != "assistant":
+            raise InvalidRequest(f"{field}.{name}", f"{name} of the role {role}", "only of the role assistant")
+    for i, call in enumerate(message.tool_calls):
+        at = f"{field}.tool_calls[{i}]"
+        if not call.id:
+            raise InvalidRequest(f"{at}.id", "", "an id, to which the tool's message refers")
+        if not _NAME.fullmatch(call.name):
+            raise InvalidRequest(f"{at}.name", _short(call.name), _NAMES)
+        json_object(call.arguments, f"{at}.arguments")
+    if role == "tool" and message.tool_call_id not in known:
+        raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "the id of an earlier tool call")
+    if role != "tool" and message.tool_call_id:
+        raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "only of the role tool")
+
+
+def _check_tools(chat: Chat) -> None:
+    if len(chat.tools) > MAX_TOOLS:
+        raise InvalidRequest("chat.tools", f"{len(chat.tools)} tools", f"at most {MAX_TOOLS}")
+    names: set[str] = set()
+    for i, tool in enumerate(chat.tools):
+        if not _NAME.fullmatch(tool.name):
+            raise InvalidRequest(f"chat.tools[{i}].name", _short(tool.name), _NAMES)
+        if tool.name in names:
+            raise InvalidRequest(f"chat.tools[{i}].name", tool.name, "a name that no other tool has")
+        names.add(tool.name)
+        schema = json_object(tool.parameters, f"chat.tools[{i}].parameters") if tool.parameters else {}
+        if schema and schema.get("type") != "object":
+            raise InvalidRequest(f"chat.tools[{i}].parameters", _short(tool.parameters), "a schema of type object")
+    choice = chat.tool_choice
+    if choice is ToolMode.REQUIRED and not names:
+        raise InvalidRequest("chat.tool_choice", choice.value, "none or auto: there are no tools")
+    if not isinstance(choice, ToolMode) and choice not in names:
+        allowed = ", ".join(sorted(names)) or "none or auto: there are no tools"
+        raise InvalidRequest("chat.tool_choice", _short(choice), allowed)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_shallow(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        inner = (part for one in level for part in (one.values() if isinstance(one, dict) else one))
+        level = [part for part in inner if isinstance(part, dict | list)]
+        if not level:
+            return True
+    return False
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+# for the template and the parsers
+
+
+def message_dict(message: Message) -> dict[str, Any]:
+    """As OpenAI's API has it, but for arguments, which are objects: so templates expect it. Without what is empty."""
+    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name:
+        made["name"] = message.name
+    if message.reasoning:
+        made["reasoning_content"] = message.reasoning
+    if message.tool_call_id:
+        made["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        made["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return made
+
+
+def tool_dicts(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """As OpenAI's API has them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": json.loads(tool.parameters or '{"type": "object", "properties": {}}'),
+            },
+        }
+        for tool in tools
+    ]
+
+
+# for telemetry
+
+
+def message_parts(message: Message) -> tuple[str, tuple[dict[str, str], ...]]:
+    """Role and parts, as the GenAI conventions have them."""
+    parts = [{"type": "reasoning", "content": message.reasoning}] if message.reasoning else []
+    if message.tool_call_id:
+        parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})
+    elif message.content or not message.tool_calls:
+        parts.append(text_part(message.content))
+    return message.role, (*parts, *map(call_part, message.tool_calls))
+
+
+def text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "content": text}
+
+
+def call_part(call: ToolCall) -> dict[str, str]:
+    return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}

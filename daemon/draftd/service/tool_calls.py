@@ -1,0 +1,160 @@
+"""The tool calls of one answer, as their text arrives.
+
+Where a format writes arguments as JSON, a call begins as soon as its name is known and its arguments have begun, and
+they are told piece by piece, as they are written. All other calls are told at once when they are complete.
+
+A call that is malformed, or that the answer ends within, is told as the text that it is. If it had begun before, it is
+never ended.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from draftd.models.answer_format import FoundCall, JsonStyle, MalformedCall, ToolFormat, is_object
+from draftd.service.messages import Tool, ToolCall, tool_dicts
+from draftd.service.request import Delta, TextDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
+
+_LONGEST = 512  # characters before the arguments of a call, and after them
+
+
+class CallReader:
+    """`feed` what comes between the marks of the format, after `begin`, then `end`. What is told, and then `done`, does
+    not depend on how the text is cut."""
+
+    def __init__(self, written: ToolFormat, tools: tuple[Tool, ...], *, single: bool) -> None:
+        """`single`: after one complete call there is no more."""
+        self._written, self._tools, self._single = written, tool_dicts(tools), single
+        self._names = {tool.name for tool in tools}
+        self._begun = 0
+        self.complete: list[ToolCall] = []
+        self.warning = ""
+        self.begin()
+
+    @property
+    def done(self) -> bool:
+        return self._single and bool(self.complete)
+
+    def begin(self) -> None:
+        """The mark before calls has come."""
+        self._raw = ""  # since the last complete call
+        self._whole = not self._written.styles  # it is read when it has ended
+        self._before: JsonStyle | None = None  # of the last complete call between these marks
+        self._open: _OpenCall | None = None
+
+    def feed(self, text: str) -> list[Delta]:
+        told: list[Delta] = []
+        self._raw += text
+        while not self._whole and not self.done and self._step(told):
+            pass
+        return told
+
+    def end(self, mark: str, *, cut: bool) -> list[Delta]:
+        """The calls end with `mark`, or (`cut`) are cut short."""
+        raw, before, call = self._raw, self._before, self._open
+        if self.done or (call is None and before is not None and before.closing.fullmatch(raw)):
+            return []
+        try:
+            if cut:
+                raise MalformedCall("the answer ends within it")
+            found = self._written.read(raw, self._tools)
+            if call is None:
+                return self._told(found)
+            # It has begun, and what follows its arguments is unusual.
+            if not call.is_all(found):
+                raise MalformedCall("it is not as it began")
+            return [self._ended(call)]
+        except MalformedCall as error:
+            self._warn(f"a tool call is malformed and is sent as text: {str(error)[:200]}")
+        return [TextDelta(raw if before is not None else f"{self._written.start}{raw}{mark}")]
+
+    def _step(self, told: list[Delta]) -> bool:
+        """One call further, or to its arguments. False where more text is needed."""
+        if self._open is None:
+            for style in self._written.styles:
+                if (header := style.header.match(self._raw)) and header.end() <= _LONGEST:
+                    self._whole = header["name"] not in self._names
+                    if not self._whole:
+                        self._open = _OpenCall(style, self._begin(header["name"], told), header.end())
+                    return not self._whole
+            self._whole = len(self._raw) > _LONGEST
+            return False
+        call = self._open
+        if piece := call.more(self._raw):
+            told.append(ToolCallArguments(piece))
+        if not call.closed:
+            return False
+        if not (footer := call.style.footer.match(self._raw, call.at)):
+            self._whole = len(self._raw) - call.at > _LONGEST
+            return False
+        if not is_object(call.arguments):
+            self._whole = True
+            return False
+        told.append(self._ended(call))
+        self._raw = self._raw[footer.end() :]
+        return True
+
+    def _begin(self, name: str, told: list[Delta]) -> ToolCallBegun:
+        call = ToolCallBegun(self._begun, f"call_{secrets.token_hex(12)}", name)
+        self._begun += 1
+        told.append(call)
+        return call
+
+    def _ended(self, call: _OpenCall) -> ToolCallEnded:
+        self._open, self._before = None, call.style
+        self.complete.append(ToolCall(call.begun.id, call.begun.name, call.arguments))
+        return ToolCallEnded(self.complete[-1])
+
+    def _told(self, found: list[FoundCall]) -> list[Delta]:
+        if self._single and len(found) > 1:
+            self._warn(f"of {len(found)} tool calls only the first is sent: parallel calls are off")
+            del found[1:]
+        told: list[Delta] = []
+        for one in found:
+            begun = self._begin(one.name, told)
+            self.complete.append(ToolCall(begun.id, one.name, one.arguments))
+            told += ToolCallArguments(one.arguments), ToolCallEnded(self.complete[-1])
+        return told
+
+    def _warn(self, text: str) -> None:
+        self.warning = self.warning or text
+
+
+class _OpenCall:
+    """A call whose arguments, a JSON object, are coming. `at` is how much of the text was read."""
+
+    def __init__(self, style: JsonStyle, begun: ToolCallBegun, at: int) -> None:
+        self.style, self.begun, self.at = style, begun, at
+        self.arguments = ""
+        self.closed = False
+        self._depth, self._string, self._escaped = 0, False, False
+
+    def more(self, text: str) -> str:
+        """What came of the arguments."""
+        end = self.at
+        while end < len(text) and not self.closed:
+            self._read(text[end])
+            end += 1
+        piece, self.at = text[self.at : end], end
+        self.arguments += piece
+        return piece
+
+    def is_all(self, found: list[FoundCall]) -> bool:
+        """Whether these calls are this one."""
+        if not self.closed or len(found) != 1 or found[0].name != self.begun.name or not is_object(self.arguments):
+            return False
+        return bool(json.loads(found[0].arguments) == json.loads(self.arguments))
+
+    def _read(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif self._string:
+            self._escaped, self._string = character == "\\", character != '"'
+        elif character == '"':
+            self._string = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            self.closed = self._depth == 0

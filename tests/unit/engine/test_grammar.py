@@ -1,0 +1,165 @@
+"""An answer follows its grammar, and is the same text whoever drafts it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, FinishReason, SamplingParams
+from draftd.engine.pair import LoadedModels, assemble, load_models, load_tokenizer
+from draftd.models import grammar
+from draftd.models.mlx_lm import model_classes
+from draftd.models.tokenizer import Tokenizer
+from tests.rig import Rig, automatic, autoregressive, request, speculative
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["book_flight", "find_train"]},
+        "from": {"type": "string", "maxLength": 12},
+        "passenger_category": {"enum": ["adult", "child"]},
+        "bags": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 40}, "maxItems": 3},
+    },
+    "required": ["name", "from", "passenger_category", "bags"],
+    "additionalProperties": False,
+}
+SAMPLINGS = {
+    "greedy": SamplingParams(),
+    "seeded": SamplingParams(temperature=1.0, seed=7),
+    "seeded and filtered": SamplingParams(temperature=1.2, seed=7, top_p=0.9, min_p=0.01),
+}
+PLANS = {
+    "draft model": speculative(4),
+    "prompt lookup": speculative(3, PROMPT_LOOKUP),
+    "forced tokens": speculative(6, GRAMMAR),
+    "automatic": automatic(4, DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR),
+}
+TEXTS = ["Book a flight from Miami on Thursday.", "What is the weather?", "A train for a child from Rome.", "Hello"]
+
+
+@pytest.fixture(scope="module")
+def nano(nano_pair: Any) -> LoadedModels:
+    return load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None)
+
+
+def answers(models: LoadedModels, plan: Any, sampling: SamplingParams, source: str, *, free: int = 0) -> list[Any]:
+    """Of four requests at once that follow a grammar, and of `free` beside them that do not."""
+    prompts = [models.tokenizer.render_chat([{"role": "user", "content": text}]) for text in TEXTS]
+    asked = [request(ids, plan, max_tokens=100, sampling=sampling, grammar=source) for ids in prompts]
+    asked += [request(ids, plan, max_tokens=24, sampling=sampling) for ids in prompts[:free]]
+    return Rig(models).run(asked)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_constrained_text_is_the_same_at_every_plan(nano: LoadedModels, sampling: SamplingParams):
+    source = grammar.json_schema(json.dumps(SCHEMA))
+    plain = answers(nano, autoregressive(), sampling, source, free=1)
+    for sink in plain[:4]:
+        assert sink.done.reason is FinishReason.STOP
+        found = json.loads(nano.tokenizer.decode(sink.tokens))
+        assert list(found) == SCHEMA["required"]
+        assert all(0 <= bag <= 40 for bag in found["bags"])
+    [free] = answers(nano, autoregressive(), sampling, "", free=0)[:1]
+    assert plain[4].tokens == free.tokens[:24]
+    for name, plan in PLANS.items():
+        assert [sink.tokens for sink in answers(nano, plan, sampling, source, free=1)] == [
+            sink.tokens for sink in plain
+        ], name
+
+
+def test_unseeded_answers_have_the_masked_distribution(nano: LoadedModels):
+    """Of 320 answers, the token after a drafted one: each share within 4.5 standard deviations of the target's, over
+    what is left of the vocabulary by the grammar."""
+    texts, tokenizer = ["So yes", "So no", "So maybe"], nano.tokenizer
+    prompt = tokenizer.render_chat([{"role": "user", "content": "Is it?"}])
+    first = tokenizer.encode_rendered("So")
+    pieces = [tokenizer.decode([token]) for token in range(4096)]
+    legal = [i for i, piece in enumerate(pieces) if piece and any(one[2:].startswith(piece) for one in texts)]
+    logits = nano.target(mx.array([[*prompt, *first]]))[0, -1].astype(mx.float32)
+    p = dict(zip(legal, np.array(mx.softmax(logits[mx.array(legal)] / 2.0)), strict=True))
+    sampling = SamplingParams(temperature=2.0)
+    for plan in (speculative(2), speculative(2, GRAMMAR)):
+        rig = Rig(nano, max_batch=64)
+        asked = request(prompt, plan, max_tokens=8, sampling=sampling, grammar=grammar.regex("So( yes| no| maybe)"))
+        sinks = [rig.add(replace(asked, id=str(i))) for i in range(320)]
+        rig.drain()
+        found = [sink for sink in sinks if sink.tokens[: len(first)] == first]
+        counted = Counter(sink.tokens[len(first)] for sink in found)
+        assert set(counted) <= set(p)
+        for token, share in p.items():
+            bound = 4.5 * (share * (1 - share) / len(found)) ** 0.5 + 1 / len(found)
+            assert abs(counted[token] / len(found) - share) <= bound, (plan.drafter, counted, p)
+
+
+def test_a_choice_that_is_not_legal_is_made_again(nano_pair: Any):
+    """Random weights never choose JSON by themselves: each forward that runs ahead is in vain, and taken back, in
+    layers with states as well."""
+    config = {
+        "model_type": "lfm2", "vocab_size": 4096, "hidden_size": 32, "num_hidden_layers": 3, "norm_eps": 1e-5,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 512, "conv_bias": False,
+        "conv_L_cache": 3, "block_dim": 32, "block_ff_dim": 64, "block_multiple_of": 32, "full_attn_idxs": [1],
+        "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False, "rope_theta": 10000.0,
+    }  # fmt: skip
+    model_class, args_class = model_classes(config)
+    made = []
+    for seed in (3, 4):
+        mx.random.seed(seed)
+        model = model_class(args_class.from_dict(dict(config)))
+        model.set_dtype(mx.float32)
+        mx.eval(model.parameters())
+        made.append(model)
+    tokenizer = Tokenizer(load_tokenizer(nano_pair.target)._wrapper)
+    models = assemble(
+        *made, tokenizer, model="tiny", draft_model="tiny", context_length=512, backend="test"
+    )  # fmt: skip
+    source = grammar.json_schema(json.dumps(SCHEMA))
+    plain = answers(models, autoregressive(), SamplingParams(), source, free=2)
+    assert [sink.done.reason for sink in plain[:4]] == [FinishReason.STOP] * 4
+    for plan in (PLANS["draft model"], PLANS["automatic"]):
+        assert [sink.tokens for sink in answers(models, plan, SamplingParams(), source, free=2)] == [
+            sink.tokens for sink in plain
+        ]
+
+
+def test_forced_tokens_are_drafted_and_accepted(nano: LoadedModels):
+    sinks = answers(nano, speculative(6, GRAMMAR), SamplingParams(), grammar.json_schema(json.dumps(SCHEMA)))
+    counts = [sink.done.stats.counts for sink in sinks]
+    assert sum(one.drafted for one in counts) > sum(one.emitted for one in counts) / 2
+    assert sum(one.accepted for one in counts) > 0.8 * sum(one.drafted for one in counts)
+    assert not any(one.draft_forwards for one in counts)
+
+
+def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
+    """After a step that failed every sequence is prefilled anew, with what its answer has by then."""
+    source = grammar.json_schema(json.dumps(SCHEMA))
+    [whole, *_] = answers(nano, autoregressive(), SamplingParams(), source)
+    rig = Rig(nano)
+    prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
+    sink = rig.add(request(prompt, speculative(4), max_tokens=100, grammar=source))
+    while len(sink.tokens) < 9:
+        rig.scheduler.step()
+    rig.scheduler._rebuild(RuntimeError("a step failed"))
+    rig.drain()
+    assert "a step failed" in sink.done.degraded
+    assert sink.tokens == whole.tokens
+
+
+def test_a_thought_may_come_before_the_answer(nano: LoadedModels):
+    """Between marks that are tokens of their own, or text."""
+    assert nano.grammars is not None
+    body = grammar.choice(["yes"])
+    for marks in (("<|user|>", "<|assistant|>"), ("[think]", "[/think]")):
+        for begun in (False, True):
+            source = nano.grammars.answer(body, thought=marks, begun=begun)
+            nano.grammars.compile(source)
+            for text, whole in ((f"hm yes no{marks[1]}\nyes", True), ("yes", not begun), (f"hm{marks[1]}no", False)):
+                matcher = nano.grammars.matcher(source)
+                opened = text if begun or text == "yes" else marks[0] + text
+                ids = nano.tokenizer.encode_rendered(opened)
+                assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) is whole, (marks, text)

@@ -1,0 +1,102 @@
+"""Weights that no request needs are let go, and the next request has them again, with the same text."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+
+from draftd.core import DRAFT_MODEL, FinishReason, Origin
+from draftd.engine.pair import load_models
+from draftd.errors import NotServing
+from tests.rig import autoregressive, request, speculative
+from tests.unit.engine.drafts import change_weights
+from tests.waiting import until
+
+PROMPT = [5, 6, 7, 8] * 20
+
+
+@pytest.fixture
+def engine(running, nano, nano_pair, tmp_path):
+    """One that may let its weights go, on a copy of the embedded draft."""
+    shutil.copytree(nano_pair.draft, tmp_path / "model")
+
+    def load():
+        return load_models(str(tmp_path / "model"), str(tmp_path / "draft"), progress=lambda line: None)
+
+    return running(load, idle_unload_seconds=3600.0, prefix_cache_bytes=64 << 20, prefix_folder=tmp_path / "prefixes")
+
+
+def unloaded(engine) -> None:
+    """Waits until the weights are gone. Only from here on, and once, is it soon that they go."""
+    weights = engine.worker._engine.weights
+    weights._seconds = 0.01
+    until(lambda: engine.worker.unloaded, 30, "the weights to go")
+    weights._seconds = 3600.0
+    until(lambda: engine.worker.status().prefix.bytes == 0)
+
+
+def test_the_next_request_has_the_weights_again(engine):
+    worker, asked = engine.worker, [request(PROMPT, plan) for plan in (autoregressive(), speculative(3))]
+    worker.keep(frozenset({DRAFT_MODEL})).result(30)
+    expected = engine.answer(*asked)
+    learnt = worker.learnt()
+    held, before = worker.status().weight_bytes, mx.get_active_memory()
+    unloaded(engine)
+    status = worker.status()
+    assert (status.weight_bytes, status.prefix.bytes, status.loaded) == (0, 0, frozenset())
+    assert mx.get_active_memory() <= before - held
+    assert worker.info.weight_bytes > 0
+    assert learnt is None or worker.learnt() is not None
+
+    sinks = [engine.ask(one) for one in asked]
+    engine.ended(*sinks)
+    assert [sink.tokens for sink in sinks] == expected
+    assert sinks[1].done.stats.counts.drafted > 0, "the draft is there again too"
+    assert worker.status().weight_bytes == held
+
+
+def test_the_daemons_own_requests_leave_them_unloaded(engine):
+    unloaded(engine)
+    with pytest.raises(NotServing, match="until a client asks"):
+        engine.ask(replace(request(PROMPT, autoregressive()), origin=Origin.PROBE))
+    with pytest.raises(NotServing, match="until a client asks"):
+        engine.worker.logit_gap((1, 2, 3), 4, 5).result(10)
+    engine.worker.keep(frozenset()).result(10)
+    assert engine.worker.unloaded
+    assert engine.worker.pin_prefix("system", tuple(PROMPT)).result(30).name == "system"
+
+
+def test_a_deadline_counts_while_they_are_read(engine):
+    unloaded(engine)
+    sink = engine.ask(replace(request(PROMPT, autoregressive()), deadline=time.monotonic()))
+    engine.ended(sink)
+    assert sink.done.reason is FinishReason.DEADLINE
+    assert engine.worker.unloaded
+
+
+def test_what_cannot_be_read_fails_its_request_and_no_later_one(engine, tmp_path, caplog):
+    (expected,) = engine.answer(request(PROMPT, autoregressive()))
+    unloaded(engine)
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.rename(tmp_path / "away")
+    sink = engine.ask(request(PROMPT, autoregressive()))
+    engine.ended(sink)
+    assert sink.done.reason is FinishReason.ERROR
+    assert "the weights could not be loaded again: model: " in sink.done.error
+    assert engine.worker.unloaded
+    shutil.copy(tmp_path / "away", weights)
+    assert engine.answer(request(PROMPT, autoregressive())) == [expected]
+    assert "its files have changed since they were read" in caplog.text
+
+
+def test_other_weights_are_served_as_they_are_then(engine, tmp_path):
+    (before,) = engine.answer(request(PROMPT, autoregressive()))
+    unloaded(engine)
+    change_weights(tmp_path / "model", lambda name, array: array[..., ::-1])
+    (after,) = engine.answer(request(PROMPT, autoregressive()))
+    assert after != before
+    assert not engine.worker.files.target.changed

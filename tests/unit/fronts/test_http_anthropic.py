@@ -1,0 +1,92 @@
+"""Anthropic's own Python client over a service that is scripted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import AsyncAnthropic
+
+from draftd.errors import EngineFailure
+from draftd.service.request import Chat, Message, ToolCall, ToolMode
+from tests.http_front import Fronted, Says, call, fronted, said, thought
+
+TOOL: Any = {"name": "weather", "description": "Tells it", "input_schema": {"type": "object"}}
+OSLO = '{"city": "Oslo"}'
+ASKED: Any = {"role": "user", "content": "Oslo?"}
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Fronted]:
+    async with fronted() as front:
+        yield front
+
+
+@pytest.fixture
+async def client(front: Fronted) -> AsyncIterator[AsyncAnthropic]:
+    async with AsyncAnthropic(base_url=front.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def test_a_tools_answer_goes_round(front: Fronted, client: AsyncAnthropic) -> None:
+    front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]), Says(said("Cold."), stop="!"))
+    first = await client.messages.create(
+        model="scripted", max_tokens=50, messages=[ASKED], tools=[TOOL], tool_choice={"type": "any"}, system="Be brief."
+    )
+    assert [block.type for block in first.content] == ["thinking", "text", "tool_use"]
+    assert (first.stop_reason, first.content[2].input) == ("tool_use", {"city": "Oslo"})  # type: ignore[union-attr]
+    assert (first.usage.input_tokens, first.usage.cache_read_input_tokens) == (6, 4)
+    assert isinstance(front.asked.prompt, Chat)
+    assert front.asked.prompt.tool_choice is ToolMode.REQUIRED
+    result: Any = {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "call_0", "content": [{"type": "text", "text": "-3"}]},
+            {"type": "text", "text": "So?"},
+        ],
+    }
+    again: Any = {"role": "assistant", "content": [block.model_dump() for block in first.content]}
+    second = await client.messages.create(
+        model="scripted", max_tokens=50, messages=[ASKED, again, result], tools=[TOOL], stop_sequences=["!"]
+    )
+    assert (second.stop_reason, second.stop_sequence) == ("stop_sequence", "!")
+    assert front.asked.prompt.messages == (
+        Message("user", "Oslo?"),
+        Message("assistant", "See:", (ToolCall("call_0", "weather", '{"city":"Oslo"}'),), reasoning="hm"),
+        Message("tool", "-3", tool_call_id="call_0", name="weather"),
+        Message("user", "So?"),
+    )
+    assert front.asked.stop == ("!",)
+
+
+async def test_a_stream_adds_up_to_its_message(front: Fronted, client: AsyncAnthropic) -> None:
+    front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]))
+    async with client.messages.stream(model="scripted", max_tokens=50, messages=[ASKED], tools=[TOOL]) as stream:
+        kinds = [event.type async for event in stream]
+        done = await stream.get_final_message()
+    told = [kind for kind in kinds if kind.startswith(("message", "content_block_st"))]
+    blocks = ["content_block_start", "content_block_stop"] * 3
+    assert told == ["message_start", *blocks, "message_delta", "message_stop"]
+    thinking, text, used = done.content
+    assert (thinking.thinking, text.text, used.input) == ("hm", "See:", {"city": "Oslo"})  # type: ignore[union-attr]
+    assert (done.stop_reason, done.usage.output_tokens) == ("tool_use", 5)
+
+
+async def test_errors_have_its_shape(front: Fronted, client: AsyncAnthropic) -> None:
+    picture: Any = {"role": "user", "content": [{"type": "image", "source": {}}]}
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].type: got 'image'"):
+        await client.messages.create(model="scripted", max_tokens=5, messages=[picture])
+    with pytest.raises(anthropic.NotFoundError, match="model: got 'other'"):
+        await client.messages.create(model="other", max_tokens=5, messages=[ASKED])
+    front.will_say(Says(text=["half"], error=EngineFailure("it broke")))
+    with pytest.raises(anthropic.APIStatusError, match="it broke"):
+        async with client.messages.stream(model="scripted", max_tokens=5, messages=[ASKED]) as stream:
+            await stream.get_final_message()
+
+
+async def test_tokens_are_counted_and_models_listed(front: Fronted, client: AsyncAnthropic) -> None:
+    counted = await client.messages.count_tokens(model="scripted", messages=[ASKED])
+    assert counted.input_tokens == 7
+    assert [one.id async for one in await client.models.list()] == ["org/scripted", "scripted"]

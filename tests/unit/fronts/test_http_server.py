@@ -1,0 +1,211 @@
+"""What every request passes through: token, origin, model's name, body, keep-alive, and where a client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import aiohttp
+import pytest
+
+from draftd.errors import InvalidRequest
+from draftd.fronts.http.errors import Names, openai_error
+from draftd.fronts.http.store import ResponseStore, Stored
+from tests.http_front import Fronted, Says, fronted, said
+
+CHAT: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "x"}]}
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def refused(response: aiohttp.ClientResponse) -> tuple[int, str | None, str]:
+    """Status, field, and message."""
+    error = (await response.json())["error"]
+    return response.status, error["param"], error["message"]
+
+
+@pytest.mark.parametrize("header", [{"Authorization": "Bearer abcdefgh12345678"}, {"X-Api-Key": "abcdefgh12345678"}])
+async def test_only_the_token_opens_and_health_needs_none(
+    session: aiohttp.ClientSession, header: dict[str, str]
+) -> None:
+    async with fronted(Says(said("ok")), token="abcdefgh12345678") as front:
+        for wrong in ({}, {"Authorization": "Bearer abcdefgh1234567"}, {"X-Api-Key": ""}):
+            for path in ("/v1/models", "/metrics"):
+                response = await session.get(front.url + path, headers=wrong)
+                assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert (await session.get(f"{front.url}/health")).status == 200
+        assert (await session.post(front.url + PATH, json=CHAT, headers=header)).status == 200
+
+
+async def test_pages_of_other_origins_are_refused_unless_listed(session: aiohttp.ClientSession) -> None:
+    async with fronted(Says(said("ok")), http_origins="https://chat.example") as front:
+        response = await session.post(front.url + PATH, json=CHAT, headers={"Origin": "https://evil.example"})
+        assert (await refused(response))[0] == 403
+        assert "Access-Control-Allow-Origin" not in response.headers
+        plain = {"Content-Type": "text/plain"}  # which a page may send without asking
+        assert (await session.post(front.url + PATH, data=json.dumps(CHAT), headers=plain)).status == 415
+        listed = {"Origin": "https://chat.example"}
+        asked = await session.options(front.url + PATH, headers=listed)
+        assert (asked.status, asked.headers["Access-Control-Allow-Origin"]) == (204, "https://chat.example")
+        response = await session.post(front.url + PATH, json=CHAT, headers=listed)
+        assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (200, "https://chat.example")
+        assert front.service.requests, "only the last was asked"
+
+
+async def test_a_model_has_its_names_and_no_others(session: aiohttp.ClientSession) -> None:
+    names = ["org/scripted", "scripted", "gpt-4o"]
+    async with fronted(*(Says(said("ok")) for _ in names), http_aliases="gpt-4o") as front:
+        listed = (await (await session.get(f"{front.url}/v1/models")).json())["data"]
+        assert [one["id"] for one in listed] == names
+        for name in names:
+            answer = await session.post(front.url + PATH, json={**CHAT, "model": name})
+            assert (await answer.json())["model"] == "org/scripted"
+            assert (await (await session.get(f"{front.url}/v1/models/{name}")).json())["id"] == name
+        status, field, message = await refused(await session.post(front.url + PATH, json={**CHAT, "model": "gpt-5"}))
+        assert (status, field) == (404, "model")
+        assert "org/scripted, scripted, gpt-4o" in message
+        assert (await session.get(f"{front.url}/v1/models/gpt-5")).status == 404
+
+
+async def test_what_is_not_there_says_so(session: aiohttp.ClientSession) -> None:
+    async with fronted() as front:
+        assert (await refused(await session.post(f"{front.url}/v1/embeddings", json={})))[0] == 501
+        assert (await refused(await session.get(f"{front.url}/v1/audio/speech")))[0] == 404
+        response = await session.delete(front.url + PATH)
+        assert (response.status, response.headers["Allow"]) == (405, "POST")
+        front.service.draining = True
+        assert (await session.get(f"{front.url}/health")).status == 503
+
+
+async def test_a_silent_stream_is_kept_alive_and_ends_with_done(session: aiohttp.ClientSession) -> None:
+    async with fronted(Says(said("late"), pause=0.3), keep_alive_seconds=0.05) as front:
+        response = await session.post(front.url + PATH, json={**CHAT, "stream": True})
+        text = await response.text()
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        assert 2 <= text.count(": keep-alive\n\n") <= 6
+        assert text.endswith("data: [DONE]\n\n")
+        front.will_say(Says(said("late"), pause=0.3))
+        message = {**CHAT, "max_tokens": 5, "stream": True}
+        text = await (await session.post(f"{front.url}/v1/messages", json=message)).text()
+        assert "event: ping" in text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_cancels_its_request(session: aiohttp.ClientSession, stream: bool) -> None:
+    async with fronted(Says(said("never"), pause=60)) as front:
+        asking = asyncio.create_task(post_and_read(session, front, {**CHAT, "stream": stream}))
+        await eventually(lambda: front.service.requests)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await session.close()
+        await eventually(lambda: front.service.cancelled)
+
+
+async def post_and_read(session: aiohttp.ClientSession, front: Fronted, body: dict[str, Any]) -> str:
+    return await (await session.post(front.url + PATH, json=body)).text()
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_stops_at_once_waits_for_no_request(session: aiohttp.ClientSession) -> None:
+    async with fronted(Says(said("never"), pause=60)) as front:
+        asking = asyncio.create_task(post_and_read(session, front, CHAT))
+        await eventually(lambda: front.service.requests)
+        async with asyncio.timeout(5):
+            await front.server.stop(0)
+        assert front.service.cancelled == 1
+        with pytest.raises(aiohttp.ClientError):
+            await asking
+
+
+async def exchange(front: Fronted, sent: Sequence[bytes], *, half: bool = False) -> bytes:
+    """What a client without a library gets for its bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.server.port)
+    for part in sent:
+        writer.write(part)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    if half:
+        writer.write_eof()
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_what_is_no_http_is_answered_and_hung_up_on() -> None:
+    async with fronted() as front:
+        assert b" 400 " in (await exchange(front, [b"\x16\x03\x01 no HTTP\r\n\r\n"]))[:13]
+        many = b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(200)) + b"\r\n"
+        assert b" 400 " in (await exchange(front, [many]))[:13]
+        large = b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 20_000 + b"\r\n\r\n"
+        assert b" 400 " in (await exchange(front, [large]))[:13]
+
+
+async def test_slow_headers_and_bodies_have_a_deadline() -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+    async with fronted(body_seconds=0.2, request_seconds=0.2) as front:
+        assert await exchange(front, [b"GET /hea"]) == b""
+        answer = await exchange(front, [head + b"\r\n", b"{"])
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"all of it within 0.2 s" in answer
+        assert await exchange(front, [head + b"\r\n", b"{"], half=True) == b"", "a client that hangs up gets nothing"
+        expecting = head.replace(b"99", b"2") + b"Expect: 100-continue\r\nConnection: close\r\n\r\n"
+        assert (await exchange(front, [expecting, b"{}"], half=False)).startswith(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400"
+        )
+
+
+async def test_connections_are_bounded_and_the_idlest_makes_room() -> None:
+    async with fronted(Says(said("x"), pause=60), http_connections=2) as front:
+        port = front.server.port
+        busy, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = json.dumps(CHAT).encode()
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        idle, second = await asyncio.open_connection("127.0.0.1", port)
+        await eventually(lambda: front.service.requests)
+        async with asyncio.timeout(5):
+            reader, third = await asyncio.open_connection("127.0.0.1", port)
+            third.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+            assert await idle.read() == b""
+        for one in (writer, second, third):
+            one.close()
+        assert busy.at_eof() is False
+
+
+def test_the_services_fields_have_the_bodys_names() -> None:
+    names = Names({"sampling.": "", "chat.messages": "messages", "chat": "messages"}, ["system", "messages[0]"])
+    assert names.of("sampling.top_p") == "top_p"
+    assert names.of("chat.messages[1].role") == "messages[0].role"
+    assert names.of("chat.messages") == names.of("chat") == "messages"
+    long = names.renamed(InvalidRequest("chat", "5000 tokens", "1 to 4095 tokens"))
+    assert openai_error(long)["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_store_forgets_the_least_recently_used() -> None:
+    store = ResponseStore(most_bytes=30, most=3)
+    for name in "abc":
+        store.put(name, Stored({}, (), 10))
+    assert store.get("a") is not None
+    store.put("d", Stored({}, (), 10))
+    assert [store.get(name) is not None for name in "abcd"] == [True, False, True, True]
+    store.put("e", Stored({}, (), 25))
+    assert (len(store), store.bytes) == (1, 25)
+    store.put("f", Stored({}, (), 31))
+    assert store.get("f") is None
+    assert store.drop("e")
+    assert store.bytes == 0

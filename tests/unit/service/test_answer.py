@@ -1,0 +1,419 @@
+"""An answer's parts, however its text is cut: as mlx-lm's parsers read whole calls, and nothing vanishes."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import pkgutil
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm import tool_parsers
+
+from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
+from draftd.errors import InvalidRequest
+from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat
+from draftd.service.answer import AnswerStream, Reading, reading_of, stop_matcher
+from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
+from draftd.service.request import (
+    Delta,
+    Finished,
+    RawText,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from draftd.service.text import Ends
+from tests.scripted import ByteTokenizer
+
+TYPES = {"city": "string", "days": "integer", "exact": "boolean", "where": "object"}
+SCHEMA = json.dumps({"type": "object", "properties": {name: {"type": kind} for name, kind in TYPES.items()}})
+TOOLS = (Tool("weather", "The weather.", SCHEMA), Tool("clock"))
+PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
+
+# As models write them: two calls each, the first with a text, a number and, where the format has such, an object.
+ANSWERS = {
+    "function_gemma": "<start_function_call>call:weather{city:<escape>São, Paulo<escape>,days:3}<end_function_call>"
+    "<start_function_call>call:clock{}<end_function_call>",
+    "gemma4": '<|tool_call>call:weather{city:<|"|>São {Paulo}<|"|>,days:3,where:{a:<|"|>b<|"|>}}<tool_call|>'
+    "<|tool_call>call:clock{}call:clock{}<tool_call|>",
+    "glm47": "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>São <Paulo></arg_value>\n<arg_key>days"
+    "</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>clock\n</tool_call>",
+    "json_tools": '<tool_call>\n{"name": "weather", "arguments": {"city": "São {\\"Paulo\\"}", "days": 3, "where": '
+    '{"a": [1, {}]}}}\n</tool_call>\n<tool_call>\n{"arguments": {}, "name": "clock"}\n</tool_call>',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    '{"city": "São Paulo", "days": 3}<|tool_call_end|><|tool_call_begin|>functions.clock:1'
+    "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="weather" index="1"<|sep|><|open|>argument key="city" '
+    'type="string"<|sep|>São Paulo<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>3<|close|>'
+    'argument<|sep|><|close|>call<|sep|><|open|>call tool="clock" index="2"<|sep|><|open|>json type="object"<|sep|>{}'
+    "<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+    "longcat": "<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n<longcat_arg_value>São Paulo"
+    "</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n<longcat_arg_value>3</longcat_arg_value>\n"
+    '</longcat_tool_call><longcat_tool_call>{"name": "clock", "arguments": {}}</longcat_tool_call>',
+    "minicpm5": '<function name="weather"><param name="city"><![CDATA[São <b>\nPaulo]]></param><param name="days">3'
+    '</param></function><function name="clock"></function>',
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">São Paulo</parameter>\n'
+    '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="clock">\n</invoke>\n</minimax:tool_call>',
+    "mistral": '[TOOL_CALLS]weather[ARGS]{"city": "São Paulo", "days": 3, "where": {"a": "}"}}'
+    "[TOOL_CALLS]clock[ARGS]{}",
+    "muse_spark": '<atem:function_calls>\n<atem:invoke name="weather">\n<atem:parameter name="city">São Paulo'
+    '</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n</atem:invoke>\n<atem:invoke name="clock">\n'
+    "</atem:invoke>\n</atem:function_calls>",
+    "pythonic": '<|tool_call_start|>[weather(city="São, Paulo", days=3, where={"a": true}), clock()]<|tool_call_end|>',
+    "qwen3_coder": "<tool_call>\n<function=weather>\n<parameter=city>\nSão <function=x>\nPaulo\n</parameter>\n"
+    "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=clock>\n</function>\n"
+    "</tool_call>",
+}
+ANSWERS["laguna"] = ANSWERS["glm47"]
+LISTED = (
+    '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "São Paulo"}, "id": "abcdefghi"}, '
+    '{"name": "clock", "arguments": {}}]'
+)
+FAMILIES = sorted(ANSWERS)
+
+
+def written(family: str, template: str = "") -> ToolFormat:
+    module: Any = importlib.import_module(f"mlx_lm.tool_parsers.{family}")
+    name = module.parse_tool_call.__module__.rpartition(".")[2]
+    return ToolFormat(name, module.tool_call_start, module.tool_call_end, module.parse_tool_call, template)
+
+
+def reading(family: str, *, thinking: bool = False, thinks: bool = False, single: bool = False) -> Reading:
+    return Reading(AnswerFormat(("<think>", "</think>") if thinking else None, written(family)), TOOLS, single, thinks)
+
+
+class Told:
+    """All that came of one answer, in tokens of a byte each."""
+
+    def __init__(
+        self,
+        text: str,
+        how: Reading | None,
+        cuts: Sequence[int] = (),
+        stops: Sequence[str] = (),
+        reason: FinishReason = FinishReason.STOP,
+    ) -> None:
+        tokens, stream = text.encode(), AnswerStream(ByteTokenizer(257), Ends(stops), how)
+        bounds = sorted({0, len(tokens), *(cut % (len(tokens) + 1) for cut in cuts)})
+        outcome = Outcome(reason, RequestStats(1, 0.0))
+        chunks = [stream.add(Emission(tuple(tokens[a:b]), (False,) * (b - a))) for a, b in itertools.pairwise(bounds)]
+        if (last := stream.finish(outcome)) is not None:
+            chunks.append(last)
+        self.deltas: list[Delta] = [delta for chunk in chunks for delta in chunk.deltas]
+        self.text = "".join(chunk.text for chunk in chunks)
+        self.finished: Finished = stream.finished(outcome, PLAN)
+        self.parts = stream.parts()
+        assert how is None or self.text == "".join(one.text for one in self.deltas if isinstance(one, TextDelta))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(one.text for one in self.deltas if isinstance(one, ReasoningDelta))
+
+    @property
+    def calls(self) -> list[tuple[str, Any]]:
+        return [
+            (one.call.name, json.loads(one.call.arguments)) for one in self.deltas if isinstance(one, ToolCallEnded)
+        ]
+
+
+def by_token(text: str) -> range:
+    return range(len(text.encode()))
+
+
+def whole(family: str, text: str) -> list[tuple[str, Any]]:
+    """By mlx-lm's parser alone."""
+    how, found = written(family), list[Any]()
+    end = re.escape(how.end) if how.end else r"\Z"
+    for inner in re.findall(f"{re.escape(how.start)}(.*?){end}", text, re.DOTALL):
+        one = how.parser(inner, tool_dicts(TOOLS))
+        found += one if isinstance(one, list) else [one]
+    return [(one["name"], one["arguments"]) for one in found]
+
+
+def well_formed(deltas: Sequence[Delta]) -> bool:
+    """Each call begins, has its pieces, ends as their sum; ids and numbers are its own."""
+    begun: ToolCallBegun | None = None
+    pieces, ids = "", list[str]()
+    for one in deltas:
+        if isinstance(one, ToolCallBegun):
+            assert begun is None
+            assert one.index == len(ids)
+            assert re.fullmatch("call_[0-9a-f]{24}", one.id)
+            begun, pieces = one, ""
+            ids.append(one.id)
+        elif isinstance(one, ToolCallArguments):
+            pieces += one.text
+        elif isinstance(one, ToolCallEnded):
+            assert begun is not None
+            assert one.call == (begun.id, begun.name, pieces)
+            begun = None
+    return begun is None and len(set(ids)) == len(ids)
+
+
+def test_every_family_of_mlx_lm_has_an_example() -> None:
+    assert {module.name for module in pkgutil.iter_modules(tool_parsers.__path__)} == set(ANSWERS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_are_those_of_whole_parsing(family: str) -> None:
+    text = f"Let me see.{ANSWERS[family]}"
+    expected = whole(family, text)
+    assert [name for name, _ in expected][:2] == ["weather", "clock"]
+    for cuts in ((), by_token(text)):
+        told = Told(text, reading(family), cuts)
+        assert told.calls == expected
+        assert well_formed(told.deltas)
+        assert (told.text, told.finished.warning, told.finished.tool_calls) == ("Let me see.", "", len(expected))
+
+
+@given(st.sampled_from(FAMILIES), st.lists(st.integers(0, 2000), max_size=12))
+def test_calls_do_not_depend_on_cuts(family: str, cuts: list[int]) -> None:
+    text = f"<think>a\n</think>\n\nb {ANSWERS[family]}"
+    told = Told(text, reading(family, thinking=True), cuts)
+    assert told.calls == whole(family, text)
+    assert well_formed(told.deltas)
+    assert (told.reasoning, told.text) == ("a\n", "b ")
+
+
+@given(st.sampled_from(FAMILIES), st.floats(0, 1), st.lists(st.integers(0, 2000), max_size=3))
+def test_a_call_cut_short_comes_as_text(family: str, share: float, cuts: list[int]) -> None:
+    text = ANSWERS[family][: round(share * len(ANSWERS[family]))]
+    told = Told(text, reading(family), cuts, reason=FinishReason.LENGTH)
+    assert text.endswith(told.text)
+    before = Told(text.removesuffix(told.text), reading(family))
+    assert (before.calls, before.text) == (told.calls, "")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_of_an_unknown_tool_comes_as_text(family: str) -> None:
+    text = ANSWERS[family].replace("weather", "wether")
+    told = Told(text, reading(family), by_token(text))
+    assert not any(name != "clock" for name, _ in told.calls)  # one between marks of its own is not lost
+    assert "wether" in told.text
+    assert text.startswith(told.text.strip())
+    assert "'wether' is no tool" in told.finished.warning or "not all of it is calls" in told.finished.warning
+    assert not any(isinstance(one, ToolCallBegun) and one.name != "clock" for one in told.deltas)
+
+
+MALFORMED = [
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"city": oops}}</tool_call>'),
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"days": NaN}}</tool_call>'),
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": ["São Paulo"]}</tool_call>'),
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"city": "x"}</tool_call>'),
+    ("json_tools", "<tool_call></tool_call>"),
+    ("mistral", '[TOOL_CALLS]weather[ARGS]{"city" "x"}'),
+    ("mistral", "[TOOL_CALLS]the weather"),
+    ("kimi_k2", "<|tool_calls_section_begin|>hm<|tool_calls_section_end|>"),
+    ("pythonic", "<|tool_call_start|>[weather(city=__import__('os'))]<|tool_call_end|>"),
+    ("pythonic", "<|tool_call_start|>[weather('São Paulo')]<|tool_call_end|>"),
+    ("pythonic", "<|tool_call_start|>[weather(city=São Paulo, or so)]<|tool_call_end|>"),
+    ("pythonic", "<|tool_call_start|>well: [weather(city='x')]<|tool_call_end|>"),
+    ("function_gemma", "<start_function_call>call:weather{city:<escape>a}b<escape>}<end_function_call>"),
+    ("glm47", "<tool_call>weather or so</tool_call>"),
+    ("glm47", "<tool_call>weather<arg_key>city</arg_key><arg_value>São Paulo</tool_call>"),
+    ("longcat", "<longcat_tool_call>weather</longcat_tool_call>"),
+    ("minicpm5", '<function name="weather"><param name="city">São Paulo</function>'),
+    ("qwen3_coder", "<tool_call><function=weather><parameter=city>São Paulo</function></tool_call>"),
+    ("longcat", '<longcat_tool_call>{"name": "weather", "arguments": {"city": "\\ud83e"}}</longcat_tool_call>'),
+    ("json_tools", '<tool_call>{"name": "weather", "parameters": {"city": "x"}}</tool_call>'),
+    # mlx-lm's parsers would leave out the second one
+    ("gemma4", "<|tool_call>call:clock{}call:weather{city:<tool_call|>"),
+    ("kimi_k3", ANSWERS["kimi_k3"].replace('tool="clock"', "")),
+    ("minimax_m2", ANSWERS["minimax_m2"].replace('<invoke name="clock">', "<invoke>")),
+    ("muse_spark", ANSWERS["muse_spark"].replace('name="clock"', "")),
+    ("qwen3_coder", "<tool_call><function=clock></function><function=clock></function></tool_call>"),
+]
+
+
+@pytest.mark.parametrize(("family", "text"), MALFORMED)
+def test_a_malformed_call_comes_as_text(family: str, text: str) -> None:
+    for cuts in ((), by_token(text)):
+        told = Told(f"{text}, I say", reading(family), cuts)
+        assert (told.text, told.calls) == (f"{text}, I say", [])
+        assert told.finished.warning.startswith("a tool call is malformed and is sent as text: ")
+        assert told.finished.tool_calls == 0
+
+
+def test_a_call_that_would_take_too_long_is_not_read() -> None:
+    with pytest.raises(MalformedCall, match="too much to read"):
+        written("qwen3_coder").read("<function=weather>" + "<parameter=city>" * 20_000, tool_dicts(TOOLS))
+
+
+@pytest.mark.parametrize("family", ["json_tools", "mistral", "kimi_k2"])
+def test_json_arguments_come_as_they_are_written(family: str) -> None:
+    text = ANSWERS[family]
+    told = Told(text, reading(family), by_token(text))
+    first = told.deltas.index(next(one for one in told.deltas if isinstance(one, ToolCallEnded)))
+    begun, *pieces = told.deltas[:first]
+    assert isinstance(begun, ToolCallBegun)
+    assert len(pieces) > 20
+    ended = told.deltas[first]
+    assert isinstance(ended, ToolCallEnded)
+    assert ended.call.arguments in text
+
+
+def test_mistrals_older_list_is_read_piece_by_piece() -> None:
+    told = Told(LISTED, reading("mistral"), by_token(LISTED))
+    assert told.calls == whole("mistral", LISTED) == [("weather", {"city": "São Paulo"}), ("clock", {})]
+    assert sum(isinstance(one, ToolCallArguments) for one in told.deltas) > 20
+    assert (told.text, well_formed(told.deltas)) == ("", True)
+
+
+def test_text_after_a_call_without_an_end_mark_is_kept() -> None:
+    told = Told("[TOOL_CALLS]clock[ARGS]{} It is late.", reading("mistral"))
+    assert (told.calls, told.text) == ([("clock", {})], " It is late.")
+
+
+def test_a_call_that_goes_on_unusually_is_told_once() -> None:
+    text = '<tool_call>{"name": "weather", "arguments": {"city": "x"}, "type": "function"}</tool_call>'
+    told = Told(text, reading("json_tools"), by_token(text))
+    assert (told.calls, told.text, well_formed(told.deltas)) == ([("weather", {"city": "x"})], "", True)
+
+
+EDITS = st.lists(st.floats(0, 1), min_size=1, max_size=2)
+
+
+@given(st.sampled_from(sorted(set(FAMILIES) - {"kimi_k3"})), EDITS, EDITS)  # attributes of XTML are read by name
+def test_no_word_of_a_damaged_call_vanishes(family: str, added: list[float], removed: list[float]) -> None:
+    parts = re.findall(r"<[^>]*>|\w+|\W", f"Yes. {ANSWERS[family]}")
+    for place in removed:
+        del parts[round(place * (len(parts) - 1))]
+    for i, place in enumerate(added):
+        parts.insert(round(place * len(parts)), f"word{i}")
+    text = "".join(parts)
+    told, slowly = Told(text, reading(family)), Told(text, reading(family), by_token(text))
+    assert (told.text, told.calls, told.finished.warning) == (slowly.text, slowly.calls, slowly.finished.warning)
+    assert all(f"word{i}" in f"{told.text}{told.calls}" for i in range(len(added)))
+
+
+# thoughts
+
+
+@pytest.mark.parametrize(
+    ("text", "thinks", "reasoning", "shown"),
+    [
+        ("<think>\nhm\n</think>\n\nyes", False, "hm\n", "yes"),
+        ("hm</think>yes", True, "hm", "yes"),
+        ("hm", True, "hm", ""),
+        ("hm</thin", True, "hm</thin", ""),
+        ("yes <b>", False, "", "yes <b>"),
+        ("a <think>b</think> c", False, "b", "a c"),
+        ("I name <tool_call> here</think>yes", True, "I name <tool_call> here", "yes"),
+        (f"{ANSWERS['json_tools']}", True, "", ""),
+    ],
+)
+def test_a_thought_is_no_text(text: str, thinks: bool, reasoning: str, shown: str) -> None:
+    how = reading("json_tools", thinking=True, thinks=thinks)
+    for cuts in ((), by_token(text)):
+        told = Told(text, how, cuts)
+        assert (told.reasoning, told.text) == (reasoning, shown)
+        assert told.calls == whole("json_tools", text) if "name" in text and "weather" in text else not told.calls
+
+
+def test_tokens_of_a_thought_are_counted() -> None:
+    assert Told("<think>ab</think>yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 10
+    assert Told("ab</think>yes", reading("json_tools", thinking=True, thinks=True)).finished.reasoning_tokens == 10
+    assert Told("yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 0
+
+
+def test_headers_of_parts_are_no_text() -> None:
+    transitions = importlib.import_module("mlx_lm.chat_templates.muse_spark").RESPONSE_FORMAT["transitions"]
+    how = Reading(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER), TOOLS)
+    text = (
+        "to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes<|eom|><|start|>assistant "
+        f"to=weather<|message|>{ANSWERS['muse_spark']}"
+    )
+    told = Told(text, how, by_token(text))
+    assert (told.reasoning, told.text) == ("hm", "yes")
+    assert told.calls == whole("muse_spark", text)
+    bare = Reading(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER))
+    assert Told("to=weather<|message|><atem:function_calls>x", bare).text == "<atem:function_calls>x"
+
+
+# where an answer ends
+
+
+def test_stop_strings_act_on_text_only() -> None:
+    text = f"<think>END</think>a{ANSWERS['json_tools'].replace('Paulo', 'END')}b END c"
+    how = reading("json_tools", thinking=True)
+    told = Told(text, how, by_token(text), stops=["END"])
+    assert (told.text, told.finished.stop, told.reasoning, len(told.calls)) == ("ab ", "END", "END", 2)
+    matcher = stop_matcher(ByteTokenizer(257), Ends(["END"]), how)
+    assert matcher is not None
+    assert matcher.feed(tuple(text.encode())) == len(text.encode()) - 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_parallel_calls_the_first_ends_it(family: str) -> None:
+    text = f"{ANSWERS[family]} and more"
+    how = reading(family, single=True)
+    told = Told(text, how, by_token(text))
+    assert told.calls == whole(family, ANSWERS[family])[:1]
+    assert (told.text, told.finished.tool_calls) == ("", 1)
+    matcher = stop_matcher(ByteTokenizer(257), Ends(), how)
+    assert matcher is not None
+    end = matcher.feed(tuple(text.encode()))
+    assert end is not None
+    assert Told(text.encode()[:end].decode(), how).calls == told.calls
+    assert matcher is not stop_matcher(ByteTokenizer(257), Ends(), reading(family))
+
+
+# which answers have parts
+
+
+class Model(ByteTokenizer):
+    def __init__(self, answers: AnswerFormat) -> None:
+        super().__init__(257)
+        self.answers = answers
+
+
+def asked(**fields: Any) -> Chat:
+    return Chat((Message("user", "hi"),), **fields)
+
+
+def test_answers_without_parts_are_plain() -> None:
+    tools, thinking = written("json_tools"), ("<think>", "</think>")
+    assert reading_of(asked(), Model(AnswerFormat(None, tools)), [65]) is None
+    assert reading_of(asked(tools=TOOLS, tool_choice=ToolMode.NONE), Model(AnswerFormat(None, tools)), [65]) is None
+    assert reading_of(RawText("<think>"), Model(AnswerFormat(thinking)), b"<think>") is None
+    assert stop_matcher(ByteTokenizer(257), Ends(), None) is None
+    told = Told("a<tool_call>", None)
+    assert (told.text, told.deltas, told.parts) == ("a<tool_call>", [], [{"type": "text", "content": "a<tool_call>"}])
+
+
+def test_a_prompt_may_end_within_a_thought() -> None:
+    model = Model(AnswerFormat(("<think>", "</think>")))
+    for prompt, thinks in (("<a><think>\n", True), ("<think></think>\n", False), ("what is <think>?<a>", False)):
+        how = reading_of(asked(), model, prompt.encode())
+        assert how is not None
+        assert how.thinks is thinks
+
+
+def test_tools_that_cannot_be_served_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"chat\.tools: got '2 tools'; allowed: none"):
+        reading_of(asked(tools=TOOLS), Model(AnswerFormat()), [65])
+
+
+@pytest.mark.parametrize(
+    ("family", "template"), [("json_tools", ""), ("mistral", ""), ("mistral", "{{ '[ARGS]' }}"), ("kimi_k2", "")]
+)
+def test_a_forced_call_is_read_as_one(family: str, template: str) -> None:
+    forced = written(family, template).call_format("weather")
+    assert forced is not None
+    text = f'{forced.start}{forced.before}{{"days": 3}}{forced.after}{forced.end}'
+    assert Told(text, reading(family)).calls == whole(family, text) == [("weather", {"days": 3})]
+    assert written("pythonic").call_format("weather") is None
+
+
+def test_telemetry_is_told_of_all_parts() -> None:
+    told = Told(f"<think>hm</think>yes{ANSWERS['mistral']}", reading("mistral", thinking=True))
+    assert [part["type"] for part in told.parts] == ["reasoning", "text", "tool_call", "tool_call"]
+    assert told.parts[2]["name"] == "weather"

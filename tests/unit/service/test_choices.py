@@ -1,0 +1,152 @@
+"""Choices of one request, endings, log-probabilities and echo, through the service over the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import FinishReason, SamplingParams
+from draftd.engine.pair import LoadedModels
+from draftd.errors import EngineFailure, InvalidRequest, QueueFull
+from draftd.planning.planner import Wish
+from draftd.service.request import Chunk, Event, Finished, TokenIds
+from tests.unit.service.test_front import (
+    AUTOREGRESSIVE,
+    SPECULATIVE,
+    Told,
+    check_counts,
+    eventually,
+    fronting,
+    models,
+    request,
+    slow,
+)
+
+SAMPLED = SamplingParams(temperature=20.0, seed=2**64 - 2)
+
+
+def of(told: Told, choice: int) -> Told:
+    """What was told of one choice."""
+    events = [e for e in told.events if not isinstance(e, Chunk | Finished) or e.choice == choice]
+    return Told(events)
+
+
+@pytest.mark.parametrize(("letters", "cached"), [(5, [0, 0, 0]), (200, [0, 199, 199])])
+async def test_choices_are_requests_with_seeds_of_their_own(letters: int, cached: list[int]) -> None:
+    """A long prompt is prefilled once: what the others read of it was kept when the first had it."""
+    async with fronting(prefix_cache_bytes=1 << 26) as front:
+        told = await front.ask("x" * letters, 24, sampling=SAMPLED, n=3, ignore_eos=True, wish=SPECULATIVE)
+        for choice in range(3):
+            seed = (SAMPLED.seed + choice) % 2**64 if SAMPLED.seed is not None else None
+            own = replace(SAMPLED, seed=seed)
+            alone = await front.ask("x" * letters, 24, sampling=own, ignore_eos=True, wish=AUTOREGRESSIVE)
+            one = of(told, choice)
+            assert (one.tokens, one.text) == (alone.tokens, alone.text)
+            check_counts(one)
+            assert one.finished.outcome.stats.cached_tokens == cached[choice]
+        assert sum(isinstance(event, Finished) for event in told.events) == 3
+        choices = [heard.start for heard in front.telemetry.heard[:3]]
+        assert [(one.choice, one.choices, one.request_id) for one in choices] == [
+            (i, 3, told.started.request_id) for i in range(3)
+        ]
+        assert front.outcomes == [FinishReason.LENGTH] * 6
+        assert front.worker.status().finished[FinishReason.LENGTH] == 6
+
+
+async def test_choices_are_refused_together() -> None:
+    async with fronting(slow, max_batch=1, queue_capacity=4) as front:
+        with pytest.raises(InvalidRequest, match="n: got 5; allowed: 1 to 4"):
+            await front.ask("x", n=5)
+        _, running = front.begin("x", 60)
+        await eventually(lambda: front.worker.status().active == 1)
+        _, waiting = front.begin("x", 5, n=2)
+        await eventually(lambda: front.worker.status().queued == 2)
+        with pytest.raises(QueueFull, match="2 requests are waiting, and 3 more came; at most 4 may"):
+            await front.ask("x", n=3)
+        assert front.worker.status().queued == 2
+        assert (front.refusals, front.service.refused) == ([InvalidRequest, QueueFull], 2)
+        await asyncio.gather(running, waiting)
+
+
+async def test_cancelling_ends_all_choices() -> None:
+    async with fronting(slow) as front:
+        told, running = front.begin("x", 4000, n=3)
+        await eventually(lambda: len({chunk.choice for chunk in told.chunks}) == 3)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await eventually(lambda: len(front.outcomes) == 3)
+        assert front.outcomes == [FinishReason.CANCELLED] * 3
+        assert front.service.in_hand == 0
+        assert front.worker.status().active == 0
+
+
+async def test_an_error_follows_the_ends_of_all_choices() -> None:
+    def failing() -> LoadedModels:
+        loaded = models()
+        loaded.target.fail_on_token = 1
+        return loaded
+
+    async with fronting(failing) as front:
+        told = await front.ask("poison \x01!", n=2)
+        assert isinstance(told.error, EngineFailure)
+        assert [event.choice for event in told.events if isinstance(event, Finished)] == [0, 1]
+        assert front.outcomes == [FinishReason.ERROR] * 2
+
+
+@pytest.mark.parametrize("wish", [SPECULATIVE, AUTOREGRESSIVE])
+async def test_what_ends_a_text_and_whether_that_is_in_it(wish: Wish) -> None:
+    async with fronting(lambda: models(eos_after=60)) as front:
+        whole = await front.ask("stop here", 80, wish=wish)
+        ignoring = await front.ask("stop here", 80, ignore_eos=True, wish=wish)
+        assert (len(whole.tokens), len(ignoring.tokens)) == (whole.tokens.index(255) + 1, 80)
+        assert ignoring.reason is FinishReason.LENGTH
+        at = max(i for i, token in enumerate(whole.tokens) if token < 128 and token not in whole.tokens[:i])
+        assert at > 2
+        token, text = whole.tokens[at], chr(whole.tokens[at])
+        for fields, by in ({"stop": (text,)}, (text, None)), ({"stop_token_ids": (9, token)}, ("", token)):
+            for include in (False, True):
+                told = await front.ask("stop here", 80, include_stop=include, wish=wish, **fields)  # type: ignore[arg-type]
+                assert told.tokens == whole.tokens[: at + 1]
+                assert (told.reason, (told.finished.stop, told.finished.stop_token_id)) == (FinishReason.STOP, by)
+                before = await front.ask("stop here", at, wish=wish)
+                assert told.text == before.text + text * include
+        longer = await front.ask("stop here", 80, stop_token_ids=(token,), min_tokens=at + 2, wish=wish)
+        assert len(longer.tokens) > at + 1
+        assert token not in longer.tokens[: at + 2]
+
+
+async def test_each_token_has_its_log_probabilities() -> None:
+    """Also where a slow client gets several chunks as one, and where a step's last tokens are cut."""
+    async with fronting() as front:
+        told, gate = Told(), asyncio.Event()
+
+        async def take(event: Event) -> None:
+            if not told.events:
+                await gate.wait()
+            await told.take(event)
+
+        asked = request("x", 50, logprobs=2, wish=SPECULATIVE)
+        running = asyncio.create_task(front.service.generate(asked, take))
+        await eventually(lambda: front.worker.status().finished)
+        gate.set()
+        await running
+        (chunk,) = told.chunks
+        assert len(chunk.emission.logprobs) == len(told.tokens) == 50
+        for token, one in zip(told.tokens, chunk.emission.logprobs, strict=True):
+            assert one.top[0] == (token, one.logprob)
+            assert len(one.top) == 2
+        assert not any(chunk.emission.logprobs for chunk in (await front.ask("x")).chunks)
+
+
+async def test_echo_begins_the_text_with_the_prompt() -> None:
+    async with fronting() as front:
+        plain = await front.ask("hello", 9)
+        told = await front.ask("hello", 9, echo=True, n=2)
+        for choice in range(2):
+            assert of(told, choice).text == "hello" + plain.text
+            assert of(told, choice).tokens == plain.tokens
+        with pytest.raises(InvalidRequest, match="echo"):
+            await front.ask(TokenIds((1, 2)), 9, echo=True)

@@ -1,0 +1,118 @@
+"""Which chats are in order: what is not is named by its field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from draftd.errors import InvalidRequest
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode, check_chat, json_object, message_parts
+
+SCHEMA = '{"type": "object", "properties": {"city": {"type": "string"}}}'
+CALL = ToolCall("c1", "weather", '{"city": "Bern"}')
+CHAT = Chat(
+    (
+        Message("system", "Be brief."),
+        Message("developer", "In French."),
+        Message("user", "Weather?", name="ann"),
+        Message("assistant", "", (CALL, CALL._replace(id="c2")), reasoning="Hm."),
+        Message("tool", "sun", tool_call_id="c1", name="weather"),
+        Message("tool", "rain", tool_call_id="c2"),
+    ),
+    (Tool("weather", "The weather.", SCHEMA), Tool("clock")),
+    "clock",
+    False,
+    {"enable_thinking": False, "depth": {"a": [1]}},
+)
+
+
+def with_message(role: str, **fields: Any) -> Chat:
+    return replace(CHAT, messages=(*CHAT.messages, Message(role, fields.pop("content", "x"), **fields)))
+
+
+def with_call(**fields: str) -> Chat:
+    return with_message("assistant", tool_calls=(CALL._replace(**fields),))
+
+
+def with_tool(**fields: str) -> Chat:
+    return replace(CHAT, tools=(*CHAT.tools, Tool("next", "", "")._replace(**fields)))
+
+
+def test_a_whole_chat_is_in_order() -> None:
+    check_chat(CHAT)
+    for choice in (*ToolMode, "weather"):
+        check_chat(replace(CHAT, tool_choice=choice))
+    check_chat(replace(CHAT, tools=tuple(Tool(f"t{i}") for i in range(128)), tool_choice=ToolMode.REQUIRED))
+
+
+BAD = [
+    (with_message("robot"), "chat.messages[6].role", "system, developer, user, assistant, tool"),
+    (with_message("user", tool_calls=(CALL,)), "chat.messages[6].tool_calls", "only of the role assistant"),
+    (with_message("user", reasoning="Hm."), "chat.messages[6].reasoning", "only of the role assistant"),
+    (with_message("tool"), "chat.messages[6].tool_call_id", "the id of an earlier tool call"),
+    (with_message("tool", tool_call_id="c3"), "chat.messages[6].tool_call_id", "the id of an earlier tool call"),
+    (with_message("user", tool_call_id="c1"), "chat.messages[6].tool_call_id", "only of the role tool"),
+    (with_call(id=""), "chat.messages[6].tool_calls[0].id", "an id"),
+    (with_call(name="the weather"), "chat.messages[6].tool_calls[0].name", "1 to 64 letters"),
+    (with_call(arguments=""), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
+    (with_call(arguments="[1]"), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
+    (with_call(arguments='{"a": NaN}'), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
+    (with_call(arguments='{"a": ' * 65 + "1" + "}" * 65), "chat.messages[6].tool_calls[0].arguments", "64 levels"),
+    (with_call(arguments='{"a": "\\ud83e"}'), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
+    (with_call(arguments='{"a": ' * 99_999), "chat.messages[6].tool_calls[0].arguments", "64 levels"),
+    (with_tool(name=""), "chat.tools[2].name", "1 to 64 letters"),
+    (with_tool(name="x" * 65), "chat.tools[2].name", "1 to 64 letters"),
+    (with_tool(name="wetter_für_heute"), "chat.tools[2].name", "letters, digits, underscores and dashes"),
+    (with_tool(name="clock"), "chat.tools[2].name", "a name that no other tool has"),
+    (with_tool(parameters="{"), "chat.tools[2].parameters", "a JSON object"),
+    (with_tool(parameters='{"type": "string"}'), "chat.tools[2].parameters", "a schema of type object"),
+    (replace(CHAT, tools=tuple(Tool(f"t{i}") for i in range(129))), "chat.tools", "at most 128"),
+    (replace(CHAT, tool_choice="wether"), "chat.tool_choice", "clock, weather"),
+    (replace(CHAT, tools=(), tool_choice=ToolMode.REQUIRED), "chat.tool_choice", "none or auto"),
+    (replace(CHAT, tools=()), "chat.tool_choice", "none or auto"),
+    (replace(CHAT, template_arguments={"tools": []}), "chat.template_arguments", "does not set itself"),
+    (replace(CHAT, template_arguments={"messages": 1}), "chat.template_arguments", "does not set itself"),
+    (replace(CHAT, template_arguments={"add_generation_prompt": 0}), "chat.template_arguments", "does not set itself"),
+    (replace(CHAT, template_arguments={"chat_template": ""}), "chat.template_arguments", "does not set itself"),
+    (replace(CHAT, template_arguments={"a b": ""}), "chat.template_arguments", "does not set itself"),
+]
+
+
+@pytest.mark.parametrize(("chat", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
+def test_what_is_wrong_is_named_by_its_field(chat: Chat, field: str, allowed: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_chat(chat)
+    assert caught.value.field == field
+    assert allowed in caught.value.allowed
+    assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize("name", ["auto", "none", "required"])
+def test_a_tool_may_be_named_like_a_mode(name: str) -> None:
+    chat = replace(CHAT, tools=(Tool(name),), tool_choice=name)
+    check_chat(chat)
+    assert chat.demands_call
+    assert chat.shown_tools
+
+
+def test_json_that_is_no_object_is_named() -> None:
+    assert json_object('{"a": {"b": []}}', "x") == {"a": {"b": []}}
+    with pytest.raises(InvalidRequest, match=r"x: got '\[\]'; allowed: a JSON object"):
+        json_object("[]", "x")
+
+
+def test_telemetry_has_messages_in_parts() -> None:
+    assert message_parts(CHAT.messages[3]) == (
+        "assistant",
+        (
+            {"type": "reasoning", "content": "Hm."},
+            {"type": "tool_call", "id": "c1", "name": "weather", "arguments": '{"city": "Bern"}'},
+            {"type": "tool_call", "id": "c2", "name": "weather", "arguments": '{"city": "Bern"}'},
+        ),
+    )
+    assert message_parts(CHAT.messages[4]) == (
+        "tool",
+        ({"type": "tool_call_response", "id": "c1", "response": "sun"},),
+    )

@@ -1,0 +1,65 @@
+"""What follows requests over HTTP, and the metrics as Prometheus's text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from draftd.telemetry import catalog
+from draftd.telemetry.attributes import Kind
+from draftd.telemetry.spans import call_context
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import ADDRESS, Scene
+from tests.unit.telemetry.test_metrics import fall_back
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CALLER = {"Traceparent": f"00-{TRACE}-{PARENT}-01"}
+CHAT = "/v1/chat/completions"
+
+
+def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..., Scene]) -> None:
+    scene = open_scene({}, scraped=True)
+    scene.serve()
+    scene.telemetry._on.guard.caught("test", ValueError("on purpose"))
+    fall_back(scene)
+    scene.telemetry.http.begin("POST", CHAT, {}, "http").end(200)
+    text = scene.telemetry.http.exposition().decode()
+    found = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    expected = {
+        metric.prometheus + part
+        for metric in catalog.METRICS
+        if metric is not catalog.RPC_DURATION
+        for part in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+    }
+    assert {name for name in found if not name.startswith("otel_sdk_")} == expected | {"target_info"}
+    tokens = f"{catalog.TOKENS.prometheus}{{"
+    assert sum(line.startswith(tokens) for line in text.splitlines()) == 2
+    assert "otel_scope" not in text
+
+
+def test_a_request_is_followed_below_its_callers_span(scene: Scene, receiver: OtlpReceiver) -> None:
+    http = scene.telemetry.http
+    call = http.begin("POST", CHAT, CALLER, "https")
+    scene.serve()
+    headers = call.headers()
+    call.end(200)
+    call_context.set(None)
+    http.begin("POST", CHAT, {}, "http").end(503)
+    http.begin("POST", CHAT, {}, "http").end(499, asyncio.CancelledError())
+    http.begin("BREW", None, {}, "http").end(404)
+    http.begin("GET", "/health", {}, "http").end(200)
+    scene.telemetry.shutdown(30.0)
+    spans = [span for span in receiver.spans() if span.kind == "SERVER"]
+    first, failed, gone, lost = sorted(spans, key=lambda span: span.start)
+    assert (first.name, first.trace_id, first.parent_id, first.status) == (f"POST {CHAT}", TRACE, PARENT, "UNSET")
+    assert headers == {"X-Trace-Id": TRACE, "Traceparent": f"00-{TRACE}-{first.span_id}-01"}
+    assert first.attributes["http.response.status_code"] == 200
+    assert (first.attributes["server.address"], first.attributes["server.port"]) == ADDRESS
+    (asked,) = [span for span in receiver.spans() if span.name.startswith("chat ")]
+    assert (asked.trace_id, asked.parent_id) == (TRACE, first.span_id)
+    assert (failed.status, failed.attributes["error.type"]) == ("ERROR", "503")
+    assert (gone.status, gone.attributes["error.type"]) == ("UNSET", "Cancelled")
+    assert (lost.name, lost.attributes["http.request.method"]) == ("_OTHER", "_OTHER")
+    assert receiver.count("http.server.request.duration") == 4
