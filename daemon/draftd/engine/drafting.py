@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from draftd.core import DrafterName
+from draftd.core import GRAMMAR, DrafterName
 from draftd.engine.drafters.base import Draft, Drafter, merge
+from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
@@ -97,10 +99,25 @@ class Drafting:
                 parts.append((members, self.drafters[kind].propose(asked, depths, own)))
             except Exception as error:
                 errors += [(sequence, str(error)) for sequence in asked]
-        draft = merge(parts, len(sequences), self._vocabulary, sampling.deterministic)
+        draft = self._cut(sequences, merge(parts, len(sequences), self._vocabulary, sampling.deterministic))
         if draft is not None and self._local is not None:
             self._local.lend(sampling, draft.q)
         return draft, errors
+
+    def _cut(self, sequences: Sequence[DecodeSequence], draft: Draft | None) -> Draft | None:
+        """Proposals end before the first token that a sequence's grammar does not allow: the target would reject it."""
+        grammar = self.drafters.get(GRAMMAR)
+        bound = [i for i, sequence in enumerate(sequences) if sequence.request.grammar]
+        if draft is None or not bound or not isinstance(grammar, ForcedTokens):
+            return draft
+        depths, tokens = list(draft.depths), draft.tokens.tolist()
+        for i in bound:
+            depths[i] = grammar.legal(sequences[i], tokens[i][: depths[i]])
+        deepest = max(depths)
+        if not deepest:
+            return None
+        q = None if draft.q is None else draft.q[:, :deepest]
+        return replace(draft, tokens=draft.tokens[:, :deepest], depths=depths, q=q)
 
     def _sampling_of(self, sequences: Sequence[DecodeSequence]) -> Sampling:
         asked = [sequence.id for sequence in sequences]

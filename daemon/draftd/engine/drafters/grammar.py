@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftd.engine.drafters.base import DraftSequence, Text, TextDrafter
 from draftd.engine.sampling.grammar import GrammarState
 from draftd.models.grammar import Grammars
@@ -16,8 +18,19 @@ class ForcedTokens(TextDrafter):
         self._states: dict[int, GrammarState] = {}  # by a sequence's id()
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
+        state = self._state(sequence)
+        forced = [] if state is None else state.forced(depth)
+        return forced[: next((i for i, token in enumerate(forced) if token >= self._vocabulary), depth)]
+
+    def legal(self, sequence: DraftSequence, tokens: Sequence[int]) -> int:
+        """How many of the proposed tokens the sequence's grammar allows, from the first on."""
+        state = self._state(sequence)
+        return len(tokens) if state is None else state.legal(tokens)
+
+    def _state(self, sequence: DraftSequence) -> GrammarState | None:
+        """As far as the text goes; None without a grammar, or where guesses are not of it."""
         if isinstance(sequence, Text) or not sequence.request.grammar or self._grammars is None:
-            return []
+            return None
         state = self._states.get(id(sequence))
         if state is None:
             made = self._grammars.matcher(sequence.request.grammar)
@@ -27,10 +40,9 @@ class ForcedTokens(TextDrafter):
         if sequence.guesses:
             state = state.copy()
             if state.legal(sequence.tokens[final:]) < sequence.guesses:
-                return []
+                return None
             state.follow(sequence.tokens, start)
-        forced = state.forced(depth)
-        return forced[: next((i for i, token in enumerate(forced) if token >= self._vocabulary), depth)]
+        return state
 
     def leave(self, sequence: DraftSequence) -> None:
         self._states.pop(id(sequence), None)
