@@ -22,13 +22,15 @@ class ForcedTokens(TextDrafter):
         if state is None:
             made = self._grammars.matcher(sequence.request.grammar)
             state = self._states[id(sequence)] = GrammarState(made, self._grammars.end_ids)
-        start, final = len(sequence.request.prompt), len(sequence.tokens) - sequence.guesses
-        state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, start)
+        final = len(sequence.tokens) - sequence.guesses
+        try:
+            state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, len(sequence.request.prompt))
+        except ValueError:  # a grammar that takes too much to follow: nothing is known of what comes
+            return []
         if sequence.guesses:
             state = state.copy()
-            if state.legal(sequence.tokens[final:]) < sequence.guesses:
+            if not all(map(state.take, sequence.tokens[final:])):
                 return []
-            state.follow(sequence.tokens, start)
         forced = state.forced(depth)
         return forced[: next((i for i, token in enumerate(forced) if token >= self._vocabulary), depth)]
 
