@@ -209,3 +209,18 @@ def test_a_drafter_whose_grammar_fails_forces_nothing(nano: LoadedModels):
     rig.drain()
     assert (sink.done.error, sink.done.degraded) == ("", "")
     assert len(sink.tokens) > 3
+
+
+def test_a_held_grammar_stays_compiled(nano: LoadedModels, monkeypatch: pytest.MonkeyPatch):
+    """Until its request has ended, whatever others ask for meanwhile: or the engine thread would compile it."""
+    monkeypatch.setattr(grammar, "_KEPT_CHARACTERS", 1000)
+    grammars = nano.tokenizer.grammars(4096)
+    assert grammars is not None
+    held, first = grammars.compile(grammar.choice(["held"]))
+    for number in range(20):
+        grammars.compile(grammar.choice([f"{number}" * 20]))
+    assert first
+    assert [grammars.compile(grammar.choice([text]))[1] == 0 for text in ("held", "0" * 20, "19" * 20)] == [
+        True, False, True
+    ]  # fmt: skip
+    assert held is grammars.compile(grammar.choice(["held"]))[0]
