@@ -139,7 +139,7 @@ def main() -> int:
         ids = worker.tokenizer.render_chat(told["messages"])
         source = grammar.json_schema(schema_of(told))
         assert worker.grammars is not None
-        compiled.append(worker.grammars.compile(source))
+        compiled.append(worker.grammars.compile(source)[1])
         arms = {
             "unconstrained": (plan(), ""),
             "constrained": (plan(), source),

@@ -103,6 +103,13 @@ def test_a_demanded_call_is_made_as_its_schema_says(served: Served) -> None:
         assert not any_of_them.finished.warning
 
 
+def test_the_parameters_of_demanded_calls_are_bounded(served: Served) -> None:
+    large = pb.Tool(name="large", parameters=json.dumps({"type": "object", "description": "x" * 300_000}))
+    with pytest.raises(CallError) as refused:
+        ask(served, tools=[large], tool_choice=pb.ToolChoice(name="large"))
+    assert list(refused.value.fields) == ["chat.tool_choice"]
+
+
 def test_with_tools_an_answer_is_a_call_or_its_format(served: Served) -> None:
     found = ask(served, pb.ResponseFormat(choices=pb.Choices(texts=["none"])), tools=TOOLS)
     assert found.text == "none" or calls_of(found)
@@ -131,8 +138,10 @@ def test_what_cannot_be_enforced_is_refused(served: Served, bad: pb.ResponseForm
     assert said in refused.value.details
 
 
-def test_a_format_says_when_the_answer_ends(served: Served) -> None:
-    for fields in ({"ignore_eos": True}, {"min_tokens": 4}):
-        with pytest.raises(CallError) as refused:
-            ask(served, pb.ResponseFormat(json_object=True), **fields)
-        assert list(refused.value.fields) == list(fields)
+def test_a_grammar_says_when_the_answer_ends(served: Served) -> None:
+    required = {"tools": TOOLS, "tool_choice": pb.ToolChoice(mode=pb.ToolChoice.MODE_REQUIRED)}
+    for constrained in ({"response_format": pb.ResponseFormat(json_object=True)}, required):
+        for fields in ({"ignore_eos": True}, {"min_tokens": 4}):
+            with pytest.raises(CallError) as refused:
+                ask(served, **constrained, **fields)
+            assert list(refused.value.fields) == list(fields)

@@ -227,8 +227,8 @@ class Scheduler:
     def _decode(self, may_run_ahead: bool) -> None:
         before, running = self._step_ended, self._running
         started = self._ahead is not None
-        plan = self.depth.plan(running, self.drafting.drafters, started=started, may_run_ahead=may_run_ahead)
         try:
+            plan = self.depth.plan(running, self.drafting.drafters, started=started, may_run_ahead=may_run_ahead)
             done = self._decoded(plan)
         except Exception as error:
             self._rebuild(error)

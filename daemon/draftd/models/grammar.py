@@ -10,7 +10,9 @@ import json
 import threading
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from draftd.models.answer_format import CallFormat
 
-_KEPT = 64  # compiled grammars
+_KEPT_CHARACTERS = 2 << 20  # of grammars that stay compiled: some take 150 bytes of memory a character
 # White space is given, so that what must follow is known, and proposed for nothing. So most models were taught to write
 # JSON in one line.
 _JSON: JsonCompileOptions = {
@@ -76,8 +78,16 @@ def _parsed(text: str) -> Any:
         raise ValueError(f"it is no JSON: {error}") from None
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Compiled:
+    """A grammar that is ready for as long as this is held."""
+
+    matcher: Any  # at the beginning of a text
+
+
 class Grammars:
-    """Compiled for one tokenizer, once each, and copied for each sequence. Any thread.
+    """Compiled for one tokenizer, once each, and copied for each sequence. Those that were used last stay, and all that
+    are held. Any thread.
 
     llguidance bounds what compiling takes, in steps; the interpreter lock is free meanwhile.
     """
@@ -87,7 +97,8 @@ class Grammars:
         of, at least all of the tokenizer's."""
         self._fast, self.end_ids, self.vocabulary = fast, frozenset(end_ids), vocabulary
         self._tokenizer: Any = None
-        self._compiled: LRUCache[str, Any] = LRUCache(_KEPT)
+        self._held: WeakValueDictionary[str, Compiled] = WeakValueDictionary()
+        self._kept: LRUCache[str, tuple[int, Compiled]] = LRUCache(_KEPT_CHARACTERS, getsizeof=lambda kept: kept[0])
         self._lock = threading.Lock()
 
     def answer(
@@ -145,30 +156,35 @@ class Grammars:
                     plain += self._tokenizer.decode_bytes([token])
         return " ".join(pieces)
 
-    def compile(self, grammar: str) -> float:
-        """Has it ready for `matcher`; returns the seconds that this took, 0 where it was ready. Raises ValueError with
-        what is wrong with it, or why there are no grammars for this tokenizer."""
+    def compile(self, grammar: str) -> tuple[Compiled, float]:
+        """Has it ready for `matcher`; the seconds that this took are 0 where it was. Raises ValueError with what is
+        wrong with it, or why there are no grammars for this tokenizer."""
         began = time.perf_counter()
         with self._lock:
-            if grammar in self._compiled:
-                return 0.0
+            if (found := self._held.get(grammar)) is not None:
+                self._keep(grammar, found)
+                return found, 0.0
             tokenizer = self._ready()
         from llguidance import LLMatcher
 
         matcher = LLMatcher(tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise ValueError(_first_line(matcher.get_error()))
+        made = Compiled(matcher)
         with self._lock:
-            self._compiled[grammar] = matcher
-        return time.perf_counter() - began
+            self._held[grammar] = made
+            self._keep(grammar, made)
+        return made, time.perf_counter() - began
 
     def matcher(self, grammar: str) -> Any:
         """An LLMatcher at the beginning of a text. Raises ValueError as `compile` does."""
-        while True:
-            with self._lock:
-                if (found := self._compiled.get(grammar)) is not None:
-                    return found.deep_copy()
-            self.compile(grammar)
+        compiled, _ = self.compile(grammar)
+        with self._lock:
+            return compiled.matcher.deep_copy()
+
+    def _keep(self, grammar: str, compiled: Compiled) -> None:
+        if len(grammar) <= _KEPT_CHARACTERS:
+            self._kept[grammar] = len(grammar), compiled
 
     def prepare(self) -> None:
         """What the first grammar would wait for: with a large vocabulary it takes a second. Raises ValueError."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
 from draftd.errors import InvalidRequest
 from draftd.models import grammar as grammars
 from draftd.models.answer_format import CallFormat
-from draftd.models.grammar import Grammars
+from draftd.models.grammar import Compiled, Grammars
 from draftd.service.answer import Reading
-from draftd.service.messages import Chat, ToolMode
+from draftd.service.messages import Chat, Tool, ToolMode
 from draftd.service.request import FormatKind, Prompt, Request, ResponseFormat
 
 MAX_FORMAT_BYTES = 256 * 1024
@@ -21,12 +22,13 @@ _NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": f
 
 
 class Constraint(NamedTuple):
-    """What an answer must follow, compiled: its grammar, empty where it may be anything; what it is called; and the
-    seconds that compiling took, 0 where it was known."""
+    """What an answer must follow: its grammar, empty where it may be anything; what it is called; the seconds that
+    compiling took, 0 where it was known; and what keeps it compiled for as long as this is held."""
 
     grammar: str = ""
     kind: str = ""
     seconds: float = 0.0
+    compiled: Compiled | None = None
 
 
 async def constraint_of(
@@ -38,17 +40,16 @@ async def constraint_of(
     if found is None and not demanded:
         return Constraint()
     field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _shown(found))
-    if found is not None:
-        _check(request, found)
+    _check(request, field, () if reading is None else reading.tools)
     if compiler is None:
         raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
     run = asyncio.get_running_loop().run_in_executor
     try:
         grammar = await run(executor, _grammar, found, prompt, reading, compiler)
-        seconds = await run(executor, compiler.compile, grammar)
+        compiled, seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
         raise InvalidRequest(field, shown, f"what can be enforced: {error}") from None
-    return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds)
+    return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds, compiled)
 
 
 def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | None, compiler: Grammars) -> str:
@@ -71,15 +72,17 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
     return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
 
 
-def _check(request: Request, found: ResponseFormat) -> None:
-    """A format is not too large, and goes with what else was asked for."""
-    size = len(found.source.encode())
+def _check(request: Request, field: str, tools: Sequence[Tool]) -> None:
+    """What an answer must follow is not too large, and goes with what else was asked for."""
+    source = "" if request.response_format is None else request.response_format.source
+    size = len(source.encode()) + sum(len(tool.parameters.encode()) for tool in tools)
     if size > MAX_FORMAT_BYTES:
-        raise InvalidRequest(_field(found), f"{size} bytes", f"at most {MAX_FORMAT_BYTES} bytes")
+        raise InvalidRequest(field, f"{size} bytes", f"at most {MAX_FORMAT_BYTES} bytes, with the parameters of tools")
+    why = "there is a response_format" if request.response_format is not None else "a call is demanded"
     if request.ignore_eos:
-        raise InvalidRequest("ignore_eos", True, "false where there is a response_format: the answer ends with it")
+        raise InvalidRequest("ignore_eos", True, f"false where {why}: the answer ends with it")
     if request.min_tokens:
-        raise InvalidRequest("min_tokens", request.min_tokens, "0 where there is a response_format: it says how much")
+        raise InvalidRequest("min_tokens", request.min_tokens, f"0 where {why}: it says how much")
 
 
 def _source(found: ResponseFormat) -> str:

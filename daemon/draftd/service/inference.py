@@ -40,7 +40,7 @@ from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFa
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.answer import AnswerStream, reading_of, stop_matcher
 from draftd.service.chat import ChatRenderer
-from draftd.service.formats import constraint_of
+from draftd.service.formats import Constraint, constraint_of
 from draftd.service.messages import message_parts, text_part
 from draftd.service.prefixes import beginning
 from draftd.service.request import (
@@ -216,7 +216,7 @@ class InferenceService:
                 grammar=must.grammar,
             )
             ends = Ends(valid.stop, valid.stop_token_ids, valid.include_stop)
-            call = _Call(valid, Started(request_id, model.info, len(ids), plan))
+            call = _Call(valid, must, Started(request_id, model.info, len(ids), plan))
             for i in range(valid.n):
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
                 stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), call.arrived)
@@ -323,9 +323,11 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request that the engine has taken. `arrived`: something has come of one of its choices."""
+    """One request that the engine has taken. `must`: what its answers follow, compiled until they have ended, or the
+    engine thread would have to. `arrived`: something has come of one of its choices."""
 
     request: Request
+    must: Constraint
     started: Started
     choices: list[_Choice] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, FinishReason, SamplingParams
+from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.pair import LoadedModels, assemble, load_models, load_tokenizer
 from draftd.models import grammar
 from draftd.models.mlx_lm import model_classes
@@ -163,3 +164,63 @@ def test_a_thought_may_come_before_the_answer(nano: LoadedModels):
                 opened = text if begun or text == "yes" else marks[0] + text
                 ids = nano.tokenizer.encode_rendered(opened)
                 assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) is whole, (marks, text)
+
+
+def test_an_end_that_is_not_legal_is_not_taken(nano: LoadedModels):
+    """The model would end at once: alone that is seen when it is read, beside a neighbour without a seed masks come
+    first."""
+    prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
+    ending = SamplingParams(logit_bias=tuple((token, 30.0) for token in nano.tokenizer.eos_ids))
+    asked = request(prompt, autoregressive(), max_tokens=30, sampling=ending, grammar=grammar.regex("[a-z ]{20,}"))
+    [alone] = Rig(nano).run([asked])
+    rig = Rig(nano)
+    sink = rig.add(replace(asked, id="other"))
+    while len(sink.tokens) < 4:
+        rig.scheduler.step()
+    rig.add(request(prompt, autoregressive(), max_tokens=20, sampling=SamplingParams(temperature=1.0)))
+    rig.drain()
+    assert alone.done.reason is FinishReason.STOP
+    assert sink.tokens == alone.tokens
+
+
+def test_drafts_are_judged_in_a_grammar_without_rollback(nano: LoadedModels):
+    """A mark that is text ends a thought: llguidance lets no matcher take tokens back there."""
+    assert nano.grammars is not None
+    source = nano.grammars.answer(grammar.choice(["yes"]), thought=("[think]", "[/think]"), begun=True)
+    prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
+    asked = request(prompt, autoregressive(), max_tokens=16, sampling=SAMPLINGS["seeded and filtered"], grammar=source)
+    [plain] = Rig(nano).run([asked])
+    for name, plan in PLANS.items():
+        [found] = Rig(nano).run([replace(asked, plan=plan)])
+        assert (found.done.error, found.tokens) == ("", plain.tokens), name
+
+
+def test_a_drafter_whose_grammar_fails_forces_nothing(nano: LoadedModels):
+    """Such as one that takes too much to follow. Depth control asks it outside of any request."""
+    prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
+    rig = Rig(nano)
+    sink = rig.add(request(prompt, automatic(4, GRAMMAR), max_tokens=20, grammar=grammar.regex("[a-z ]{9,}")))
+    drafter = rig.scheduler.drafting.drafters[GRAMMAR]
+    assert isinstance(drafter, ForcedTokens)
+    while not drafter._states:
+        rig.scheduler.step()
+    for state in drafter._states.values():
+        assert not state.matcher.consume_token(min(nano.tokenizer.eos_ids) + 1)
+    rig.drain()
+    assert (sink.done.error, sink.done.degraded) == ("", "")
+    assert len(sink.tokens) > 3
+
+
+def test_a_held_grammar_stays_compiled(nano: LoadedModels, monkeypatch: pytest.MonkeyPatch):
+    """Until its request has ended, whatever others ask for meanwhile: or the engine thread would compile it."""
+    monkeypatch.setattr(grammar, "_KEPT_CHARACTERS", 1000)
+    grammars = nano.tokenizer.grammars(4096)
+    assert grammars is not None
+    held, first = grammars.compile(grammar.choice(["held"]))
+    for number in range(20):
+        grammars.compile(grammar.choice([f"{number}" * 20]))
+    assert first
+    assert [grammars.compile(grammar.choice([text]))[1] == 0 for text in ("held", "0" * 20, "19" * 20)] == [
+        True, False, True
+    ]  # fmt: skip
+    assert held is grammars.compile(grammar.choice(["held"]))[0]

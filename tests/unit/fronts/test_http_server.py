@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http.errors import Names, openai_error
@@ -74,10 +75,20 @@ async def test_a_model_has_its_names_and_no_others(session: aiohttp.ClientSessio
         assert (await session.get(f"{front.url}/v1/models/gpt-5")).status == 404
 
 
+async def test_choices_are_a_list_of_texts(session: aiohttp.ClientSession) -> None:
+    async with fronted() as front:
+        for wrong in (5, True, "5", [1], [["a"]], {"a": 1}):
+            body = {**CHAT, "structured_outputs": {"choice": wrong}}
+            response = await session.post(front.url + PATH, json=body)
+            assert (await refused(response))[:2] == (400, "structured_outputs.choice"), wrong
+
+
 async def test_what_is_not_there_says_so(session: aiohttp.ClientSession) -> None:
     async with fronted() as front:
         assert (await refused(await session.post(f"{front.url}/v1/embeddings", json={})))[0] == 501
         assert (await refused(await session.get(f"{front.url}/v1/audio/speech")))[0] == 404
+        for name in ("%252F", "..%2F..%2Fx"):
+            assert (await session.get(URL(f"{front.url}/v1/models/{name}", encoded=True))).status == 404
         response = await session.delete(front.url + PATH)
         assert (response.status, response.headers["Allow"]) == (405, "POST")
         front.service.draining = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from draftd.engine.drafters.base import DraftSequence, Text, TextDrafter
 from draftd.engine.sampling.grammar import GrammarState
@@ -25,7 +26,7 @@ class ForcedTokens(TextDrafter):
     def legal(self, sequence: DraftSequence, tokens: Sequence[int]) -> int:
         """How many of the proposed tokens the sequence's grammar allows, from the first on."""
         state = self._state(sequence)
-        return len(tokens) if state is None else state.legal(tokens)
+        return len(tokens) if state is None else len(list(takewhile(state.copy().take, tokens)))
 
     def _state(self, sequence: DraftSequence) -> GrammarState | None:
         """As far as the text goes; None without a grammar, or where guesses are not of it."""
@@ -35,13 +36,15 @@ class ForcedTokens(TextDrafter):
         if state is None:
             made = self._grammars.matcher(sequence.request.grammar)
             state = self._states[id(sequence)] = GrammarState(made, self._grammars.end_ids)
-        start, final = len(sequence.request.prompt), len(sequence.tokens) - sequence.guesses
-        state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, start)
+        final = len(sequence.tokens) - sequence.guesses
+        try:
+            state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, len(sequence.request.prompt))
+        except ValueError:  # a grammar that takes too much to follow: nothing is known of what comes
+            return None
         if sequence.guesses:
             state = state.copy()
-            if state.legal(sequence.tokens[final:]) < sequence.guesses:
+            if not all(map(state.take, sequence.tokens[final:])):
                 return None
-            state.follow(sequence.tokens, start)
         return state
 
     def leave(self, sequence: DraftSequence) -> None:

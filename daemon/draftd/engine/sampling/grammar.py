@@ -41,11 +41,11 @@ class GrammarState:
         if self.ended:
             return True
         if token in self._end_ids:
-            self.ended = bool(self.matcher.is_accepting())
-        elif not self.matcher.try_consume_tokens([token]):
-            return False
-        self._taken += 1
-        return self.ended or token not in self._end_ids
+            taken = self.ended = bool(self.matcher.is_accepting())
+        else:
+            taken = bool(self.matcher.try_consume_tokens([token]))
+        self._taken += taken
+        return taken
 
     def follow(self, text: Sequence[int], start: int) -> None:
         """Takes what the answer, which begins at `start` of `text`, has grown by. Raises ValueError where a token of
@@ -53,18 +53,6 @@ class GrammarState:
         for token in text[start + self._taken :]:
             if not self.take(token):
                 raise ValueError(self.error or f"token {token} is not of the grammar")
-
-    def legal(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` may come next, one after the other."""
-        if self.ended:
-            return len(tokens)
-        end = next((i for i, token in enumerate(tokens) if token in self._end_ids), len(tokens))
-        found = int(self.matcher.validate_tokens(list(tokens[:end])))
-        if found < end or end == len(tokens):
-            return found
-        ends = self.copy()
-        ends.matcher.try_consume_tokens(list(tokens[:end]))
-        return len(tokens) if ends.matcher.is_accepting() else end
 
     def forced(self, most: int) -> list[int]:
         """Up to `most` tokens that must come next, as the tokenizer writes them. A model may choose others for the same
@@ -84,7 +72,7 @@ class GrammarState:
 
 class GrammarMasks:
     """Over `vocabulary` tokens, of which the tokenizer has `known`. Computed on threads of llguidance's: what MLX
-    computes goes on meanwhile."""
+    computes goes on meanwhile. Drafts are followed in copies: not every grammar lets a matcher take tokens back."""
 
     def __init__(self, vocabulary: int, known: int) -> None:
         from llguidance import LLExecutor
@@ -96,13 +84,15 @@ class GrammarMasks:
         """Rows × width × vocabulary: True for what may come after each of a row's drafts, less than `width`, and
         before the first. After a draft that may not come, and in rows without a grammar, everything may."""
         words = np.full((len(rows) * width, self._words), 0xFFFFFFFF, dtype=np.uint32)
-        asked = [(one.matcher, i) for i, one in enumerate(rows) if one is not None and not one.ended]
-        next_only = [(matcher, i * width) for matcher, i in asked if not drafts[i]]
-        with_drafts = [(matcher, i * width, list(drafts[i])) for matcher, i in asked if drafts[i]]
         where = words.ctypes.data, 4 * self._words, len(words)
-        if next_only:
-            self._executor.unsafe_compute_mask_ptr(next_only, *where)
-        if with_drafts:
-            self._executor.unsafe_compute_mask_ptr_with_draft_token(with_drafts, *where)
+        states = {i: one for i, one in enumerate(rows) if one is not None and not one.ended}
+        for place in range(width):
+            if not states:
+                break
+            self._executor.unsafe_compute_mask_ptr(
+                [(one.matcher, i * width + place) for i, one in states.items()], *where
+            )
+            after = {i: one if place else one.copy() for i, one in states.items() if place < len(drafts[i])}
+            states = {i: one for i, one in after.items() if one.take(drafts[i][place]) and not one.ended}
         bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=self._vocabulary)
         return mx.array(bits.view(np.bool_)).reshape(len(rows), width, self._vocabulary)

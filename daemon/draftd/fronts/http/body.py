@@ -219,6 +219,8 @@ def structured_outputs(given: Mapping[str, Any] | None) -> ResponseFormat | None
     field = f"structured_outputs.{name}"
     if name in ("regex", "grammar") and not isinstance(value, str):
         raise InvalidRequest(field, value, "text")
+    if name == "choice" and not (isinstance(value, list) and all(isinstance(text, str) for text in value)):
+        raise InvalidRequest(field, value, "a list of texts")
     return ResponseFormat(_STRUCTURED[name], value if isinstance(value, str) else as_json(value, field))
 
 

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -271,7 +270,7 @@ class HttpServer:
 
 def _last(call: Call) -> str:
     """What the path names of its collection."""
-    return unquote(call.request.path).strip("/").split("/", 2)[2]
+    return call.request.path.rstrip("/").split("/", 3)[3]
 
 
 def _client(request: web.BaseRequest) -> str:
