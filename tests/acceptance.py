@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import Manifest, ModelFile, ModelManifest
+from draftd.acceptance.options import QualityOptions
+from draftd.acceptance.quality import SCHEMAS
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
-from draftd.core import PROMPT_LOOKUP, WorkloadClass
+from draftd.canaries.prompts import FrozenPrompts
+from draftd.canaries.schemas import schema_of
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, WorkloadClass
 from tests.decoded import BEGAN, Truth, request
 
 GIB = 1 << 30
@@ -99,6 +103,9 @@ def synthetic_run(
     watts: float | None = 11.0,
     failing: int = 1,
     failing_drafted: int = 1,
+    schemas: bool = True,
+    wrong_under_schemas: int = 0,
+    invalid: int = 0,
 ) -> RunFolder:
     """Writes one, and opens it.
 
@@ -107,7 +114,8 @@ def synthetic_run(
     minute of the soak, instead of the truth's; the last one holds on. `leak`: bytes a second by which the resident set
     grows in the soak and the headroom, which begins at `headroom`, shrinks. `swap_in`, `critical_seconds`, `throttles`:
     what came in addition during the soak; None: not readable. `failing`, `failing_drafted`: so many of the quality
-    prompts are answered wrongly without drafts, and with them.
+    prompts are answered wrongly without drafts, and with them. `schemas`: those that can be are asked under a schema,
+    too; with drafts, `wrong_under_schemas` of these answers are wrong and `invalid` are not valid.
     """
     folder = RunFolder.create(path, name)
     random_ = random.Random(seed)
@@ -142,7 +150,11 @@ def synthetic_run(
         for tick in _soak(random_, truth, numbers[-1], groups, soak_seconds, soak_errors, soak_alpha, tokens):
             folder.keep_tick(tick)
     if Stage.QUALITY in stages:
-        folder.freeze_plan(Stage.QUALITY, {"block_length": 4, "repeats": 1})
+        options = QualityOptions(block_length=4, drafter=DRAFT_MODEL, repeats=1, schemas=schemas)
+        folder.freeze_plan(Stage.QUALITY, options.frozen())
+        if schemas:
+            for tick in _under_schemas(random_, truth, numbers[-1], wrong_under_schemas, invalid):
+                folder.keep_tick(tick)
         for tick in _quality(random_, truth, numbers[-1], failing, failing_drafted):
             folder.keep_tick(tick)
     return folder
@@ -224,6 +236,22 @@ def _quality(random_: random.Random, truth: Truth, session: int, failing: int, d
             tick = request(random_, truth, arm, place, elapsed, tokens=24, text=text)
             elapsed += tick.ended + 0.1
             yield tick
+
+
+def _under_schemas(random_: random.Random, truth: Truth, session: int, wrong: int, invalid: int) -> Iterator[Tick]:
+    """Wrong ones from the first prompt on, invalid ones from the last."""
+    asked = [one for one in FrozenPrompts.shipped().canaries if schema_of(one.check) is not None]
+    for number, canary in enumerate(asked):
+        for arm in (AUTOREGRESSIVE, Arm(4)):
+            check = asdict(canary.check)
+            if arm.speculative and number < wrong:  # the first ones are objects
+                check["values"] = {name: value * 2 for name, value in check["values"].items()}
+            text = right_answer(check)
+            if arm.speculative and number >= len(asked) - invalid:
+                text = text[:-1]
+            place = Place(Stage.QUALITY, session, arm.id, 1, canary.id, SCHEMAS, canary.workload)
+            tick = request(random_, truth, arm, place, 0.0, tokens=24, text=text)
+            yield replace(tick, finish_reason=FinishReason.STOP)
 
 
 def right_answer(check: Mapping[str, object]) -> str:

@@ -6,14 +6,21 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from draftd.acceptance import quality
+from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.session import Session
+from draftd.acceptance.ticks import Stage
+from draftd.canaries.prompts import FrozenPrompts
 from draftd.client.client import CallError
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
+from tests.acceptance import manifest
 from tests.conftest import NanoPair
 from tests.serving import Answer, Served, collect, serving
 
@@ -113,6 +120,27 @@ def test_the_parameters_of_demanded_calls_are_bounded(served: Served) -> None:
 def test_with_tools_an_answer_is_a_call_or_its_format(served: Served) -> None:
     found = ask(served, pb.ResponseFormat(choices=pb.Choices(texts=["none"])), tools=TOOLS)
     assert found.text == "none" or calls_of(found)
+
+
+def test_quality_asks_for_json_under_its_schema(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canaries = [one for one in FrozenPrompts.shipped().canaries if one.id in ("json-paint", "tool-set_timer")]
+    ids = [one.id for one in canaries]
+    asked = tuple(one for one in quality.quality_prompts() if one.name in ids and one.group == quality.SCHEMAS)
+    monkeypatch.setattr(quality, "quality_prompts", lambda schemas: asked)
+    folder = RunFolder.create(tmp_path / "run")
+    session = Session(served.client, folder, folder.begin_session(manifest()))
+    options = quality.QualityOptions(block_length=3, temperature=2.0, repeats=1)
+    quality.run_quality(session, options, served.client.model(), lambda advance: None)
+    assert quality.quality_complete(folder)
+    result = quality.quality_result(folder, canaries)
+    assert result is not None
+    assert result.schemas is not None
+    assert (result.schemas.answers, result.schemas.valid_share) == (8, 1.0)
+    assert result.schemas.greedy.identical == 2
+    drafted = [tick for tick in folder.ticks(Stage.QUALITY) if tick.place.group == quality.SCHEMAS and tick.granted]
+    assert sum(tick.counts.accepted for tick in drafted if tick.place.arm == "k3") > 0
 
 
 BAD = {

@@ -155,7 +155,7 @@ class QualityOptions(Options):
     """What is None is the daemon's own, and is settled before the run begins.
 
     Greedy answers are always the same, and are asked for once. `temperature` asks for `repeats` sampled answers as
-    well, each with a seed of its own.
+    well, each with a seed of its own. `schemas`: what must be JSON is asked for under a schema as well.
     """
 
     stage: ClassVar[Stage] = Stage.QUALITY
@@ -164,6 +164,15 @@ class QualityOptions(Options):
     drafter: DrafterName | None = None
     temperature: Temperature = 0.0
     repeats: Count = 3
+    schemas: bool = True
+
+    def frozen(self) -> dict[str, Any]:
+        """As it lies in a run's folder; of one without schemas, as it always did."""
+        return self.model_dump(mode="json", exclude=None if self.schemas else {"schemas"})
+
+    @classmethod
+    def from_plan(cls, plan: Mapping[str, Any]) -> Self:
+        return super().from_plan({"schemas": False} | dict(plan))  # runs of before there were any
 
     def settled(self, model: pb.GetModelResponse) -> Self:
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
@@ -174,7 +183,11 @@ class QualityOptions(Options):
 
     @property
     def arms(self) -> tuple[tuple[Arm, Arm], ...]:
-        """Each speculative arm with its autoregressive one, of options that are settled."""
+        """Each speculative arm with its autoregressive one, of options that are settled. Raises OptionError for a run's
+        that are not."""
+        for name in ("block_length", "drafter"):
+            if getattr(self, name) is None:
+                raise OptionError(f"{self.stage}.json: {name}", None, "what the run began with: it must be given")
         assert self.block_length, self
         greedy = Arm(self.block_length, self.drafter)
         both = (greedy, replace(greedy, temperature=self.temperature)) if self.temperature else (greedy,)

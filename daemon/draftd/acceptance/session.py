@@ -87,12 +87,23 @@ class Session:
         return int(said) if said.isdecimal() else None
 
     def measure(
-        self, step: Step, options: Options, *, chat: bool, warm_up: bool = False, keep_text: bool = False
+        self,
+        step: Step,
+        options: Options,
+        *,
+        chat: bool,
+        warm_up: bool = False,
+        keep_text: bool = False,
+        json_schema: str = "",
     ) -> list[Tick]:
         """Asks all of the step's prompts at once; the ticks are not kept yet. `chat`: the model has a template. A tick
-        has an error where the daemon decoded otherwise than the arm asks."""
+        has an error where the daemon decoded otherwise than the arm asks. `json_schema`: what the answers must be."""
         arm, repetition = step.arm, step.repetition
         asks = [ask_for(prompt, arm, chat=chat, seed=options.seed, repetition=repetition) for prompt in step.prompts]
+        if json_schema:
+            # A thought may be longer than an answer may be. A template that knows no such argument takes no notice.
+            unthinking = {"enable_thinking": False}
+            asks = [replace(ask, json_schema=json_schema, template_arguments=unthinking) for ask in asks]
         ticks = []
         self.in_hand.append(arm.id)
         try:

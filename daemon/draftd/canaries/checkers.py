@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 20_000  # of an answer that is looked at
 _MOST_OBJECTS = 64  # places at which an object may begin that are tried
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _Type = Literal["string", "integer", "number", "boolean", "array", "object"]
-_TYPES: Mapping[_Type, tuple[type, ...]] = {
+TYPES: Mapping[_Type, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -46,11 +46,11 @@ class JsonObject:
         for key, kind in self.keys.items():
             if key not in found:
                 return f"no key {key!r}"
-            if type(found[key]) not in _TYPES[kind]:  # Python has truth among the numbers; JSON has not
-                return f"{key!r} is no {kind}: {_shown(found[key])}"
+            if type(found[key]) not in TYPES[kind]:  # Python has truth among the numbers; JSON has not
+                return f"{key!r} is no {kind}: {shown(found[key])}"
         for key, wanted in self.values.items():
             if not _same(found.get(key), wanted):
-                return f"{key!r} is {_shown(found.get(key))}, not {_shown(wanted)}"
+                return f"{key!r} is {shown(found.get(key))}, not {shown(wanted)}"
         return ""
 
 
@@ -69,16 +69,16 @@ class ToolCall:
             return "no tool call"
         name, arguments = made
         if name not in self.allowed:
-            return f"calls {_shown(name)}, which is not allowed"
+            return f"calls {shown(name)}, which is not allowed"
         if name != self.name:
             return f"calls {name}, not {self.name}"
         for key in (*self.arguments, *arguments):
             if key not in arguments:
                 return f"no argument {key!r}"
             if key not in self.arguments:
-                return f"argument {_shown(key)} was not asked for"
+                return f"argument {shown(key)} was not asked for"
             if not _alike(arguments[key], self.arguments[key]):
-                return f"argument {key!r} is {_shown(arguments[key])}, not {_shown(self.arguments[key])}"
+                return f"argument {key!r} is {shown(arguments[key])}, not {shown(self.arguments[key])}"
         return ""
 
 
@@ -93,7 +93,7 @@ class NoToolCall:
     def complaint(self, answer: str) -> str:
         made = next(calls(answer), None)
         if made is not None:
-            return f"calls {_shown(made[0])}, where a question was asked"
+            return f"calls {shown(made[0])}, where a question was asked"
         said = _said(answer).casefold()
         if not any(re.search(rf"\b{re.escape(word.casefold())}\b", said) for word in self.mentions):
             return f"mentions none of {', '.join(self.mentions)}"
@@ -149,6 +149,7 @@ def _alike(value: object, wanted: object) -> bool:
     return _same(value, wanted)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """For messages: cut where it is long."""
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:59] + "…"

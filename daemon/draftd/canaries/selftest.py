@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from draftd.canaries.checkers import Check, JsonObject, ToolCall
 from draftd.canaries.prompts import Canary
+from draftd.canaries.schemas import mismatch, schema_of
 
 _OF_TYPE: Mapping[str, object] = {
     "string": "word",
@@ -41,7 +42,31 @@ def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
         for answer in spoilt(canary.check):
             if not canary.check.complaint(answer):
                 found.append(Fault(canary.id, answer, "accepts what is wrong"))
+        found += _schema_faults(canary)
     return tuple(found)
+
+
+def _schema_faults(canary: Canary) -> Iterator[Fault]:
+    schema = schema_of(canary.check)
+    if schema is None:
+        return
+    whole = json.loads(next(right(canary.check)))
+    if said := mismatch(json.dumps(whole), schema):
+        yield Fault(canary.id, json.dumps(whole), f"its schema rejects what is right: {said}")
+    wrong = [json.dumps(whole)[:-1], f"Here it is: {json.dumps(whole)}", *map(json.dumps, _misshapen(whole))]
+    yield from (
+        Fault(canary.id, answer, "its schema accepts what is wrong") for answer in wrong if not mismatch(answer, schema)
+    )
+
+
+def _misshapen(whole: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """The object with one key too many, without one, or with a value of another type; likewise of an object within."""
+    yield {**whole, "not_asked_for": 1}
+    for key, value in whole.items():
+        yield {name: kept for name, kept in whole.items() if name != key}
+        yield {**whole, key: None}
+        if isinstance(value, Mapping):
+            yield from ({**whole, key: inner} for inner in _misshapen(value))
 
 
 def right(check: Check) -> Iterator[str]:

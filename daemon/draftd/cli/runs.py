@@ -166,7 +166,7 @@ def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Seque
 _STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
     Stage.SWEEP: (chosen_prompts, sweep_complete, run_sweep),
     Stage.SOAK: (lambda options, model: chosen_prompts(SweepOptions(), model), soak_complete, run_soak),
-    Stage.QUALITY: (lambda options, model: quality_prompts(), quality_complete, run_quality),
+    Stage.QUALITY: (lambda options, model: quality_prompts(options.schemas), quality_complete, run_quality),
 }
 """What a stage asks, by its options and the model; whether a run's folder holds all of it; and what measures it."""
 

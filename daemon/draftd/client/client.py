@@ -97,6 +97,7 @@ class Ask:
     depth_mode: DepthMode | None = None
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
+    json_schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +214,15 @@ class DraftdClient:
         depth_mode: DepthMode | None = None,
         workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
         caller: str = "",
+        json_schema: str = "",
         timeout: float | None = None,
         **more: Any,
     ) -> Iterator[pb.GenerateResponse]:
         """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
-        closing the iterator cancels it. What concerns tools and the chat template goes with messages. `more`: other
-        fields of the request's message, such as `logprobs` or `n`."""
+        closing the iterator cancels it. What concerns tools and the chat template goes with messages. `json_schema`:
+        what the answer must be. `more`: other fields of the request's message, such as `logprobs` or `n`."""
+        if json_schema:
+            more["response_format"] = pb.ResponseFormat(json_schema=json_schema)
         chat = pb.ChatInput(
             messages=[
                 one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])

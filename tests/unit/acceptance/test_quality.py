@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,22 @@ import pytest
 from draftd.acceptance import quality
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import OptionError, QualityOptions
-from draftd.acceptance.quality import QualityResult, quality_complete, quality_prompts, quality_result, run_quality
+from draftd.acceptance.quality import (
+    GROUP,
+    SCHEMAS,
+    QualityResult,
+    quality_complete,
+    quality_prompts,
+    quality_result,
+    run_quality,
+)
 from draftd.acceptance.session import Advance, Session
 from draftd.acceptance.ticks import Stage, Tick
 from draftd.canaries import checkers
 from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.canaries.selftest import faults, right, spoilt
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import manifest, synthetic_run
 from tests.scripted import scripted_models
@@ -139,7 +148,7 @@ class TestResult:
             folder.keep_tick(tick)
         result = judged(folder)
         assert result.greedy.missing == ()
-        assert (result.errors, result.error_examples) == (48, ("UNAVAILABLE: gone",))
+        assert (result.errors, result.error_examples) == (84, ("UNAVAILABLE: gone",))
 
     def test_texts_that_differ_are_counted(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
@@ -156,7 +165,7 @@ class TestResult:
             arm = f"{tick.place.arm}-t0.8"
             wrong = repetition == 1 and arm.startswith("k4")
             place = replace(tick.place, arm=arm, repetition=repetition)
-            return replace(tick, place=place, text="no" if wrong else tick.text)
+            return replace(tick, place=place, text="no" if wrong and place.group == GROUP else tick.text)
 
         for tick in folder.ticks(Stage.QUALITY):
             for repetition in (1, 2):
@@ -173,6 +182,49 @@ class TestResult:
 
     def test_nothing_asked_is_nothing(self, tmp_path: Path) -> None:
         assert quality_result(RunFolder.create(tmp_path / "run")) is None
+
+
+def under_schemas(tmp_path: Path, **how: int) -> RunFolder:
+    return synthetic_run(tmp_path / "run", stages=[Stage.QUALITY], failing=0, failing_drafted=0, **how)  # type: ignore[arg-type]
+
+
+class TestUnderSchemas:
+    def test_an_answer_that_is_not_valid_fails_and_its_prompt_is_named(self, tmp_path: Path) -> None:
+        result = judged(under_schemas(tmp_path, invalid=1))
+        assert result.schemas is not None
+        assert result.schemas.valid_share == 35 / 36
+        said = "1 of 36 answers under a schema are not valid: tool-set_light (k4): no JSON: '{"
+        assert result.complaints[0].startswith(said)
+
+    def test_an_answer_that_is_cut_is_not_valid_sampled_or_greedy(self, tmp_path: Path) -> None:
+        folder = under_schemas(tmp_path)
+        first = folder.ticks(Stage.QUALITY)[0]
+        place = replace(first.place, arm="ar-t0.8")
+        folder.keep_tick(replace(first, place=place, finish_reason=FinishReason.LENGTH))
+        (said,) = judged(folder).complaints
+        assert said.endswith(": json-person (ar-t0.8): not complete after 24 tokens")
+
+    def test_drafts_may_not_make_fewer_succeed_under_schemas_either(self, tmp_path: Path) -> None:
+        (said,) = judged(under_schemas(tmp_path, wrong_under_schemas=1)).complaints
+        assert said == "94.4% pass under a schema with drafts, and 100.0% without; at most 0.5% less is allowed"
+
+    def test_an_answer_that_is_missing_is_told(self, tmp_path: Path) -> None:
+        folder = under_schemas(tmp_path)
+        lines = (folder.path / "quality.jsonl").read_text().splitlines()
+        (folder.path / "quality.jsonl").write_text("\n".join(lines[1:]) + "\n")
+        (said,) = judged(folder).complaints
+        assert said == "1 of 18 prompts were not answered under a schema both with and without drafts"
+        assert not quality_complete(folder)
+
+    def test_a_run_of_before_there_were_any_is_whole(self, tmp_path: Path) -> None:
+        folder = under_schemas(tmp_path, schemas=False)
+        plan = folder.plan(Stage.QUALITY)
+        assert plan is not None
+        assert "schemas" not in plan
+        assert quality_complete(folder)
+        assert judged(folder).schemas is None
+        assert judged(folder).complaints == ()
+        folder.freeze_plan(Stage.QUALITY, QualityOptions.resumed(plan).frozen())  # can be continued
 
 
 class TestOptions:
@@ -205,6 +257,15 @@ class TestOptions:
         with pytest.raises(OptionError, match="quality.json: repeats"):
             QualityOptions.from_plan({"repeats": "many"})
 
+    def test_a_run_whose_plan_says_too_little_is_named(self, tmp_path: Path) -> None:
+        folder = recorded(tmp_path)
+        for lacking in ("drafter", "block_length"):
+            plan = QualityOptions(block_length=4, drafter=DRAFT_MODEL).frozen()
+            del plan[lacking]
+            folder.write("quality.json", json.dumps(plan))
+            with pytest.raises(OptionError, match=f"quality.json: {lacking}: got None"):
+                quality_complete(folder)
+
 
 def silent(advance: Advance) -> None: ...
 
@@ -213,7 +274,7 @@ def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = tuple(replace(one, max_tokens=12) for one in quality_prompts())
-    monkeypatch.setattr(quality, "quality_prompts", lambda: short)
+    monkeypatch.setattr(quality, "quality_prompts", lambda schemas: short)
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         folder = RunFolder.create(tmp_path / "run")
         options = QualityOptions(block_length=3, temperature=6, repeats=2)
@@ -227,8 +288,10 @@ def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(
 
         said = go()
         assert quality_complete(folder)
-        assert (said[-1].done, said[-1].total) == (144, 144)
-        ticks = folder.ticks(Stage.QUALITY)
+        assert (said[-1].done, said[-1].total) == (252, 252)
+        # This model has no grammars: that is asked once.
+        *ticks, refused = sorted(folder.ticks(Stage.QUALITY), key=lambda tick: tick.place.group)
+        assert (refused.place.group, ticks[-1].place.group) == (SCHEMAS, GROUP)
         assert {tick.error for tick in ticks} == {""}
         assert all(tick.text for tick in ticks)
         asked = {(tick.place.arm, tick.place.repetition, tick.place.prompt) for tick in ticks}
@@ -237,14 +300,19 @@ def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(
         result = judged(folder)
         assert result.greedy.identical == 24
         assert result.greedy.autoregressive == result.greedy.speculative
+        assert result.schemas is not None
+        assert result.schemas.refused == "this model's tokenizer has no grammars"
+        assert (result.requests, result.errors) == (len(ticks), 0)
+        assert not any("schema" in complaint for complaint in result.complaints)
         # What was cut off is asked again, and nothing else.
         lines = (folder.path / "quality.jsonl").read_bytes().splitlines(keepends=True)
         (folder.path / "quality.jsonl").write_bytes(b"".join(lines[:-5]) + lines[-5][:40])
         assert not quality_complete(folder)
         go()
         assert quality_complete(folder)
-        assert {tick.digest for tick in folder.ticks(Stage.QUALITY)} == {tick.digest for tick in ticks}
-        assert len(folder.ticks(Stage.QUALITY)) == len(ticks)
+        again = [tick for tick in folder.ticks(Stage.QUALITY) if tick.place.group == GROUP]
+        assert {tick.digest for tick in again} == {tick.digest for tick in ticks}
+        assert len(again) == len(ticks)
         # Sampled answers differ by seed.
         texts = {(tick.place.prompt, tick.place.repetition): tick.digest for tick in ticks if tick.place.arm == "ar-t6"}
         assert texts["json-person", 1] != texts["json-person", 2]

@@ -84,6 +84,7 @@ def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
     assert ran.code == 1
     assert "json-person, speculative: no JSON object" in ran.out
     assert "24 of 24 greedy texts are identical" in ran.out
+    assert "under a schema: not measured: this model's tokenizer has no grammars" in ran.out
     assert "no prompt passes its check even without drafts" in ran.err
     monkeypatch.setattr(JsonObject, "complaint", lambda self, answer: "")
     ran = draftd("quality", "--run", "run", "--json")
@@ -92,6 +93,18 @@ def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
     assert said["success"]["speculative"] >= 8 / 24  # it seems to pass
     assert said["checkers_sound"] is False
     assert "nothing is shown, because the checker of json-person is broken: accepts what is wrong" in ran.err
+
+
+def test_quality_of_a_run_says_which_answer_its_schema_does_not_allow(draftd: Run, tmp_path: Path) -> None:
+    folder = synthetic_run(tmp_path / "run", stages=[Stage.QUALITY], invalid=1)
+    ran = draftd("quality", "--run", "run")
+    assert ran.code == 1
+    assert "under a schema, 35 of 36 answers are valid" in ran.out
+    assert "1 of 36 answers under a schema are not valid: tool-set_light (k4): no JSON" in ran.err
+    folder.write("quality.json", '{"block_length": 4}')
+    ran = draftd("quality", "--run", "run")
+    assert (ran.code, ran.out) == (2, "")
+    assert "quality.json: drafter: got None" in ran.err
 
 
 @pytest.mark.parametrize(

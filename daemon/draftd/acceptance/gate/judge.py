@@ -26,7 +26,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     TOO_FEW_SAMPLES = "too_few_samples"
     NOT_MEASURED = "not_measured"
-    EXCUSED = "excused"  # it cannot be read on this machine, and the spec lets that pass
+    EXCUSED = "excused"  # it cannot be read on this machine, or of this model, and the spec lets that pass
 
     @property
     def good(self) -> bool:

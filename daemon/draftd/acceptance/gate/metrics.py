@@ -63,8 +63,8 @@ class Evidence:
 
 
 Lack = Literal["nothing", "too_few", "unreadable"]
-"""Why there is no value: nothing was measured; too little was, to tell; or the machine could not be asked, so that no
-longer run would have shown it."""
+"""Why there is no value: nothing was measured; too little was, to tell; or the machine, or the model, could not be
+asked, so that no longer run would have shown it."""
 Moves = Literal["both ways", "up", "down"]
 """Where a value can go to as a run goes on. What can only go up, and is too high, stays too high."""
 
@@ -204,13 +204,16 @@ def _errors(stage: SoakResult | QualityResult) -> Reading:
 _quality = partial(Metric, Stage.QUALITY, "1", "prompts")
 
 
-def _share(figure: Callable[[Comparison], float | Interval | None]) -> Callable[[QualityResult], Reading]:
-    """What rests on the checkers: nothing, where they are broken."""
+def _share(
+    figure: Callable[[Comparison], float | Interval | None], *, schemas: bool = False
+) -> Callable[[QualityResult], Reading]:
+    """What rests on the checkers: nothing, where they are broken. `schemas`: of what was asked under one."""
 
     def read(found: QualityResult) -> Reading:
-        if found.faults:
-            return Reading.none("nothing is shown, because a checker is broken")
-        value, prompts = figure(found.greedy), found.greedy.prompts
+        if (lack := _unproven(found, schemas=schemas)) is not None:
+            return lack
+        compared = found.schemas.greedy if schemas and found.schemas is not None else found.greedy
+        value, prompts = figure(compared), compared.prompts
         if value is None:
             return Reading.none(_ONE_WAY)
         if isinstance(value, Interval):
@@ -221,6 +224,27 @@ def _share(figure: Callable[[Comparison], float | Interval | None]) -> Callable[
         return Reading(value, samples=sum(one.complete for one in prompts), reason=reason)
 
     return read
+
+
+def _unproven(found: QualityResult, *, schemas: bool) -> Reading | None:
+    """Why a share shows nothing; None where it does."""
+    if found.faults:
+        return Reading.none("nothing is shown, because a checker is broken")
+    if schemas and found.schemas is None:
+        return Reading.none("the quality stage of this run asked nothing under a schema")
+    if schemas and found.schemas is not None and found.schemas.refused:
+        return Reading.none(found.schemas.refused, "unreadable")
+    return None
+
+
+def _schema_valid(found: QualityResult) -> Reading:
+    if (lack := _unproven(found, schemas=True)) is not None:
+        return lack
+    assert found.schemas is not None
+    share = found.schemas.valid_share
+    if share is None:
+        return Reading.none("no prompt was answered under a schema")
+    return Reading(share, samples=found.schemas.answers, reason="; ".join(map(str, found.schemas.invalid[:1])))
 
 
 def _gap(found: Comparison) -> float | None:
@@ -267,6 +291,9 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "quality.difference": _quality(_share(lambda found: found.difference), **_ESTIMATED),
         "quality.gap": _quality(_share(_gap), divisible=False),
         "quality.identical": _quality(_identical),
+        "quality.schema_valid": Metric(Stage.QUALITY, "1", "answers", _schema_valid),
+        "quality.schema_difference": _quality(_share(lambda found: found.difference, schemas=True), **_ESTIMATED),
+        "quality.schema_gap": _quality(_share(_gap, schemas=True), divisible=False),
         "quality.errors": Metric(Stage.QUALITY, "", "requests", _errors),
         "quality.checkers_sound": _quality(_sound, divisible=False),
     }

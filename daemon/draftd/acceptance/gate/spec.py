@@ -83,8 +83,8 @@ class Criterion(_Table):
     length, temperature, concurrency) is of a sweep's. Without a `block_length` it is the candidate's.
 
     It is divided by `against` before it is compared: the same figure of this run's autoregressive arm, prompt by
-    prompt, or of another run. The `bound` is the worse end of its 95 % interval. `unreadable`: where a machine cannot
-    be asked."""
+    prompt, or of another run. The `bound` is the worse end of its 95 % interval. `unreadable`: where the machine or
+    the model cannot be asked."""
 
     name: _Name
     metric: _Name

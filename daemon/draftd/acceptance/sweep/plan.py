@@ -30,7 +30,7 @@ from draftd.errors import DraftdError
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
-Key = tuple[str, str, int]  # Arm.id, prompt's name, repetition
+Key = tuple[str, str, str, int]  # Arm.id, prompt's group and name, repetition
 
 CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
 _SETS = Path(__file__).parents[1] / "prompt_sets"
@@ -213,7 +213,7 @@ class Step:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        return tuple((self.arm.id, prompt.name, self.repetition) for prompt in self.prompts)
+        return tuple((self.arm.id, prompt.group, prompt.name, self.repetition) for prompt in self.prompts)
 
 
 def schedule(plan: SweepPlan) -> list[Step]:
@@ -240,7 +240,7 @@ def schedule(plan: SweepPlan) -> list[Step]:
 
 def key_of(tick: Tick) -> Key:
     """Which request it answers."""
-    return tick.place.arm, tick.place.prompt, tick.place.repetition
+    return tick.place.arm, *tick.place.key, tick.place.repetition
 
 
 def measured(ticks: Iterable[Tick]) -> set[Key]:

@@ -149,8 +149,11 @@ def soak(asked: ForSoak, which: runs.Which, run: runs.Run = None, json: options.
 def quality(asked: ForQuality, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
     """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
-    Exits 1 if the share that passes is more than 0.5 % lower with drafts than without, if an answer is missing, if none
-    passes, or if a checker is broken: each checker is first tested with right and with wrong answers.
+    Prompts whose answer is JSON are asked a second time with its JSON schema, if the model's tokenizer has grammars.
+
+    Exits 1 if the share that passes is more than 0.5 % lower with drafts than without, with a schema or without one, if
+    an answer with a schema is not valid, if an answer is missing, if none passes, or if a checker is broken: each is
+    first tested with right and with wrong answers.
 
     The answers are kept in the run, and checked again whenever it is read.
     """
@@ -303,16 +306,26 @@ def _size(count: int | None) -> str:
 def _show_quality(result: QualityResult) -> None:
     prompts = result.greedy.prompts
     output.print_table(_PROMPTS, map(_prompt_cells, prompts), words=True)
-    for one in prompts:
-        for mode, way in (("autoregressive", one.autoregressive), ("speculative", one.speculative)):
-            if way.complaint:
-                output.say(f"{one.prompt}, {mode}: {way.complaint}")
-    for comparison in (result.greedy, result.sampled):
-        if comparison is not None:
-            output.say(_sentence(comparison))
+    _say_compared(result.greedy, result.sampled)
     output.say(f"{result.greedy.identical} of {len(prompts)} greedy texts are identical")
+    under = result.schemas
+    if under is not None and under.refused:
+        output.say(f"under a schema: not measured: {under.refused}")
+    elif under is not None:
+        _say_compared(under.greedy, under.sampled, "under a schema, ")
+        output.say(f"under a schema, {under.answers - len(under.invalid)} of {under.answers} answers are valid")
     for error in result.error_examples:
         output.say(f"failed: {error}")
+
+
+def _say_compared(greedy: Comparison, sampled: Comparison | None, where: str = "") -> None:
+    for one in greedy.prompts:
+        for mode, way in (("autoregressive", one.autoregressive), ("speculative", one.speculative)):
+            if way.complaint:
+                output.say(f"{one.prompt}, {where}{mode}: {way.complaint}")
+    for comparison in (greedy, sampled):
+        if comparison is not None:
+            output.say(where + _sentence(comparison))
 
 
 def _sentence(found: Comparison) -> str:
@@ -332,6 +345,7 @@ def _checked(result: QualityResult) -> dict[str, Any]:
         "success": {"autoregressive": greedy.autoregressive, "speculative": greedy.speculative},
         "difference": greedy.difference and asdict(greedy.difference),
         "identical": greedy.identical,
+        "schema_valid": result.schemas and result.schemas.valid_share,
         "checkers_sound": not result.faults,
         "complaints": result.complaints,
     } | asdict(result)

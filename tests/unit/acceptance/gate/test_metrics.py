@@ -77,6 +77,9 @@ def test_the_qualitys_figures_are_its_results(run: Evidence) -> None:
         "quality.difference": -1 / 24,
         "quality.gap": 1 / 24,
         "quality.identical": 1.0,
+        "quality.schema_valid": 1.0,
+        "quality.schema_difference": 0.0,
+        "quality.schema_gap": 0.0,
         "quality.errors": 0,
         "quality.checkers_sound": 1.0,
     }
@@ -93,12 +96,16 @@ def test_samples_are_what_the_figure_rests_on(run: Evidence) -> None:
         "requests": soak.requests,
         "readings": soak.readings["at"],
         "windows": len(soak.judged_windows),
+        "answers": 36,
         "prompts": 24,
     }
     for name in STAGES:
         if name != "quality.errors":
-            assert read(name, run).samples == wanted[METRICS[name].counted], name
-    assert read("quality.errors", run).samples == quality.requests == 48
+            samples = (
+                18 if name in ("quality.schema_difference", "quality.schema_gap") else wanted[METRICS[name].counted]
+            )
+            assert read(name, run).samples == samples, name
+    assert read("quality.errors", run).samples == quality.requests == 48 + 36
 
 
 def test_readings_that_failed_are_no_samples(run: Evidence) -> None:
@@ -113,7 +120,7 @@ def test_over_itself_every_metric_that_can_be_divided_is_one(run: Evidence) -> N
         if not metric.divisible:
             continue
         found = read(name, run, run)
-        if name == "quality.errors":
+        if not read(name, run).value:
             assert found == Reading.none("it is 0 in the baseline")
         else:
             assert found.value == pytest.approx(1.0), name

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, judge_run
-from draftd.acceptance.gate.spec import load_spec, parse, shipped
+from draftd.acceptance.gate.spec import Spec, load_spec, parse, shipped
+from draftd.acceptance.quality import SCHEMAS
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.canaries.checkers import JsonObject
 from tests.acceptance import Truth, synthetic_run
@@ -19,7 +20,7 @@ from tests.acceptance import Truth, synthetic_run
 MIB = 1 << 20
 PAYS, P95, FIRST, ACCEPTED = (one.name for one in load_spec().criterion[:4])
 (
-    DURATION, ERRORS, HEADROOM, GROWTH, CRITICAL, SWAP, THROTTLES, HELD, GAP, SUCCEEDS, CHECKERS
+    DURATION, ERRORS, HEADROOM, GROWTH, CRITICAL, SWAP, THROTTLES, HELD, GAP, SUCCEEDS, VALID, SCHEMA_GAP, CHECKERS
 ) = (one.name for one in load_spec().criterion[4:])  # fmt: skip
 ALL = tuple(one.name for one in load_spec().criterion)
 OF_THE_SWEEP, OF_THE_SOAK, OF_QUALITY = ALL[:4], ALL[4:12], ALL[12:]
@@ -79,6 +80,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     HELD: {"soak_alpha": (0.88, 0.88, 0.3, 0.3, 0.88)},
     GAP: {"failing": 1, "failing_drafted": 2},
     SUCCEEDS: {"failing": 24, "failing_drafted": 24},
+    SCHEMA_GAP: {"wrong_under_schemas": 1},
 }
 # What comes near to it, and is still good.
 NEAR: dict[str, dict[str, Any]] = {
@@ -123,10 +125,36 @@ def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, mo
         verdict = judge_run(good, load_spec())
         found = outcomes(verdict)
         assert found.pop(CHECKERS) is Outcome.FAILED
-        assert (found.pop(GAP), found.pop(SUCCEEDS)) == (Outcome.NOT_MEASURED, Outcome.NOT_MEASURED)
+        assert {found.pop(name) for name in (GAP, SUCCEEDS, VALID, SCHEMA_GAP)} == {Outcome.NOT_MEASURED}
         assert set(found.values()) == {Outcome.PASSED}
         assert verdict.decision is Decision.NOT_PROMOTED
         assert "json-person" in verdict.judgements[-1].reason
+
+
+def test_an_answer_that_its_schema_does_not_allow_fails(good: Path, tmp_path: Path) -> None:
+    verdict = judge_run(changed(good, tmp_path, VALID, {"invalid": 1}), load_spec())
+    found = {one.criterion.name: one for one in verdict.judgements}
+    assert found[VALID].outcome is Outcome.FAILED
+    assert found[VALID].reason.startswith("tool-set_light (k4): no JSON: '{")
+    assert found[VALID].reading.value == pytest.approx(35 / 36)
+
+
+def test_a_model_without_grammars_is_excused_and_a_run_without_schemas_is_not(good: Path, tmp_path: Path) -> None:
+    old = changed(good, tmp_path, VALID, {"schemas": False})
+    found = outcomes(judge_run(old, load_spec()))
+    assert (found[VALID], found[SCHEMA_GAP]) == (Outcome.NOT_MEASURED, Outcome.NOT_MEASURED)
+    refused = "INVALID_ARGUMENT: response_format.json_schema: got '…'; allowed: nothing: there are no grammars"
+
+    def refusing(tick: dict[str, Any]) -> dict[str, Any]:
+        return tick | {"error": refused, "text": None} if tick["place"]["group"] == SCHEMAS else tick
+
+    shutil.copy(good / "quality.jsonl", old / "quality.jsonl")
+    rewritten(old / "quality.jsonl", refusing)
+    verdict = judge_run(old, load_spec())
+    assert outcomes(verdict) == {
+        **dict.fromkeys(ALL, Outcome.PASSED), VALID: Outcome.EXCUSED, SCHEMA_GAP: Outcome.EXCUSED
+    }  # fmt: skip
+    assert {one.reason for one in verdict.judgements if one.outcome is Outcome.EXCUSED} == {"there are no grammars"}
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +210,15 @@ def test_what_a_machine_cannot_say_is_not_measured(blind: Path) -> None:
     assert all("cannot be read on this machine" in one.reason for one in verdict.unproven)
 
 
+def excusing() -> Spec:
+    spec = load_spec()
+    return spec.model_copy(
+        update={"criterion": tuple(one.model_copy(update={"unreadable": "excuse"}) for one in spec.criterion)}
+    )
+
+
 def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blind: Path) -> None:
-    excusing = parse(shipped().replace("[[criterion]]", '[[criterion]]\nunreadable = "excuse"'), "ours.toml")
-    verdict = judge_run(blind, excusing)
+    verdict = judge_run(blind, excusing())
     wanted = {name: Outcome.EXCUSED if name in OF_THE_MACHINE else Outcome.PASSED for name in ALL}
     assert outcomes(verdict) == wanted
     assert verdict.decision is Decision.PROMOTED
@@ -193,6 +227,5 @@ def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blin
 def test_a_soak_without_readings_of_the_machine_is_not_excused(good: Path, tmp_path: Path) -> None:
     path = shutil.copytree(good, tmp_path / "run")
     rewritten(path / "machine.jsonl", lambda sample: None if sample["stage"] == "soak" else sample)
-    excusing = parse(shipped().replace("[[criterion]]", '[[criterion]]\nunreadable = "excuse"'), "ours.toml")
-    found = outcomes(judge_run(path, excusing))
+    found = outcomes(judge_run(path, excusing()))
     assert {found[name] for name in OF_THE_MACHINE} == {Outcome.NOT_MEASURED}

@@ -33,7 +33,7 @@ def test_the_verdict_stands_first_and_names_what_failed(full_page: Page) -> None
 
 def test_each_criterion_is_shown_with_what_was_measured_and_wanted_and_how_it_ended(full_page: Page) -> None:
     table, *_ = full_page.tables("criteria")
-    assert len(table.rows) == 15
+    assert len(table.rows) == 17
     swapped = table.row("Swap-ins")
     assert swapped["Measured"].startswith("400 MB") or swapped["Measured"].startswith("39")
     assert swapped["Wanted"] == "≤ 200 MB"
@@ -159,6 +159,11 @@ def test_quality_says_how_many_succeed_both_ways(full_page: Page) -> None:
     assert "24 of 24 texts are the same" in lead
     assert "95.8" in lead  # 23 of 24
     assert "no JSON object" in words(full_page.section("quality"))
+    assert "All of the 36 answers under a schema are valid." in words(full_page.section("quality"))
+    rows = full_page.tables("quality")[0].rows
+    assert [[text(cell) for cell in row][1:5] for row in rows] == [
+        ["freely", "24", "95.8 %", "95.8 %"], ["under a schema", "18", "100.0 %", "100.0 %"]
+    ]  # fmt: skip
 
 
 def test_the_manifest_is_there_to_the_last_hash(full_page: Page) -> None:
@@ -261,7 +266,7 @@ def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
 def test_texts_that_differ_are_counted_and_named(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.QUALITY,))
     lines = (run / "quality.jsonl").read_text().splitlines()
-    at = next(n for n, line in enumerate(lines) if '"arm":"k4"' in line and '"json-stock"' in line)
+    at = next(n for n, line in enumerate(lines) if '"arm":"k4"' in line and '"json-stock","group":"quality",' in line)
     lines[at] = re.sub(r'"digest":"\w+"', '"digest":"another"', lines[at])
     (run / "quality.jsonl").write_text("\n".join(lines) + "\n")
     made = drawn(folder)

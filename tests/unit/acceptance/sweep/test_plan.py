@@ -339,7 +339,7 @@ def test_every_request_stands_in_it_once(plan: SweepPlan) -> None:
     assert set(counts.values()) <= {1}
     for arm in plan.arms:
         for repetition in range(1, plan.options.repetitions + 1):
-            asked = [key for key in counts if key[0] == arm.id and key[2] == repetition]
+            asked = [key for key in counts if key[0] == arm.id and key[-1] == repetition]
             assert len(asked) == len(plan.prompts) // arm.concurrency * arm.concurrency
     assert all(len(step.prompts) == step.arm.concurrency for step in schedule(plan))
 

@@ -61,7 +61,7 @@ def silent(advance: Advance) -> None: ...
 
 
 def key(tick: Tick) -> Key:
-    return tick.place.arm, tick.place.prompt, tick.place.repetition
+    return tick.place.arm, *tick.place.key, tick.place.repetition
 
 
 def counted(folder: RunFolder) -> list[Tick]:
@@ -130,7 +130,7 @@ class TestWhole:
         one, other = ({key(t): t.digest for t in counted(session.folder)} for session in (swept[0], again))
         assert one == other
         greedy: dict[str, set[str]] = {}
-        for (arm, prompt, _), digest in one.items():
+        for (arm, _, prompt, _), digest in one.items():
             if "-t" not in arm:
                 greedy.setdefault(prompt, set()).add(digest)
         assert {len(found) for found in greedy.values()} == {1}
