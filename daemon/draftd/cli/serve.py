@@ -19,7 +19,6 @@ from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import mlx_memory
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import NotServing
-from draftd.fallback.alerts.connections import listening_socket
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
@@ -35,6 +34,7 @@ from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareSample, HardwareView, memory_share, takeable
 from draftd.hardware.system import system_probe
+from draftd.listening import listening_socket
 from draftd.model_info import ModelInfo
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner

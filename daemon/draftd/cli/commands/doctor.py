@@ -26,10 +26,10 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
 from draftd.engine.pair import assemble, context_length_of
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
-from draftd.fallback.alerts.connections import listening_socket
 from draftd.fronts.grpc import reply
 from draftd.hardware.state import HardwareSample, HardwareState, advance, takeable
 from draftd.hardware.system import system_probe
+from draftd.listening import listening_socket
 from draftd.models import blas
 from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, is_hub_id

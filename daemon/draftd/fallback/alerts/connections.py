@@ -17,6 +17,7 @@ from aiohttp import web
 from draftd.errors import ConfigError
 from draftd.fallback.alerts.payload import Result
 from draftd.fallback.logs import OutageLog
+from draftd.listening import server_context
 from draftd.settings import WebhookSettings
 from draftd.threads import lasting
 
@@ -199,27 +200,13 @@ class Connections:
         self._open.pop(one).cancel()
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
-    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # Where a name is both, as localhost may be, senders are told of 127.0.0.1.
-    family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] takes what comes to 0.0.0.0 as well
-    made = socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
-    made.setblocking(False)
-    return made
-
-
-def server_context(settings: WebhookSettings) -> ssl.SSLContext | None:
+def tls(settings: WebhookSettings) -> ssl.SSLContext | None:
     """None for plain HTTP. Raises ConfigError where the certificate cannot be had."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # A key with a password would be asked for on the terminal.
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        return server_context(settings.tls_cert, settings.tls_key)
+    except (OSError, ValueError) as error:
         said = str(error) or type(error).__name__
         allowed = f"a PEM file with a certificate, and webhook.tls_key with its key, readable ({said})"
         raise ConfigError("webhook.tls_cert", str(settings.tls_cert), allowed) from None
-    return context

@@ -28,8 +28,7 @@ from draftd.fallback.alerts.connections import (
     Connections,
     LoopThread,
     connection_of,
-    listening_socket,
-    server_context,
+    tls,
 )
 from draftd.fallback.alerts.payload import (
     ACCEPTED_ALERTS,
@@ -44,6 +43,7 @@ from draftd.fallback.alerts.payload import (
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.logs import RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
+from draftd.listening import listening_socket
 from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,9 @@ class WebhookListener:
 
     def start(self) -> int:
         """Listens; the port. Raises ConfigError where it cannot."""
-        tls = server_context(self._settings)
+        context = tls(self._settings)
         self._listening = listening = self._bind()
-        self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening, tls))
+        self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening, context))
         self._thread.start()
         return int(listening.getsockname()[1])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from draftd.errors import ConfigError
+from draftd.listening import listening_socket, server_context
 from draftd.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -110,13 +111,7 @@ def listening(settings: ServerSettings) -> socket.socket:
     """Bound, and listening. Raises ConfigError."""
     assert settings.http_port is not None
     try:
-        found = socket.getaddrinfo(
-            settings.host.strip("[]"), settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        # Where a name is both, as localhost may be, clients are told of 127.0.0.1.
-        family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] takes what comes to 0.0.0.0 as well
-        return socket.create_server(address, family=family, backlog=256, dualstack_ipv6=both)
+        return listening_socket(settings.host, settings.http_port)
     except OSError:
         allowed = f"a port that is free on {settings.host}; 0 picks one"
         raise ConfigError("server.http_port", settings.http_port, allowed) from None
@@ -126,11 +121,9 @@ def tls(settings: ServerSettings) -> ssl.SSLContext | None:
     """None for plain HTTP; with client certificates where an authority for them is set, as gRPC. Raises ConfigError."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # A key with a password would be asked for on the terminal.
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        context = server_context(settings.tls_cert, settings.tls_key)
+    except (OSError, ValueError) as error:
         raise _wrong("server.tls_cert", settings.tls_cert, error) from None
     if settings.tls_client_ca is not None:
         try:

@@ -16,9 +16,9 @@ import pytest
 from draftd.core import FallbackLevel
 from draftd.errors import ConfigError, NotServing, QueueFull
 from draftd.fallback.alerts.authentication import ReplayGuard
-from draftd.fallback.alerts.connections import listening_socket
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.leases import Applied, Notice
+from draftd.listening import listening_socket
 from draftd.settings import WebhookSettings
 from tests.waiting import until
 from tests.webhook import PAYLOADS, TOKEN, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
