@@ -49,9 +49,9 @@ async def constraint_of(
         seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
         tools = prompt.tools if isinstance(prompt, Chat) and demanded else ()
-        if (wrong := await run(executor, _wrong_tool, tools, compiler)) is not None:
-            field, shown, error = wrong
-        raise InvalidRequest(field, shown, f"what can be enforced: {error}") from None
+        wrong = await run(executor, _wrong_tool, tools, compiler)
+        field, shown, why = wrong or (field, shown, str(error))
+        raise InvalidRequest(field, shown, f"what can be enforced: {why}") from None
     return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds)
 
 
@@ -75,14 +75,14 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
     return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
 
 
-def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, ValueError] | None:
+def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, str] | None:
     """The first of the tools whose parameters alone cannot be enforced: its field, its schema, and why."""
     for i, tool in enumerate(tools):
         try:
             if tool.parameters:
                 compiler.compile(grammars.json_schema(tool.parameters))
         except ValueError as error:
-            return f"chat.tools[{i}].parameters", _short(tool.parameters), error
+            return f"chat.tools[{i}].parameters", _short(tool.parameters), str(error)
     return None
 
 
