@@ -39,7 +39,7 @@ async def constraint_of(
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     if found is None and not demanded:
         return Constraint()
-    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _shown(found))
+    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _short(found.source))
     _check(request, field, () if reading is None else reading.tools)
     if compiler is None:
         raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
@@ -48,7 +48,10 @@ async def constraint_of(
         grammar = await run(executor, _grammar, found, prompt, reading, compiler)
         compiled, seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
-        raise InvalidRequest(field, shown, f"what can be enforced: {error}") from None
+        tools = prompt.tools if isinstance(prompt, Chat) and demanded else ()
+        wrong = await run(executor, _wrong_tool, tools, compiler)
+        field, shown, why = wrong or (field, shown, str(error))
+        raise InvalidRequest(field, shown, f"what can be enforced: {why}") from None
     return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds, compiled)
 
 
@@ -70,6 +73,17 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
             calls.append((how, tool.parameters if json.loads(tool.parameters or "{}") else _NO_PARAMETERS))
     several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
     return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
+
+
+def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, str] | None:
+    """The first of the tools whose parameters alone cannot be enforced: its field, its schema, and why."""
+    for i, tool in enumerate(tools):
+        try:
+            if tool.parameters:
+                compiler.compile(grammars.json_schema(tool.parameters))
+        except ValueError as error:
+            return f"chat.tools[{i}].parameters", _short(tool.parameters), str(error)
+    return None
 
 
 def _check(request: Request, field: str, tools: Sequence[Tool]) -> None:
@@ -109,5 +123,5 @@ def _field(found: ResponseFormat) -> str:
     return "response_format.choices" if found.kind is FormatKind.CHOICE else f"response_format.{found.kind.value}"
 
 
-def _shown(found: ResponseFormat) -> str:
-    return found.source if len(found.source) <= 80 else f"{found.source[:77]}..."
+def _short(source: str) -> str:
+    return source if len(source) <= 80 else f"{source[:77]}..."

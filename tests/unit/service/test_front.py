@@ -484,5 +484,14 @@ async def test_the_model_is_described_with_its_defaults() -> None:
     async with fronting() as front:
         model = front.service.model()
     assert (model.info.model, model.info.draft_model, model.info.context_length) == ("scripted", "scripted-draft", 4096)
-    assert (model.default_max_tokens, model.max_draft_tokens) == (256, 4)
+    assert (model.default_max_tokens, model.max_draft_tokens) == (4096, 4)
     assert (model.depth_mode, model.chat_template) == (DepthMode.FIXED, True)
+
+
+async def test_without_a_limit_an_answer_takes_what_there_is() -> None:
+    def small() -> LoadedModels:
+        return scripted_models(0.7, context_length=100)
+
+    async with fronting(small) as front:
+        told = await front.ask("x" * 60, None)
+    assert (told.reason, len(told.tokens), front.telemetry.heard[0].start.max_tokens) == (FinishReason.LENGTH, 40, 40)
