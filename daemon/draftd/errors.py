@@ -59,6 +59,8 @@ def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, 
     first = error.errors(include_url=False)[0]
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).removeprefix(".")
     value = None if first["type"] == "missing" else first["input"]
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         allowed = f"valid JSON ({allowed.removeprefix('Invalid JSON: ')})"

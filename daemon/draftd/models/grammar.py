@@ -191,4 +191,7 @@ def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it is refused")
+    """Where it says that an expression is wrong, with what is wrong in it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it is refused"]
+    why = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]
+    return " ".join([lines[0], *why[:1]])

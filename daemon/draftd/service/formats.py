@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from draftd.models import grammar as grammars
 from draftd.models.answer_format import CallFormat
 from draftd.models.grammar import Grammars
 from draftd.service.answer import Reading
-from draftd.service.messages import Chat, ToolMode
+from draftd.service.messages import Chat, Tool, ToolMode
 from draftd.service.request import FormatKind, Prompt, Request, ResponseFormat
 
 MAX_FORMAT_BYTES = 256 * 1024
@@ -37,7 +38,7 @@ async def constraint_of(
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     if found is None and not demanded:
         return Constraint()
-    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _shown(found))
+    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _short(found.source))
     if found is not None:
         _check(request, found)
     if compiler is None:
@@ -47,7 +48,10 @@ async def constraint_of(
         grammar = await run(executor, _grammar, found, prompt, reading, compiler)
         seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
-        raise InvalidRequest(field, shown, f"what can be enforced: {error}") from None
+        tools = prompt.tools if isinstance(prompt, Chat) and demanded else ()
+        wrong = await run(executor, _wrong_tool, tools, compiler)
+        field, shown, why = wrong or (field, shown, str(error))
+        raise InvalidRequest(field, shown, f"what can be enforced: {why}") from None
     return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds)
 
 
@@ -69,6 +73,17 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
             calls.append((how, tool.parameters or _NO_PARAMETERS))
     several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
     return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
+
+
+def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, str] | None:
+    """The first of the tools whose parameters alone cannot be enforced: its field, its schema, and why."""
+    for i, tool in enumerate(tools):
+        try:
+            if tool.parameters:
+                compiler.compile(grammars.json_schema(tool.parameters))
+        except ValueError as error:
+            return f"chat.tools[{i}].parameters", _short(tool.parameters), str(error)
+    return None
 
 
 def _check(request: Request, found: ResponseFormat) -> None:
@@ -106,5 +121,5 @@ def _field(found: ResponseFormat) -> str:
     return "response_format.choices" if found.kind is FormatKind.CHOICE else f"response_format.{found.kind.value}"
 
 
-def _shown(found: ResponseFormat) -> str:
-    return found.source if len(found.source) <= 80 else f"{found.source[:77]}..."
+def _short(source: str) -> str:
+    return source if len(source) <= 80 else f"{source[:77]}..."

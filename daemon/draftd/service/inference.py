@@ -54,6 +54,7 @@ from draftd.service.request import (
     ServedModel,
     Started,
     checked,
+    default_max_tokens,
 )
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 from draftd.service.text import Ends, tokenise
@@ -186,9 +187,11 @@ class InferenceService:
             told = _messages(valid.prompt)
             start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+            if request.max_tokens is None:
+                valid = replace(valid, max_tokens=default_max_tokens(len(ids), model))
             reading = reading_of(valid.prompt, tokenizer, ids)
             must = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
-            start = replace(start, prompt_tokens=len(ids), choices=valid.n)
+            start = replace(start, prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
             span = self._begin_span(start)
             context = FlagContext(model.info.model, valid.workload, valid.caller)
             plan = self._planner.plan(replace(valid.wish, constrained=bool(must.grammar)), context, model.info)

@@ -71,7 +71,8 @@ class ResponseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as its front read it. `max_tokens` None is the daemon's default; `deadline` is on the monotonic
+    """One request as its front read it. `max_tokens` None is the daemon's default, and more than the context is what
+    the context has; `deadline` is on the monotonic
     clock; `client` is the connection that it came by. `problem`: what the front could not express here; the request is
     refused with it."""
 
@@ -199,8 +200,9 @@ def checked(request: Request, model: ServedModel) -> Request:
         raise request.problem
     _check_prompt(request.prompt, model)
     most = model.info.context_length
-    max_tokens = min(model.default_max_tokens, most) if request.max_tokens is None else request.max_tokens
-    _check(1 <= max_tokens <= most, "max_tokens", max_tokens, f"1 to {most}, the model's context")
+    max_tokens = model.default_max_tokens if request.max_tokens is None else request.max_tokens
+    _check(max_tokens >= 1, "max_tokens", max_tokens, f"1 or more; the model's context has {most}")
+    max_tokens = min(max_tokens, most)  # clients ask for what the largest of models could answer
     p, vocabulary = request.sampling, model.info.vocab_size
     _check_sampling(p)
     _check_penalties(p, vocabulary)
@@ -220,6 +222,13 @@ def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None
     most = model.info.context_length - 1
     allowed = f"1 to {most} tokens, one less than the model's context"
     _check(1 <= len(ids) <= most, name, f"{len(ids)} tokens", allowed)
+
+
+def default_max_tokens(prompt_tokens: int, model: ServedModel) -> int:
+    """Of an answer where the request does not say: fewer than the daemon's default where the context, or the memory for
+    it, has room for fewer."""
+    room = (model.info.largest_context or model.info.context_length) - prompt_tokens
+    return max(1, min(model.default_max_tokens, room))
 
 
 def check_caller(name: str) -> None:

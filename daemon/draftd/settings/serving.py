@@ -131,8 +131,9 @@ class EngineSettings(Section):
     idle_unload_seconds: FiniteFloat = Field(default=0, ge=0, le=30 * 86400)
     """Seconds without requests until the weights are unloaded; the next request loads them again, and waits for it. 0:
     never."""
-    default_max_tokens: int = Field(default=256, ge=1, le=1_048_576)
-    """Most tokens of an answer if the request does not say."""
+    default_max_tokens: int = Field(default=4096, ge=1, le=1_048_576)
+    """Most tokens of an answer if the request does not say; fewer where the context, or the memory for it, has room for
+    fewer. Memory for them is reserved: with fewer, more requests run together."""
 
     def limits(self, **asked: Any) -> Limits:
         """The engine's own limits, which have the same names. `asked`: what it asks the machine while it runs."""

@@ -190,7 +190,9 @@ PLAN_LEVEL = _string(
     "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], given=_PLANNED
 )
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
-PLAN_DRAFTER = _string("draftd.plan.drafter", "`draft_model`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`")
+PLAN_DRAFTER = _string(
+    "draftd.plan.drafter", "`draft_model`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`"
+)
 PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = _string(
     "draftd.plan.depth_mode",

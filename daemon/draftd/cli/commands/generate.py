@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from draftd.cli import options, output
 from draftd.cli.figures import length, milliseconds, percent, rate
 from draftd.client.client import Answer, Ask, Piece, gather
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
-from draftd.errors import DraftdError
+from draftd.errors import DraftdError, in_one_line
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -24,6 +25,7 @@ from draftd.v1 import inference_pb2 as pb
     'draftd generate "What is the capital of France?"',
     'draftd generate --highlight -w code "Write a function that adds two numbers."',
     'git diff | draftd generate --system "Say in one line what changed." -n 60',
+    'draftd generate --schema trip.json "A flight from Oslo to Rome."',
     'draftd generate --mode autoregressive --json "Hello" | jq .counts',
 )
 def command(
@@ -44,6 +46,16 @@ def command(
     stop: Annotated[
         list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be repeated.")
     ] = None,
+    schema: Annotated[
+        str | None,
+        options.sampling(
+            "--schema", metavar="FILE", help="The answer is JSON that this JSON schema allows; - is stdin."
+        ),
+    ] = None,
+    regex: Annotated[str | None, options.sampling("--regex", help="The answer matches this as a whole.")] = None,
+    choice: Annotated[
+        list[str] | None, options.sampling("--choice", help="The answer is one of these texts; may be repeated.")
+    ] = None,
     mode: Annotated[
         ModePreference,
         options.decoding(
@@ -56,6 +68,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Stream one answer to stdout, then one line of figures to stderr."""
+    wanted = _format(schema, regex, choice, bool(prompt))
     text = " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
         model = client.loaded(wait, output.complain)
@@ -74,7 +87,7 @@ def command(
             caller=caller,
             **asdict(drafting),
         )
-        stream = client.generate(**vars(asked))
+        stream = client.generate(**vars(asked), response_format=wanted)
         if json:
             output.print_json(document(gather(stream)))
             return
@@ -95,6 +108,25 @@ def document(answer: Answer) -> dict[str, Any]:
     if answer.reasoning:
         whole["reasoning"] = answer.reasoning
     return whole | output.plain(answer.finished)
+
+
+def _format(
+    schema: str | None, regex: str | None, choices: list[str] | None, prompted: bool
+) -> pb.ResponseFormat | None:
+    """What the answer must be, where that is asked for."""
+    given = [f"--{name}" for name, one in (("schema", schema), ("regex", regex), ("choice", choices)) if one]
+    if len(given) > 1:
+        raise PromptError(given[1], " and ".join(given), "one of --schema, --regex, --choice")
+    if schema == "-" and not prompted:
+        raise PromptError("--schema", schema, "a file, where the prompt comes from stdin")
+    if schema:
+        try:
+            return pb.ResponseFormat(json_schema=sys.stdin.read() if schema == "-" else Path(schema).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise PromptError("--schema", schema, f"a file of text ({in_one_line(error)})") from None
+    if regex:
+        return pb.ResponseFormat(regex=regex)
+    return pb.ResponseFormat(choices=pb.Choices(texts=choices)) if choices else None
 
 
 def _stdin() -> str:

@@ -219,7 +219,20 @@ def structured_outputs(given: Mapping[str, Any] | None) -> ResponseFormat | None
     field = f"structured_outputs.{name}"
     if name in ("regex", "grammar") and not isinstance(value, str):
         raise InvalidRequest(field, value, "text")
+    if name == "choice" and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        raise InvalidRequest(field, value, "a list of texts")
     return ResponseFormat(_STRUCTURED[name], value if isinstance(value, str) else as_json(value, field))
+
+
+def format_fields(own: str, schema: str, structured: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the body calls the service's fields of a format: `own` is its protocol's, `schema` is where that has a JSON
+    schema. `structured`: the format is vLLM's."""
+    if structured:
+        named = {kind.value: f"structured_outputs.{name}" for name, kind in _STRUCTURED.items()}
+        named["choices"] = named.pop(FormatKind.CHOICE.value)
+    else:
+        named = {"json_schema": f"{own}.{schema}", "json_object": f"{own}.type"}
+    return {f"response_format.{name}": field for name, field in named.items()}
 
 
 def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str]) -> str:

@@ -36,6 +36,7 @@ from draftd.service.request import (
 )
 
 _TEXT = {"text": "text", "refusal": "refusal"}
+FORMAT = ("response_format", "json_schema.schema")
 
 
 class FunctionCall(Body):
@@ -110,6 +111,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     given = parsed(ChatBody, call.body)
     model = scope.served(given.model)
     _check_unserved(given)
+    own_format = response_format(given.response_format)
     request = Request(
         prompt=Chat(
             tuple(messages(given.messages)),
@@ -122,12 +124,13 @@ def asked(call: Call, scope: Scope) -> Asked:
         stop=tuple(given.stop or ()),
         logprobs=(given.top_logprobs or 0) if given.logprobs else None,
         n=1 if given.n is None else given.n,
-        response_format=response_format(given.response_format) or fields.structured_outputs(given.structured_outputs),
+        response_format=own_format or fields.structured_outputs(given.structured_outputs),
         **given.shared(call.client),
     )
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
+        **fields.format_fields(*FORMAT, None if own_format else given.structured_outputs),
         "chat.messages": "messages",
         "chat.tools": "tools",
         "chat.tool_choice": "tool_choice",
@@ -136,7 +139,12 @@ def asked(call: Call, scope: Scope) -> Asked:
         "max_tokens": "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens",
         "logprobs": "top_logprobs",
     }
-    names = Names(table, [f"messages[{i}]" for i in range(len(given.messages))])
+    names = Names(
+        table,
+        [f"messages[{i}]" for i in range(len(given.messages))],
+        [f"tools[{i}].function" for i in range(len(given.tools or ()))],
+        [(r"^(\.tool_calls\[\d+\])(\.name|\.arguments)$", r"\1.function\2")],
+    )
     made = ChatStream if given.stream else ChatWhole
     head = {"id": "", "created": int(time.time()), "model": model}
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)

@@ -11,7 +11,7 @@ from draftd.errors import DraftdError, InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.answer import TokenBytes, added, bounded, metrics, succeeded, usage
 from draftd.fronts.http.body import Common, Int, Texts, parsed, token_ids
-from draftd.fronts.http.chat import Format, StreamOptions, finish, response_format
+from draftd.fronts.http.chat import FORMAT, Format, StreamOptions, finish, response_format
 from draftd.fronts.http.errors import Names, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.stream import COMMENT, DONE, data
@@ -42,18 +42,23 @@ def asked(call: Call, scope: Scope) -> Asked:
         raise InvalidRequest("suffix", given.suffix, "none: text is only added at the end")
     if given.best_of not in (None, choices):
         raise InvalidRequest("best_of", given.best_of, "n: none is left out")
+    own_format = response_format(given.response_format)
     shared: dict[str, Any] = {
         "max_tokens": given.max_tokens,
         "stop": tuple(given.stop or ()),
         "logprobs": given.logprobs,
         "n": choices,
         "echo": bool(given.echo),
-        "response_format": response_format(given.response_format)
-        or fields.structured_outputs(given.structured_outputs),
+        "response_format": own_format or fields.structured_outputs(given.structured_outputs),
         **given.shared(call.client),
     }
     requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
-    table = {**fields.FIELDS, **fields.caller_field(given), "tokens.ids": "prompt"}
+    table = {
+        **fields.FIELDS,
+        **fields.caller_field(given),
+        **fields.format_fields(*FORMAT, None if own_format else given.structured_outputs),
+        "tokens.ids": "prompt",
+    }
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)
     head = {"id": "", "created": int(time.time()), "model": model}
     reply = Completion(

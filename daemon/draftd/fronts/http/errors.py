@@ -126,21 +126,26 @@ def internal(error: Exception) -> EngineFailure:
     return EngineFailure(f"internal error: {type(error).__name__}")
 
 
-_MESSAGE = re.compile(r"chat\.messages\[(\d+)\](.*)", re.DOTALL)
+_ITEM = re.compile(r"chat\.(messages|tools)\[(\d+)\](.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """What a body calls the service's fields. `table`: beginnings of the service's paths, and the body's own;
-    `messages`: where the body has each message."""
+    `messages`, `tools`: where the body has each; `parts`: expressions for what follows there, and the body's own."""
 
     table: Mapping[str, str] = field(default_factory=dict)
     messages: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    parts: Sequence[tuple[str, str]] = ()
 
     def of(self, path: str) -> str:
-        found = _MESSAGE.fullmatch(path)
-        if found is not None and int(found[1]) < len(self.messages):
-            return self.messages[int(found[1])] + found[2]
+        if found := _ITEM.fullmatch(path):
+            places, rest = self.messages if found[1] == "messages" else self.tools, found[3]
+            if int(found[2]) < len(places):
+                for part, own in self.parts:
+                    rest = re.sub(part, own, rest)
+                return places[int(found[2])] + rest
         for known in sorted(self.table, key=len, reverse=True):
             if path.startswith(known):
                 return self.table[known] + path[len(known) :]

@@ -27,6 +27,9 @@ from draftd.service.request import (
 )
 
 _TEXT = {"text": "text"}
+# Claude Code writes its version and a hash of the request in the first part of the system's text. No two requests would
+# begin alike, and nothing of an earlier one could be reused.
+_ATTRIBUTION = "x-anthropic-billing-header:"
 
 
 class Block(Body):
@@ -117,7 +120,8 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         if getattr(given, name):
             raise InvalidRequest(name, getattr(given, name), "none: this server runs no tools")
     read: list[tuple[Message, str]] = []
-    if given.system is not None and (system := text_of(given.system, "system", _TEXT)):
+    told = [part for part in given.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
+    if system := text_of(told, "system", _TEXT):
         read.append((Message("system", system), "system"))
     names: dict[str, str] = {}  # of tools, by the ids of their calls
     for i, item in enumerate(given.messages):
@@ -128,6 +132,7 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         # Of ids that are longer, the beginning: clients send them unasked.
         shared["caller"] = given.metadata.user_id.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
     config = given.output_config or OutputConfig()
+    own_format = _format(config.format)
     request = Request(
         prompt=Chat(
             tuple(message for message, _ in read),
@@ -138,21 +143,23 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         ),
         max_tokens=given.max_tokens,
         stop=tuple(given.stop_sequences or ()),
-        response_format=_format(config.format) or fields.structured_outputs(given.structured_outputs),
+        response_format=own_format or fields.structured_outputs(given.structured_outputs),
         **shared,
     )
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
+        **fields.format_fields("output_config.format", "schema", None if own_format else given.structured_outputs),
         "chat.messages": "messages",
         "chat.tools": "tools",
         "chat.tool_choice": "tool_choice",
         "chat.template_arguments": "chat_template_kwargs",
         "chat": "messages",
         "stop": "stop_sequences",
-        "response_format": "output_config.format",
     }
-    return request, Names(table, [place for _, place in read])
+    parts = [(r"^\.parameters$", ".input_schema"), (r"^\.tool_calls.*", ".content")]
+    places = [f"tools[{i}]" for i, one in enumerate(given.tools or ()) if not _is_offer(one)]
+    return request, Names(table, [place for _, place in read], places, parts)
 
 
 def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[tuple[Message, str]]:
@@ -190,14 +197,19 @@ def _given(value: str | None, field: str) -> str:
 
 def _tools(given: Sequence[ToolItem]) -> Iterable[Tool]:
     for i, one in enumerate(given):
+        if _is_offer(one):
+            continue
         if one.type not in (None, "custom"):
-            if one.type.startswith(("web_search", "web_fetch")):
-                continue  # an offer of what the server would run: the model is not told of it
             raise InvalidRequest(
                 f"tools[{i}].type", one.type, "custom, with an input_schema: this server runs no tools"
             )
         schema = "" if one.input_schema is None else as_json(one.input_schema, f"tools[{i}].input_schema")
         yield Tool(one.name, one.description or "", schema)
+
+
+def _is_offer(tool: ToolItem) -> bool:
+    """Of what the server would run: the model is not told of it."""
+    return (tool.type or "").startswith(("web_search", "web_fetch"))
 
 
 def _choice(given: ToolChoice) -> ToolMode | str:

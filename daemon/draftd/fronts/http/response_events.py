@@ -36,10 +36,11 @@ _Event = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ToolKind:
-    """How a tool was offered, and its calls are told: `custom` ones take free text."""
+    """How a tool was offered, and its calls are told: `custom` ones take free text. `place`: where the body has it."""
 
     custom: bool = False
     namespace: str = ""
+    place: str = ""
 
 
 @dataclass(slots=True)

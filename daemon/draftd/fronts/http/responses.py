@@ -96,6 +96,7 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
     head = [] if given.instructions is None else [Message("system", given.instructions)]
     effort = given.reasoning.effort if given.reasoning is not None else None
     wants_logprobs = _LOGPROBS in (given.include or ()) or bool(given.top_logprobs)
+    own_format = _format(given)
     request = Request(
         prompt=Chat(
             (*head, *talk.messages),
@@ -106,12 +107,13 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
         ),
         max_tokens=given.max_output_tokens,
         logprobs=(given.top_logprobs or 0) if wants_logprobs else None,
-        response_format=_format(given) or fields.structured_outputs(given.structured_outputs),
+        response_format=own_format or fields.structured_outputs(given.structured_outputs),
         **given.shared(call.client),
     )
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
+        **fields.format_fields("text.format", "schema", None if own_format else given.structured_outputs),
         "chat.messages": "input",
         "chat.tools": "tools",
         "chat.tool_choice": "tool_choice",
@@ -119,9 +121,10 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
         "chat": "input",
         "max_tokens": "max_output_tokens",
         "logprobs": "top_logprobs",
-        "response_format": "text.format",
     }
-    names = Names(table, [*("instructions" for _ in head), *talk.places])
+    calls = [(r"^\.tool_calls\[\d+\]", "")]  # which are items
+    places = [kind.place for kind in offered.values()]
+    names = Names(table, [*("instructions" for _ in head), *talk.places], places, calls)
     keep = given.store is not False
     reply = ResponseReply(
         _described(given, model),
@@ -261,7 +264,7 @@ def _tools(given: Sequence[ToolItem], place: str, offered: dict[str, ToolKind], 
             yield Tool(name, one.description or "", as_json(_custom(), field))
         else:
             raise InvalidRequest(f"{field}.type", one.type, "function, custom, namespace: this server runs no tools")
-        offered[name] = ToolKind(custom=one.type == "custom", namespace=space)
+        offered[name] = ToolKind(custom=one.type == "custom", namespace=space, place=field)
 
 
 def _custom() -> Mapping[str, Any]:
