@@ -16,13 +16,13 @@ from draftd.core import (
     Emission,
     FallbackLevel,
     FinishReason,
-    ModelInfo,
     Outcome,
     RequestStats,
     TokenLogprobs,
 )
 from draftd.errors import DraftdError
 from draftd.fronts.http.server import HttpServer
+from draftd.model_info import ModelInfo
 from draftd.service.request import (
     Chunk,
     Delta,

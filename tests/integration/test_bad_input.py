@@ -99,7 +99,7 @@ def message(role: str, content: str = "x") -> pb.GenerateRequest:
 TABLE: list[tuple[str, pb.GenerateRequest, str, str]] = [
     ("nothing", pb.GenerateRequest(), "input", "one of prompt, chat, tokens"),
     ("temperature not a number", sampled(temperature=math.nan), "sampling.temperature", "got nan"),
-    ("max_tokens zero", request(max_tokens=0), "max_tokens", f"1 to {CONTEXT}"),
+    ("max_tokens zero", request(max_tokens=0), "max_tokens", "1 or more"),
     ("an unknown role", message("wizard"), "chat.messages[0].role", "system, developer, user, assistant, tool"),
     ("a token id out of range", pb.GenerateRequest(tokens=pb.TokenInput(ids=[1, 256])), "tokens.ids[1]", "0 to 255"),
     ("an empty stop string", request(stop=[""]), "stop[0]", "not empty"),

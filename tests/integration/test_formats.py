@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
 from draftd.client.client import CallError
-from draftd.engine.pair import load_models
+from draftd.engine.pair import LoadedModels, load_models
 from draftd.v1 import inference_pb2 as pb
 from tests.conftest import NanoPair
 from tests.serving import Answer, Served, collect, serving
@@ -31,22 +32,25 @@ TOOLS = [
 ]
 _TEMPLATE = (
     "{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}<|assistant|>"
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{{ '<|end|>' }}{% endfor %}<|assistant|>"
 )
+
+
+def with_tools(pair: NanoPair, folder: Path) -> Callable[[], LoadedModels]:
+    """The embedded pair with a chat template that takes tools; calls are as Qwen writes them."""
+    shutil.copytree(pair.target, folder / "target")
+    told = json.loads((folder / "target" / "tokenizer_config.json").read_text())
+    told |= {"chat_template": _TEMPLATE, "tool_parser_type": "json_tools"}
+    (folder / "target" / "tokenizer_config.json").write_text(json.dumps(told))
+    return lambda: load_models(str(folder / "target"), pair.draft, progress=lambda line: None)
 
 
 @pytest.fixture(scope="module")
 def served(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("formats")
-    shutil.copytree(nano_pair.target, folder / "target")
-    told = json.loads((folder / "target" / "tokenizer_config.json").read_text())
-    told |= {"chat_template": _TEMPLATE, "tool_parser_type": "json_tools"}  # calls are as Qwen writes them
-    (folder / "target" / "tokenizer_config.json").write_text(json.dumps(told))
-
-    def models() -> object:
-        return load_models(str(folder / "target"), nano_pair.draft, progress=lambda line: None)
-
-    with serving(folder, models) as served:  # type: ignore[arg-type]
+    with serving(folder, with_tools(nano_pair, folder)) as served:
         yield served
 
 

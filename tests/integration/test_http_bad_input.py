@@ -35,6 +35,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "temperature": 0.5,
         "stop": ["a"],
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "tool_choice": "none",  # the scripted model's template takes none
         "logit_bias": {"5": 1},
         "draftd": {"mode": "auto"},
         "stream_options": {"include_usage": True},
@@ -48,7 +49,8 @@ BODIES: dict[str, dict[str, Any]] = {
             {"type": "function_call_output", "call_id": "c", "output": "y"},
         ],
         "max_output_tokens": 1,
-        "tools": [{"type": "function", "name": "f", "parameters": {}}],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        "tool_choice": "none",
         "text": {"format": {"type": "text"}},
         "store": False,
     },
@@ -58,7 +60,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "max_tokens": 1,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
         "tools": [{"name": "f", "input_schema": {"type": "object"}}],
-        "tool_choice": {"type": "auto"},
+        "tool_choice": {"type": "none"},
     },
 }
 WRONG: list[Any] = [
@@ -129,7 +131,7 @@ def test_mangled_bodies_are_refused_by_name_or_answered(served: Served, bystande
             if path != "/v1/messages":
                 assert error["param"], (body, error)
     statuses = [status for status, _ in answers]
-    assert 20 < statuses.count(200) < 200
+    assert 10 < statuses.count(200) < 200
 
 
 RAW: list[tuple[bytes, int, str]] = [

@@ -79,7 +79,7 @@ def test_get_model_says_what_is_loaded(served: Served) -> None:
     assert (model.model, model.draft_model, model.context_length) == ("scripted", "scripted-draft", 4096)
     assert model.speculation_available
     assert list(model.drafters) == [DRAFT_MODEL, PROMPT_LOOKUP]
-    assert (model.max_draft_tokens, model.default_max_tokens) == (4, 256)
+    assert (model.max_draft_tokens, model.default_max_tokens) == (4, 4096)
     assert model.depth_mode == pb.DEPTH_MODE_FIXED
     assert model.chat_template
     assert (dict(model.layers), dict(model.end_tokens)) == ({"full attention": 1}, {255: "<end>"})

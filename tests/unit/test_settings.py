@@ -38,7 +38,7 @@ def test_flags_beat_variables_beat_the_file_beat_defaults(tmp_path: Path) -> Non
     environ = {"DRAFTD_ENGINE__MAX_BATCH": "3", "DRAFTD_ENGINE__QUEUE_CAPACITY": "30"}
     engine = load_settings(file, {"engine.max_batch": 4}, environ).engine
     assert (engine.max_batch, engine.queue_capacity, engine.prefill_chunk) == (4, 30, 200)
-    assert engine.default_max_tokens == 256
+    assert engine.default_max_tokens == 4096
 
 
 def test_a_flag_not_given_hides_nothing() -> None:

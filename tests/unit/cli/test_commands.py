@@ -61,6 +61,19 @@ def test_generate_reads_stdin(draftd: Run) -> None:
     assert json.loads(from_stdin.out)["token_ids"] == json.loads(from_words.out)["token_ids"]
 
 
+def test_generate_asks_for_a_format_once(draftd: Run, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    ways = (["--schema", str(schema)], ["--schema", "-"], ["--regex", "a+"], ["--choice", "a", "--choice", "b"])
+    for way in ways:  # the scripted model's tokenizer has no grammars, which the daemon says of what it was asked
+        ran = draftd("generate", *way, "hello", stdin='{"type": "object"}')
+        kind = {"--schema": "json_schema", "--regex": "regex", "--choice": "choices"}[way[0]]
+        assert f"response_format.{kind}: got" in ran.err
+    for wrong in (["--regex", "a", "--choice", "b"], ["--schema", str(tmp_path / "none")]):
+        ran = draftd("generate", *wrong, "hello")
+        assert (ran.code, "allowed:" in ran.err, "Traceback" in ran.err) == (2, True, False)
+
+
 def test_generate_with_nothing_to_say_is_asked_wrongly(draftd: Run) -> None:
     ran = draftd("generate")
     assert ran.code == 2

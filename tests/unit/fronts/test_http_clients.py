@@ -10,7 +10,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from draftd.service.request import Chat, Message, RawText, Request, Tool, ToolCall, ToolMode
+from draftd.service.request import (
+    Chat,
+    FormatKind,
+    Message,
+    RawText,
+    Request,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+    ToolMode,
+)
 from tests.http_front import Fronted, Says, call, fronted, said
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -58,23 +68,41 @@ async def test_open_webui_is_understood(front: Fronted) -> None:
             {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
         ],
         "temperature": 0.7,
+        "min_p": 0.1,
         "max_tokens": 300,
         "stop": ["###"],
+        "seed": 3,
         "stream_options": {"include_usage": True},
         "logit_bias": {"50": -100},
-        "chat_id": "c",
-        "session_id": "s",
-        "features": {"web_search": False},
+        "response_format": {"type": "json_object"},
         "reasoning_effort": "low",
+        "tools": [{"type": "function", "function": {**FUNCTION, "type": "function"}}],
     }
     events = await post(front, "/v1/chat/completions", body)
     asked = front.asked
     assert chat(asked).messages == (Message("system", "You are helpful."), Message("user", "Hello"))
     assert chat(asked).template_arguments == {"reasoning_effort": "low"}
     assert (asked.max_tokens, asked.stop, asked.sampling.temperature) == (300, ("###",), 0.7)
-    assert asked.sampling.logit_bias == ((50, -100.0),)
+    assert (asked.sampling.logit_bias, asked.sampling.min_p, asked.sampling.seed) == (((50, -100.0),), 0.1, 3)
+    assert (asked.response_format, chat(asked).tools) == (ResponseFormat(FormatKind.JSON_OBJECT), (TOOL,))
     assert events[-1]["usage"]["total_tokens"] == 11
     assert events[-1]["choices"] == []
+    # Its loop over tools sends calls back as the stream had them; a title has its limit by the newer name.
+    call = {**CALLED, "index": 0}
+    front.will_say(Says(said("A title")))
+    again = {
+        "model": "scripted",
+        "messages": [
+            {"role": "user", "content": "Read a"},
+            {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": CALL.id, "content": "text"},
+        ],
+        "stream": False,
+        "max_completion_tokens": 1000,
+    }
+    await post(front, "/v1/chat/completions", again)
+    assert chat(front.asked).messages[1] == Message("assistant", "", (CALL,), reasoning="hm")
+    assert front.asked.max_tokens == 1000
 
 
 async def test_continue_is_understood(front: Fronted) -> None:
@@ -216,7 +244,14 @@ async def test_claude_code_is_understood(front: Fronted) -> None:
         "model": "scripted",
         "max_tokens": 32000,
         "stream": True,
-        "system": [{"type": "text", "text": "You are", **cached}, {"type": "text", "text": "Claude.", **cached}],
+        "system": [
+            {
+                "type": "text",
+                "text": "x-anthropic-billing-header: cc_version=2.1.145; cch=1b164;",
+            },
+            {"type": "text", "text": "You are", **cached},
+            {"type": "text", "text": "Claude.", **cached},
+        ],
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "Hi", **cached}]},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Read", "input": {"p": 1}}]},
@@ -229,11 +264,19 @@ async def test_claude_code_is_understood(front: Fronted) -> None:
             {"name": "Read", "description": "Reads", "input_schema": SCHEMA},
             {"type": "web_search_20250305", "name": "web_search"},
         ],
-        "metadata": {"user_id": "u" * 300},
-        "thinking": {"type": "enabled", "budget_tokens": 31999},
-        "temperature": 1,
+        "metadata": {"user_id": '{"device_id":"d","account_uuid":"","session_id":"s"}'},
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "medium"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     }
-    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"}
+    headers = {
+        "anthropic-version": "2023-06-01",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,effort-2025-11-24",
+        "anthropic-dangerous-direct-browser-access": "true",
+        "User-Agent": "claude-cli/2.1.145 (external, cli)",
+        "x-app": "cli",
+        "X-Stainless-Retry-Count": "0",
+    }
     events = await post(front, "/v1/messages?beta=true", body, **headers)
     assert chat(front.asked).messages == (
         Message("system", "You are\nClaude."),
@@ -242,7 +285,11 @@ async def test_claude_code_is_understood(front: Fronted) -> None:
         Message("tool", "x", tool_call_id="t1", name="Read"),
     )
     assert [tool.name for tool in chat(front.asked).tools] == ["Read"]
-    assert (len(front.asked.caller), chat(front.asked).template_arguments) == (128, {"enable_thinking": True})
+    assert chat(front.asked).template_arguments == {"enable_thinking": True, "reasoning_effort": "medium"}
+    assert (front.asked.caller, front.asked.max_tokens) == (body["metadata"]["user_id"], 32000)
+    front.will_say(Says(said("Done.")))
+    await post(front, "/v1/messages", {**body, "metadata": {"user_id": "u" * 300}, "stream": False})
+    assert front.asked.caller == "u" * 128
     assert events[-1]["type"] == "message_stop"
 
 

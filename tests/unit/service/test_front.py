@@ -484,5 +484,5 @@ async def test_the_model_is_described_with_its_defaults() -> None:
     async with fronting() as front:
         model = front.service.model()
     assert (model.info.model, model.info.draft_model, model.info.context_length) == ("scripted", "scripted-draft", 4096)
-    assert (model.default_max_tokens, model.max_draft_tokens) == (256, 4)
+    assert (model.default_max_tokens, model.max_draft_tokens) == (4096, 4)
     assert (model.depth_mode, model.chat_template) == (DepthMode.FIXED, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,17 @@ from draftd.core import DepthMode, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
-from draftd.service.request import Chat, Message, RawText, Request, ServedModel, TokenIds, check_length, checked
+from draftd.service.request import (
+    Chat,
+    Message,
+    RawText,
+    Request,
+    ServedModel,
+    TokenIds,
+    check_length,
+    checked,
+    default_max_tokens,
+)
 
 
 def served(context_length: int, vocab_size: int, default_max_tokens: int, *, chat_template: bool = True) -> ServedModel:
@@ -62,8 +73,15 @@ def test_defaults_are_filled_in() -> None:
     valid = checked(request(stop=("a", "b", "a")), MODEL)
     assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
     assert checked(request(), served(16, 50, 256)).max_tokens == 16
+    assert checked(request(max_tokens=2**31 - 1), MODEL).max_tokens == 100
     negative = checked(sampled(temperature=-0.0, min_p=-0.0), MODEL).sampling
     assert math.copysign(1, negative.temperature) == math.copysign(1, negative.min_p) == 1
+
+
+def test_the_default_leaves_room_for_the_prompt() -> None:
+    tight = replace(MODEL, info=replace(MODEL.info, largest_context=60))
+    assert [default_max_tokens(prompt, MODEL) for prompt in (10, 90)] == [32, 10]
+    assert [default_max_tokens(prompt, tight) for prompt in (10, 40, 70)] == [32, 20, 1]
 
 
 BAD = [
@@ -75,10 +93,8 @@ BAD = [
     (Request(TokenIds(())), "tokens.ids", "at least one"),
     (Request(TokenIds((1, 2, 50))), "tokens.ids[2]", "0 to 49"),
     (Request(TokenIds((2**32 - 1,))), "tokens.ids[0]", "0 to 49"),
-    (request(max_tokens=0), "max_tokens", "1 to 100"),
-    (request(max_tokens=-1), "max_tokens", "1 to 100"),
-    (request(max_tokens=101), "max_tokens", "1 to 100"),
-    (request(max_tokens=2**31 - 1), "max_tokens", "1 to 100"),
+    (request(max_tokens=0), "max_tokens", "1 or more"),
+    (request(max_tokens=-1), "max_tokens", "1 or more"),
     (sampled(temperature=-0.1), "sampling.temperature", "0 to 100"),
     (sampled(temperature=math.nan), "sampling.temperature", "0 to 100"),
     (sampled(temperature=math.inf), "sampling.temperature", "0 to 100"),
