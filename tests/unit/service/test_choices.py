@@ -150,3 +150,12 @@ async def test_echo_begins_the_text_with_the_prompt() -> None:
             assert of(told, choice).tokens == plain.tokens
         with pytest.raises(InvalidRequest, match="echo"):
             await front.ask(TokenIds((1, 2)), 9, echo=True)
+
+
+async def test_without_a_limit_an_answer_takes_what_there_is() -> None:
+    def small() -> LoadedModels:
+        return models(context_length=100)
+
+    async with fronting(small) as front:
+        told = await front.ask("x" * 60, None)
+    assert (told.reason, len(told.tokens), front.telemetry.heard[0].start.max_tokens) == (FinishReason.LENGTH, 40, 40)
