@@ -87,7 +87,8 @@ async def test_open_webui_is_understood(front: Fronted) -> None:
     assert (asked.response_format, chat(asked).tools) == (ResponseFormat(FormatKind.JSON_OBJECT), (TOOL,))
     assert events[-1]["usage"]["total_tokens"] == 11
     assert events[-1]["choices"] == []
-    # With its own loop over tools it sends the calls back as the stream had them, and a title's limit by the newer name.
+    # With its own loop over tools it sends the calls back as the stream had them, and a title's limit by the newer
+    # name.
     call = {**CALLED, "index": 0}
     front.will_say(Says(said("A title")))
     again = {
