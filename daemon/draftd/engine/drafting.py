@@ -105,14 +105,16 @@ class Drafting:
         return draft, errors
 
     def _cut(self, sequences: Sequence[DecodeSequence], draft: Draft | None) -> Draft | None:
-        """Proposals end before the first token that a sequence's grammar does not allow: the target would reject it."""
+        """Proposals end before the first token that a sequence's grammar does not allow: the target would reject it.
+        One that was drawn from more than itself stays, as what comes in its place is drawn from what q lacks of p."""
         grammar = self.drafters.get(GRAMMAR)
         bound = [i for i, sequence in enumerate(sequences) if sequence.request.grammar]
         if draft is None or not bound or not isinstance(grammar, ForcedTokens):
             return draft
         depths, tokens = list(draft.depths), draft.tokens.tolist()
         for i in bound:
-            depths[i] = grammar.legal(sequences[i], tokens[i][: depths[i]])
+            drawn = draft.q is not None and not sequences[i].request.sampling.deterministic
+            depths[i] = min(grammar.legal(sequences[i], tokens[i][: depths[i]]) + drawn, depths[i])
         deepest = max(depths)
         if not deepest:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, FinishReason, SamplingParams
+from draftd.engine.drafters.base import Draft, Drafter
 from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.pair import LoadedModels, assemble, load_models, load_tokenizer
+from draftd.engine.sampling.transforms import one_hot
 from draftd.models import grammar
 from draftd.models.mlx_lm import model_classes
 from draftd.models.tokenizer import Tokenizer
@@ -224,3 +227,29 @@ def test_a_held_grammar_stays_compiled(nano: LoadedModels, monkeypatch: pytest.M
         True, False, True
     ]  # fmt: skip
     assert held is grammars.compile(grammar.choice(["held"]))[0]
+
+
+def test_an_illegal_draw_is_replaced_by_what_is_left(nano: LoadedModels):
+    """A draft that puts half on an illegal token, half on the likeliest legal one, which must not become likelier: its
+    share of second tokens, after one first, is within 4.5 standard deviations."""
+    assert nano.grammars is not None
+    tokenizer, dice = nano.tokenizer, random.Random(3)
+    prompt = tokenizer.render_chat([{"role": "user", "content": "Hello"}])
+    legal = [i for i in range(4096) if (text := tokenizer.decode([i])) and set(text) <= {"a", "b"}]
+    p = np.array(mx.softmax(nano.target(mx.array([[*prompt, legal[0]]]))[0, -1][mx.array(legal)] / 4.0))
+    likeliest, illegal = legal[int(p.argmax())], next(i for i in range(10, 4096) if i not in legal)
+
+    class Half(Drafter):
+        def propose(self, sequences: Any, depths: Any, sampling: Any) -> Draft:
+            tokens = mx.array([[dice.choice((likeliest, illegal))] for _ in sequences], dtype=mx.uint32)
+            q = (one_hot(mx.array([[likeliest]]), 4096) + one_hot(mx.array([[illegal]]), 4096)) / 2
+            return Draft(tokens, [1] * len(sequences), mx.repeat(q, len(sequences), axis=0), [1] * len(sequences))
+
+    rig = Rig(nano, max_batch=64, drafters={DRAFT_MODEL: Half(), GRAMMAR: ForcedTokens(nano.grammars, 4096)})
+    sampling, source = SamplingParams(temperature=4.0), grammar.regex("[ab]{4,}")
+    asked = request(prompt, speculative(1), max_tokens=3, sampling=sampling, grammar=source)
+    sinks = [rig.add(replace(asked, id=str(i))) for i in range(1200)]
+    rig.drain()
+    found = [sink.tokens[1] for sink in sinks if sink.tokens[0] == legal[0]]
+    share = float(p.max())
+    assert abs(found.count(likeliest) / len(found) - share) <= 4.5 * (share * (1 - share) / len(found)) ** 0.5
