@@ -67,6 +67,8 @@ SENSORS: Mapping[str, tuple[Metric, str]] = {
 NOT_HAPPENED: Mapping[str, str] = {
     "draftd-machine/Failed readings": "no reading failed",
     "draftd-telemetry/Failures of telemetry, by part": "telemetry did not fail",
+    "draftd-latency/Calls by status/HTTP": "this daemon has no HTTP port",
+    "draftd-latency/Calls, p95/": "this daemon has no HTTP port",
     "draftd-fallback/What asks for a level": "nothing asked for less than full",
     "draftd-fallback/Steps by what asked for them": "the ladder did not move",
     "draftd-fallback/Steps from level to level": "the ladder did not move",
