@@ -1,10 +1,19 @@
-"""Sockets that servers of the daemon listen on, and the TLS that they speak."""
+"""Sockets that servers of the daemon listen on, the TLS that they speak, and how they read a body."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # commands that only look at a port do without it
+    from aiohttp import web
+
+
+class BodyTooLarge(Exception):
+    """Of a request. The rest of it was not read."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -24,3 +33,20 @@ def server_context(cert: Path, key: Path) -> ssl.SSLContext:
     # A key with a password would be asked for on the terminal.
     context.load_cert_chain(cert, key, password=lambda: b"")
     return context
+
+
+async def read_whole(request: web.BaseRequest, most: int, seconds: float) -> bytes:
+    """A request's body of at most `most` bytes. Raises BodyTooLarge, TimeoutError, and what aiohttp raises where the
+    body ends early."""
+    if (request.content_length or 0) > most:
+        raise BodyTooLarge
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    body = bytearray()
+    async with asyncio.timeout(seconds):
+        async for part in request.content.iter_any():
+            body += part
+            if len(body) > most:
+                raise BodyTooLarge
+    return bytes(body)

@@ -93,7 +93,7 @@ class Grammars:
     """
 
     def __init__(self, fast: Any, end_ids: Collection[int], vocabulary: int) -> None:
-        """`fast`: a tokenizer of transformers that stands on the tokenizers library. `vocabulary`: ids that masks are
+        """`fast`: a tokenizer of transformers built on the tokenizers library. `vocabulary`: ids that masks are
         of, at least all of the tokenizer's."""
         self._fast, self.end_ids, self.vocabulary = fast, frozenset(end_ids), vocabulary
         self._tokenizer: Any = None

@@ -60,7 +60,7 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     body = "" if found is None or demanded else _source(found)
     if reading is None:
-        return compiler.answer(body)
+        return body
     written, calls = reading.written, list[tuple[CallFormat, str]]()
     if written.transitions:
         raise ValueError("this model's answers have headers, which no grammar is made for")

@@ -43,7 +43,7 @@ from draftd.fallback.alerts.payload import (
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.logs import RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
-from draftd.listening import listening_socket
+from draftd.listening import BodyTooLarge, listening_socket, read_whole
 from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -228,26 +228,17 @@ class WebhookListener:
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         most = self._settings.max_body_bytes
-        too_large = Refused(413, Result.TOO_LARGE, f"body: allowed: at most {most} bytes (webhook.max_body_bytes)")
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Refused(415, Result.BAD_ENCODING, "Content-Encoding: allowed: none; the body as it is")
-        if (request.content_length or 0) > most:
-            raise too_large
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0
-        body = bytearray()
         try:
-            async with asyncio.timeout(self._body_seconds):
-                async for part in request.content.iter_any():
-                    body += part
-                    if len(body) > most:
-                        raise too_large
+            return await read_whole(request, most, self._body_seconds)
+        except BodyTooLarge:
+            said = f"body: allowed: at most {most} bytes (webhook.max_body_bytes)"
+            raise Refused(413, Result.TOO_LARGE, said) from None
         except TimeoutError:
             raise Refused(408, Result.SLOW, f"body: allowed: all of it within {self._body_seconds:g} s") from None
         except (OSError, web.RequestPayloadError):
             raise Refused(400, Result.CUT_SHORT, "body: it ended early, or its chunks are invalid") from None
-        return bytes(body)
 
     async def _act(self, body: bytes) -> tuple[Result, dict[str, object]]:
         found = self._understood(body)

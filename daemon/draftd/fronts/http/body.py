@@ -6,7 +6,6 @@ or is refused by name.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -17,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest, wrong_field
 from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
+from draftd.listening import BodyTooLarge, read_whole
 from draftd.planning.planner import Wish
 from draftd.service.request import FormatKind, ResponseFormat
 
@@ -273,21 +273,11 @@ async def read_body(request: web.BaseRequest, most: int, seconds: float) -> byte
     # Pages of other origins can send all kinds but this one without asking.
     if request.content_type != "application/json":
         raise WrongMedia(f"Content-Type: got {request.content_type[:80]!r}; allowed: application/json")
-    too_large = TooLarge(f"body: allowed: at most {most} bytes (server.max_message_bytes)")
-    if (request.content_length or 0) > most:
-        raise too_large
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0
-    body = bytearray()
     try:
-        async with asyncio.timeout(seconds):
-            async for part in request.content.iter_any():
-                body += part
-                if len(body) > most:
-                    raise too_large
+        return await read_whole(request, most, seconds)
+    except BodyTooLarge:
+        raise TooLarge(f"body: allowed: at most {most} bytes (server.max_message_bytes)") from None
     except TimeoutError:
         raise Timeout(f"body: allowed: all of it within {seconds:g} s") from None
     except web.RequestPayloadError:
         raise InvalidRequest("body", "a broken transfer", "chunks as HTTP/1.1 has them, to the end") from None
-    return bytes(body)
