@@ -171,7 +171,7 @@ def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
             batch, script["right"], depth = arm
             # Each kind of draft has a class of its own, of which the first answers are to learn from.
             workload = WorkloadClass.CODE if script["right"] else WorkloadClass.PROSE
-            together = [prompts] if batch > 1 else [[prompt] for prompt in prompts[:2]]
+            together = [prompts] if batch > 1 else [[prompt] for prompt in prompts]
             if depth is None:
                 measured(worker, together[0], depth, workload)
             answers = [measured(worker, some, depth, workload) for some in together]

@@ -13,8 +13,11 @@ from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, O
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import ExplorationBudget, PlainMeasurement
+from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.observer import EngineObserver
-from tests.rig import Rig, automatic, autoregressive, request, speculative
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import StepMode
+from tests.rig import Collected, Rig, automatic, autoregressive, request, speculative
 from tests.scripted import scripted_models
 from tests.simulated import DRAFT, Machine, Simulation
 
@@ -308,3 +311,18 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
     assert by[PROMPT_LOOKUP] > 250, "of 400 tokens: in nearly every step, not in every other"
     assert by[DRAFT] < 50
     assert sink.done.stats.counts.drafted == sum(by.values())
+
+
+def test_a_step_that_only_replays_starts_none_ahead() -> None:
+    """Or the step after it, which may draft again, would draft nothing either."""
+    simulation = started(machine(flat, 0.9))
+    simulation.run([ask(64)])
+    sequence = DecodeSequence.of(ask(64), Collected(), 4096)
+    simulation.drafter.held[id(sequence)] = len(sequence.tokens) - 1
+
+    def mode(replays: int) -> StepMode:
+        sequence.replays = replays
+        drafters = simulation.scheduler.drafting.drafters
+        return simulation.depth.plan([sequence], drafters, started=False, may_run_ahead=True).mode
+
+    assert [mode(0), mode(MOST_REPLAYED + 1)] == [StepMode.SPECULATIVE, StepMode.PLAIN]

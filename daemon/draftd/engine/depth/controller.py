@@ -84,6 +84,7 @@ class DepthControl:
         if estimate is not None and best is not None:
             for c in estimate.candidates:
                 drafts[c.index] = _draft(c, best, trial)
+        would_draft = any(one.depth for one in drafts)  # and will in the step after it, if it must not in this one
         drafts = [
             SequenceDraft() if one.replays > MOST_REPLAYED else d for one, d in zip(sequences, drafts, strict=True)
         ]
@@ -99,7 +100,7 @@ class DepthControl:
                 if self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
                     return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)
-        ahead = ahead and not speculative and all(automatic(one) or one.drafter is None for one in sequences)
+        ahead = ahead and not would_draft and all(automatic(one) or one.drafter is None for one in sequences)
         return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)
 
     def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:

@@ -382,14 +382,22 @@ class Estimate:
 
     def seconds(self, depth: int, lookup: int = 0) -> float:
         """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
+        drafted, width = self._drafted(depth, lookup)
+        if not (self.replays and width):
+            return self.lookup_seconds[width] + drafted
+        last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
+        return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
+
+    def _least(self, depth: int, lookup: int) -> float:
+        """Seconds that it takes, however much is replayed."""
+        drafted, width = self._drafted(depth, lookup)
+        return drafted + min(self.lookup_seconds[width:])
+
+    def _drafted(self, depth: int, lookup: int) -> tuple[float, int]:
+        """Seconds of the draft model's forwards, and the depth that is verified."""
         steps = max(depth, self.fixed_steps)
         width = max(steps, lookup, self.fixed_depth)
-        verified = self.lookup_seconds[width]
-        drafted = (self.draft_seconds[width] - verified) * steps / width if steps else 0.0
-        if self.replays and width:
-            last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
-            verified = sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
-        return verified + drafted
+        return (self.draft_seconds[width] - self.lookup_seconds[width]) * steps / width if steps else 0.0, width
 
     def replayed(self, depth: int, lookup: int) -> tuple[list[float], float]:
         """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
@@ -434,7 +442,9 @@ class Estimate:
         for depth in range(deepest + 1):
             for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
                 tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
-                if self.replays and (depth or lookup):
+                if self.replays and found is not None:
+                    if tokens <= found.rate * self._least(depth, lookup):
+                        continue  # what is replayed, which takes long to work out, makes it no better
                     tokens -= self.replayed(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
                 if found is None or tokens * found.seconds > found.tokens * seconds:
