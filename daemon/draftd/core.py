@@ -1,7 +1,7 @@
 """The vocabulary: what is asked, how it will be decoded, what a step did, what came of it.
 
-Values only, standard library only: every room may import this one, and it imports none of them. Times are seconds of
-`time.monotonic()`; counts are of tokens unless the name says otherwise.
+Values only, standard library only: every room may import this one, and it imports none of them but `strategies`. Times
+are seconds of `time.monotonic()`; counts are of tokens unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from draftd.strategies import RemoteCounts, Strategy, Verifier
 
 
 class DecodeMode(enum.StrEnum):
@@ -157,6 +159,7 @@ class DecodePlan:
 
     It is the most that a step may draft; where `depth_mode` is FIXED, each does. `alternatives` may draft in
     `drafter`'s place in the steps where they pay more: not where the caller named one, nor where depth is fixed.
+    `strategy`: whose target decodes it; the rest is how it is drafted, and how it goes on where it must go on locally.
     """
 
     mode: DecodeMode
@@ -167,6 +170,7 @@ class DecodePlan:
     reason: str
     depth_mode: DepthMode = DepthMode.FIXED
     alternatives: frozenset[DrafterName] = frozenset()
+    strategy: Strategy = Strategy.LOCAL
 
     def __post_init__(self) -> None:
         speculative = self.mode is DecodeMode.SPECULATIVE
@@ -185,6 +189,18 @@ class StopMatcher(Protocol):
         it is not."""
 
 
+class PeerSteps(Protocol):
+    """What another daemon proposed for a sequence that this one verifies. Any thread adds to it; asked on the engine
+    thread."""
+
+    def due(self, tokens: Sequence[int]) -> bool:
+        """Whether the sequence, whose text is `tokens`, has a step in hand: something to verify, or a grant to go on
+        without."""
+
+    def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        """Up to `most` tokens that are to be verified after these."""
+
+
 #: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
 DEADLINE_SLACK_SECONDS = 0.05
 
@@ -196,7 +212,9 @@ class DecodeRequest:
 
     `grammar`: what the answer must be, as llguidance reads it; empty where it may be anything. Its text ends with a
     token of the model's own end tokens (unless `ignore_eos`) or of `stop_ids`, of which none is chosen before
-    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities."""
+    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities.
+    `local_allowed`: where its plan is another daemon's target, it may go on with this one's when that cannot be had.
+    `peer`: what another daemon proposes for it, where this one verifies."""
 
     id: str
     prompt: tuple[int, ...]
@@ -215,6 +233,8 @@ class DecodeRequest:
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     grammar: str = ""
+    local_allowed: bool = True
+    peer: PeerSteps | None = None
 
     @property
     def tier(self) -> ContextTier:
@@ -344,6 +364,7 @@ class RequestStats:
     counts: DraftCounts = field(default_factory=DraftCounts)
     gaps: list[float] = field(default_factory=list)  # seconds between successive chunks
     looked_up: bool = False  # whether kept keys and values were looked for
+    remote: RemoteCounts | None = None  # where another daemon's target took part
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -384,24 +405,28 @@ class TokenLogprobs(NamedTuple):
 
 class Emission(NamedTuple):
     """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`, and so does `logprobs` where
-    they were asked for."""
+    they were asked for. `verifier`: whose target chose them."""
 
     tokens: tuple[int, ...]
     from_draft: tuple[bool, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
+    verifier: Verifier = Verifier.LOCAL
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one request. `error` is set when the reason is ERROR; `degraded` says why a speculative request went
     on autoregressively, `lowered` why it drafted less than its plan or with another drafter from some step on; each is
-    empty when it did not."""
+    empty when it did not. `failed_over`: why a request of another daemon's target went on with this one's.
+    `unavailable`: it ended in ERROR since that target cannot be had; retry after so many seconds."""
 
     reason: FinishReason
     stats: RequestStats
     degraded: str = ""
     error: str = ""
     lowered: str = ""
+    failed_over: str = ""
+    unavailable: float | None = None
 
 
 class TokenSink(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,19 @@ class Tokenizer:
         if isinstance(found, _Windowed):
             return lambda token: str(self._wrapper.decode([token])).encode()
         return found.bytes_of
+
+    def vocabulary(self) -> list[bytes]:
+        """All tokens by id, each as it is named in the vocabulary: two tokenizers with the same are one."""
+        names = self._wrapper.convert_ids_to_tokens(list(range(len(self._wrapper))))
+        return [str(name or "").encode() for name in names]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the vocabulary. Padding of the model's beyond it is not of it."""
+        digest = hashlib.sha256()
+        for name in self.vocabulary():
+            digest.update(len(name).to_bytes(4, "big") + name)
+        return digest.hexdigest()
 
     def detokenizer(self) -> Detokenizer:
         from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer

@@ -24,6 +24,7 @@ from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import LadderLevel, LevelInForce
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
+from draftd.strategies import QualityClass, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,18 @@ class FlagContext:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
-    daemon's default. `constrained`: the answer must follow a grammar."""
+    daemon's default. `constrained`: the answer must follow a grammar. `strategy` None: the flag's; a strategy that is
+    named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
     drafter: DrafterName | None = None
     depth_mode: DepthMode | None = None
     constrained: bool = False
+    strategy: Strategy | None = None
+    quality: QualityClass | None = None
+    max_seconds: float | None = None
+    max_cost: float | None = None
 
 
 class FlagSource(Protocol):

@@ -7,4 +7,5 @@ from draftd.settings.fallback import TIMESTAMP_HEADER, AnnotationSettings, Fallb
 from draftd.settings.kinds import is_loopback, state_dir
 from draftd.settings.load import UNSET, Settings, describe_settings, load_settings, shown
 from draftd.settings.machine import CostSettings, HardwareSettings, LogSettings, TelemetrySettings
+from draftd.settings.remote import RemoteSettings, VerifySettings
 from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings, ServerSettings

@@ -26,6 +26,7 @@ from draftd.settings.machine import (
     LogSettings,
     TelemetrySettings,
 )
+from draftd.settings.remote import RemoteSettings, VerifySettings
 from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings, ServerSettings
 
 ENV_PREFIX = "DRAFTD_"
@@ -53,6 +54,8 @@ class Settings(Section):
     model: ModelSettings = Field(default_factory=ModelSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
+    verify: VerifySettings = Field(default_factory=VerifySettings)
+    remote: RemoteSettings = Field(default_factory=RemoteSettings)
     flag: FlagSettings = Field(default_factory=FlagSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     hardware: HardwareSettings = Field(default_factory=HardwareSettings)

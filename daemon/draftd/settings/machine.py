@@ -42,6 +42,14 @@ class CostSettings(Section):
     """Power while it decodes, in watts. Unset: as measured, if it is."""
     tariff: FiniteFloat | None = Field(default=None, ge=0, le=1000)
     """Price of a kilowatt-hour."""
+    per_token: FiniteFloat | None = Field(default=None, ge=0, le=1000)
+    """Price of a token that the local model chooses."""
+    remote_per_hour: FiniteFloat | None = Field(default=None, ge=0, le=1_000_000)
+    """Price of an hour of a request at the remote daemon, from its first token asked to its last."""
+    remote_per_target_hour: FiniteFloat | None = Field(default=None, ge=0, le=1_000_000)
+    """Price of an hour of the remote daemon's target: a request pays its share of the forwards it was in."""
+    remote_per_token: FiniteFloat | None = Field(default=None, ge=0, le=1000)
+    """Price of a token that the remote daemon's model chooses."""
 
     @model_validator(mode="after")
     def _power_has_a_price(self) -> Self:

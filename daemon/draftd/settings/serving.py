@@ -39,6 +39,8 @@ class ModelSettings(Section):
     """Also offer drafting by looking up n-grams in the prompt and output."""
     drafter: DrafterName | None = None
     """Drafter if the request names none. Unset: the draft model."""
+    quality: Literal["draft", "standard", "professional"] = "standard"
+    """What its answers are good for, for the choice between this machine and another."""
 
     @model_validator(mode="after")
     def _draft_needs_target(self) -> Self:

@@ -17,6 +17,27 @@ class DecodeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECODE_MODE_SPECULATIVE: _ClassVar[DecodeMode]
     DECODE_MODE_AUTOREGRESSIVE: _ClassVar[DecodeMode]
 
+class Strategy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STRATEGY_UNSPECIFIED: _ClassVar[Strategy]
+    STRATEGY_LOCAL: _ClassVar[Strategy]
+    STRATEGY_REMOTE: _ClassVar[Strategy]
+    STRATEGY_SPECULATIVE: _ClassVar[Strategy]
+    STRATEGY_AUTO: _ClassVar[Strategy]
+
+class QualityClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    QUALITY_CLASS_UNSPECIFIED: _ClassVar[QualityClass]
+    QUALITY_CLASS_DRAFT: _ClassVar[QualityClass]
+    QUALITY_CLASS_STANDARD: _ClassVar[QualityClass]
+    QUALITY_CLASS_PROFESSIONAL: _ClassVar[QualityClass]
+
+class Verifier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERIFIER_UNSPECIFIED: _ClassVar[Verifier]
+    VERIFIER_LOCAL: _ClassVar[Verifier]
+    VERIFIER_REMOTE: _ClassVar[Verifier]
+
 class WorkloadClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WORKLOAD_CLASS_UNSPECIFIED: _ClassVar[WorkloadClass]
@@ -43,6 +64,18 @@ DECODE_MODE_UNSPECIFIED: DecodeMode
 DECODE_MODE_AUTO: DecodeMode
 DECODE_MODE_SPECULATIVE: DecodeMode
 DECODE_MODE_AUTOREGRESSIVE: DecodeMode
+STRATEGY_UNSPECIFIED: Strategy
+STRATEGY_LOCAL: Strategy
+STRATEGY_REMOTE: Strategy
+STRATEGY_SPECULATIVE: Strategy
+STRATEGY_AUTO: Strategy
+QUALITY_CLASS_UNSPECIFIED: QualityClass
+QUALITY_CLASS_DRAFT: QualityClass
+QUALITY_CLASS_STANDARD: QualityClass
+QUALITY_CLASS_PROFESSIONAL: QualityClass
+VERIFIER_UNSPECIFIED: Verifier
+VERIFIER_LOCAL: Verifier
+VERIFIER_REMOTE: Verifier
 WORKLOAD_CLASS_UNSPECIFIED: WorkloadClass
 WORKLOAD_CLASS_CODE: WorkloadClass
 WORKLOAD_CLASS_TOOL_CALL: WorkloadClass
@@ -190,7 +223,7 @@ class Choices(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "tokens", "max_tokens", "sampling", "stop", "mode", "max_draft_tokens", "workload", "caller", "depth_mode", "drafter", "logprobs", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "n", "echo", "priority", "response_format")
+    __slots__ = ("prompt", "chat", "tokens", "max_tokens", "sampling", "stop", "mode", "max_draft_tokens", "workload", "caller", "depth_mode", "drafter", "logprobs", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "n", "echo", "priority", "response_format", "strategy", "quality", "max_seconds", "max_cost")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +245,10 @@ class GenerateRequest(_message.Message):
     ECHO_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    MAX_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_COST_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: ChatInput
     tokens: TokenInput
@@ -233,7 +270,11 @@ class GenerateRequest(_message.Message):
     echo: bool
     priority: int
     response_format: ResponseFormat
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., n: _Optional[int] = ..., echo: _Optional[bool] = ..., priority: _Optional[int] = ..., response_format: _Optional[_Union[ResponseFormat, _Mapping]] = ...) -> None: ...
+    strategy: Strategy
+    quality: QualityClass
+    max_seconds: float
+    max_cost: float
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., n: _Optional[int] = ..., echo: _Optional[bool] = ..., priority: _Optional[int] = ..., response_format: _Optional[_Union[ResponseFormat, _Mapping]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., max_seconds: _Optional[float] = ..., max_cost: _Optional[float] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "chunk", "finished", "loading")
@@ -248,7 +289,7 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., loading: _Optional[_Union[Loading, _Mapping]] = ...) -> None: ...
 
 class DecodePlan(_message.Message):
-    __slots__ = ("mode", "max_draft_tokens", "level", "variant", "reason", "depth_mode", "drafter", "alternatives")
+    __slots__ = ("mode", "max_draft_tokens", "level", "variant", "reason", "depth_mode", "drafter", "alternatives", "strategy", "quality")
     MODE_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +298,8 @@ class DecodePlan(_message.Message):
     DEPTH_MODE_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
     mode: DecodeMode
     max_draft_tokens: int
     level: str
@@ -265,7 +308,9 @@ class DecodePlan(_message.Message):
     depth_mode: DepthMode
     drafter: str
     alternatives: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., level: _Optional[str] = ..., variant: _Optional[str] = ..., reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., alternatives: _Optional[_Iterable[str]] = ...) -> None: ...
+    strategy: Strategy
+    quality: QualityClass
+    def __init__(self, mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., level: _Optional[str] = ..., variant: _Optional[str] = ..., reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., alternatives: _Optional[_Iterable[str]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., quality: _Optional[_Union[QualityClass, str]] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("request_id", "model", "draft_model", "prompt_tokens", "plan")
@@ -288,7 +333,7 @@ class Loading(_message.Message):
     def __init__(self, progress: _Optional[str] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("text", "token_ids", "from_draft", "text_lengths", "deltas", "logprobs", "choice")
+    __slots__ = ("text", "token_ids", "from_draft", "text_lengths", "deltas", "logprobs", "choice", "verifier")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FROM_DRAFT_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +341,7 @@ class Chunk(_message.Message):
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
+    VERIFIER_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     from_draft: _containers.RepeatedScalarFieldContainer[bool]
@@ -303,7 +349,8 @@ class Chunk(_message.Message):
     deltas: _containers.RepeatedCompositeFieldContainer[Delta]
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
     choice: int
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., from_draft: _Optional[_Iterable[bool]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., choice: _Optional[int] = ...) -> None: ...
+    verifier: Verifier
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., from_draft: _Optional[_Iterable[bool]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., choice: _Optional[int] = ..., verifier: _Optional[_Union[Verifier, str]] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("text", "reasoning", "tool_call_begun", "tool_call_arguments", "tool_call")
@@ -408,7 +455,7 @@ class DraftCounts(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ..., parked_steps: _Optional[int] = ..., capped_steps: _Optional[int] = ..., cut_tokens: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "timings", "counts", "stop", "degraded", "mode", "choice", "tool_calls", "stop_token_id", "warning")
+    __slots__ = ("reason", "usage", "timings", "counts", "stop", "degraded", "mode", "choice", "tool_calls", "stop_token_id", "warning", "cost", "currency", "quality", "remote", "failed_over")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +467,11 @@ class Finished(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_OVER_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     usage: Usage
     timings: Timings
@@ -431,14 +483,45 @@ class Finished(_message.Message):
     tool_calls: bool
     stop_token_id: int
     warning: str
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., counts: _Optional[_Union[DraftCounts, _Mapping]] = ..., stop: _Optional[str] = ..., degraded: _Optional[str] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., choice: _Optional[int] = ..., tool_calls: _Optional[bool] = ..., stop_token_id: _Optional[int] = ..., warning: _Optional[str] = ...) -> None: ...
+    cost: float
+    currency: str
+    quality: QualityClass
+    remote: RemoteCounts
+    failed_over: str
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., counts: _Optional[_Union[DraftCounts, _Mapping]] = ..., stop: _Optional[str] = ..., degraded: _Optional[str] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., choice: _Optional[int] = ..., tool_calls: _Optional[bool] = ..., stop_token_id: _Optional[int] = ..., warning: _Optional[str] = ..., cost: _Optional[float] = ..., currency: _Optional[str] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., remote: _Optional[_Union[RemoteCounts, _Mapping]] = ..., failed_over: _Optional[str] = ...) -> None: ...
+
+class RemoteCounts(_message.Message):
+    __slots__ = ("steps", "proposed_tokens", "verdicts", "tokens", "wasted_tokens", "hidden_round_trips", "late_verdicts", "reopened", "round_trip", "queue_time", "target_time")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WASTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    LATE_VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    REOPENED_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIME_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TIME_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    proposed_tokens: int
+    verdicts: int
+    tokens: int
+    wasted_tokens: int
+    hidden_round_trips: int
+    late_verdicts: int
+    reopened: int
+    round_trip: _duration_pb2.Duration
+    queue_time: _duration_pb2.Duration
+    target_time: _duration_pb2.Duration
+    def __init__(self, steps: _Optional[int] = ..., proposed_tokens: _Optional[int] = ..., verdicts: _Optional[int] = ..., tokens: _Optional[int] = ..., wasted_tokens: _Optional[int] = ..., hidden_round_trips: _Optional[int] = ..., late_verdicts: _Optional[int] = ..., reopened: _Optional[int] = ..., round_trip: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., queue_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking", "left_out")
+    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking", "left_out", "quality")
     class LayersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -480,6 +563,7 @@ class GetModelResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
     model: str
     draft_model: str
     context_length: int
@@ -507,4 +591,5 @@ class GetModelResponse(_message.Message):
     tools: bool
     thinking: bool
     left_out: str
-    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ..., left_out: _Optional[str] = ...) -> None: ...
+    quality: QualityClass
+    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ..., left_out: _Optional[str] = ..., quality: _Optional[_Union[QualityClass, str]] = ...) -> None: ...

@@ -1,0 +1,155 @@
+"""What an edge and a verifier say to each other of a sequence, as plain values, and the seam to whatever carries it.
+
+The verifier keeps, of each sequence, its text and a guess of how that goes on: what the edge proposed. A step extends
+the guess; where it disagrees with the text it is stale, and dropped. Each of the verifier's steps takes a part of the
+guess as its draft; what it decides is a verdict, which both sides apply to their guess by the same rule (`left_of`).
+So any number of steps may be on their way, and one that comes twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftd.core import FinishReason, TokenLogprobs
+from draftd.engine.targets.base import SequenceOptions
+from draftd.strategies import QualityClass
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begins a sequence, or goes on with one whose connection was lost. `tokens`: its text as far as it is known, the
+    prompt and what was answered; `options.prompt` says where the answer begins. `max_tokens`: of the answer. An open
+    sequence of the same edge with this number is closed by it, as by `Close` with the length of `tokens`."""
+
+    sequence: int
+    tokens: tuple[int, ...]
+    options: SequenceOptions
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """`cached`: tokens of the text that the prefix store had."""
+
+    sequence: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """After the first `known` tokens of the text, the last of which is `last`, these are proposed. `run`: so many
+    tokens may be decoded from there on without a proposal; the grant replaces the one before. A step with neither
+    withdraws the grant."""
+
+    sequence: int
+    known: int
+    last: int
+    proposed: tuple[int, ...] = ()
+    run: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One step of the target. The text had `known` tokens; it goes on with `tokens`, of which the first `accepted` were
+    drafted and the last one follows them, whatever ends the text. `drafted`: how many of the guess the step took.
+    `finished`: the text ends within `tokens` by what the verifier knows. `load`: sequences in the verifier's hand, over
+    those that it decodes together. Seconds as in `RemoteCounts`: `queue` of the oldest step that was in it, 0 for a
+    token of a grant; `verify` of the forward, `share` of it that this sequence is charged for."""
+
+    sequence: int
+    known: int
+    tokens: tuple[int, ...]
+    accepted: int
+    drafted: int
+    finished: FinishReason | None = None
+    queue_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    share_seconds: float = 0.0
+    load: float = 0.0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The edge is done with it, having applied the first `known` tokens of its text: what is beyond was discarded."""
+
+    sequence: int
+    known: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The last that is said of a sequence. `error`: why the verifier refused it or gave it up, empty where the edge
+    closed it or its text had ended; `retry_after`: seconds, where a retry may help. `lost`: the link gave it up, since
+    the verifier cannot be reached or has changed; the text may go on locally."""
+
+    sequence: int
+    error: str = ""
+    retry_after: float | None = None
+    lost: bool = False
+
+
+ToVerifier = Open | Step | Close
+FromVerifier = Opened | Verdict | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """What the verifier serves and allows, as it said when the link came up. `shared_tokenizer`: its ids are this
+    daemon's; where not, `difference` names the first that differs. `step_seconds`: of a plain step of one sequence,
+    0 where it was not measured."""
+
+    model: str
+    fingerprint: str
+    context_length: int
+    vocab_size: int
+    max_draft_tokens: int
+    shared_tokenizer: bool
+    difference: str = ""
+    quality: QualityClass = QualityClass.PROFESSIONAL
+    step_seconds: float = 0.0
+    prefill_seconds: float = 0.0  # of a token of a prompt, 0 where it was not measured
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """How the link is now. `model` None: it never came up. `up`: requests may be opened. `why`: what keeps it down, for
+    people. Round trip: measured, smoothed, without what the verifier took; None before that."""
+
+    up: bool = False
+    why: str = ""
+    retry_after: float | None = None
+    model: RemoteModel | None = None
+    round_trip: float | None = None
+    load: float = 0.0  # as the last verdict said
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    connections: int = 0  # that came up, ever
+    errors: int = 0  # steps that passed their deadline, refusals, connections that were lost: ever
+    open_sequences: int = 0
+
+
+class VerifierLink(Protocol):
+    """To one verifier. It connects, reconnects, resumes open sequences (by `Open` with what was accepted) and gives up
+    what cannot go on; the engine sees only messages. Any thread; nothing blocks and nothing raises."""
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """`wake` is called, on any thread, when something was received."""
+
+    def send(self, message: ToVerifier) -> None:
+        """In order. Bounded by what the engine has open; what cannot be sent ends in a `Closed` that is `lost`."""
+
+    def received(self) -> Sequence[FromVerifier]:
+        """What has come since the last call, in order."""
+
+    @property
+    def state(self) -> LinkState: ...
+
+
+def left_of(guess: list[int], verdict: Verdict) -> list[int]:
+    """What is left of a guess that went on from the first `verdict.known` tokens: what follows the verdict's tokens in
+    it, nothing where they went another way."""
+    tokens = list(verdict.tokens)
+    return guess[len(tokens) :] if guess[: len(tokens)] == tokens else []

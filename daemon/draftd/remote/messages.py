@@ -1,0 +1,151 @@
+"""What edge and verifier say to each other of a sequence, to and from the messages of `verification.proto`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from draftd.core import SamplingParams, TokenLogprobs
+from draftd.engine.targets.base import SequenceOptions
+from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.errors import InvalidRequest
+from draftd.protocol import REASONS, number
+from draftd.v1 import inference_pb2 as inference
+from draftd.v1 import verification_pb2 as pb
+
+VERSION = 1
+"""Of the protocol."""
+
+_MICRO = 1e-6
+
+
+def to_verifier(message: ToVerifier, fingerprint: str = "") -> pb.VerifyRequest:
+    """`fingerprint`: of the model that an opened text was chosen by so far."""
+    if isinstance(message, Step):
+        return pb.VerifyRequest(step=pb.ProposeStep(**_fields(message, "sequence", "known", "last", "proposed", "run")))
+    if isinstance(message, Close):
+        return pb.VerifyRequest(close=pb.CloseSequence(sequence=message.sequence, known=message.known))
+    options, sampling = message.options, message.options.sampling
+    made = pb.OpenSequence(
+        sequence=message.sequence,
+        tokens=message.tokens,
+        prompt_tokens=options.prompt,
+        sampling=_sampling_message(sampling),
+        max_tokens=message.max_tokens,
+        min_tokens=options.min_tokens,
+        end_tokens=options.ends,
+        grammar=options.grammar,
+        model_fingerprint=fingerprint,
+    )
+    if options.logprobs is not None:
+        made.logprobs = options.logprobs
+    return pb.VerifyRequest(open=made)
+
+
+def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
+    """None for a greeting and a ping. Raises InvalidRequest for a number that has no place in a text."""
+    kind = message.WhichOneof("message")
+    if kind == "step":
+        step = message.step
+        return Step(step.sequence, step.known, step.last, tuple(step.proposed), step.run)
+    if kind == "close":
+        return Close(message.close.sequence, message.close.known)
+    if kind != "open":
+        return None
+    given = message.open
+    if not 0 < given.prompt_tokens <= len(given.tokens):
+        raise InvalidRequest("open.prompt_tokens", given.prompt_tokens, f"1 to {len(given.tokens)}, the tokens given")
+    options = SequenceOptions(
+        prompt=given.prompt_tokens,
+        length=len(given.tokens),
+        sampling=_sampling(given.sampling),
+        ends=tuple(given.end_tokens),
+        min_tokens=given.min_tokens,
+        logprobs=given.logprobs if given.HasField("logprobs") else None,
+        grammar=given.grammar,
+    )
+    return Open(given.sequence, tuple(given.tokens), options, given.max_tokens)
+
+
+def to_edge(message: FromVerifier) -> pb.VerifyResponse:
+    if isinstance(message, Opened):
+        return pb.VerifyResponse(opened=pb.SequenceOpened(sequence=message.sequence, cached_tokens=message.cached))
+    if isinstance(message, Closed):
+        closed = pb.SequenceClosed(sequence=message.sequence, error=message.error)
+        if message.retry_after is not None:
+            closed.retry_after_seconds = message.retry_after
+        return pb.VerifyResponse(closed=closed)
+    verdict = pb.StepVerdict(
+        **_fields(message, "sequence", "known", "tokens", "accepted", "drafted"),
+        queue_micros=_micros(message.queue_seconds),
+        verify_micros=_micros(message.verify_seconds),
+        share_micros=_micros(message.share_seconds),
+        load_percent=min(round(100 * message.load), 2**31),
+    )
+    if message.finished is not None:
+        verdict.finished = number(inference.FinishReason, message.finished)
+    for told in message.logprobs:
+        ids, values = [token for token, _ in told.top], [value for _, value in told.top]
+        verdict.logprobs.append(inference.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values))
+    return pb.VerifyResponse(verdict=verdict)
+
+
+def from_verifier(message: pb.VerifyResponse) -> FromVerifier | None:
+    """None for a greeting and a pong."""
+    kind = message.WhichOneof("message")
+    if kind == "opened":
+        return Opened(message.opened.sequence, message.opened.cached_tokens)
+    if kind == "closed":
+        closed = message.closed
+        retry = closed.retry_after_seconds if closed.HasField("retry_after_seconds") else None
+        return Closed(closed.sequence, closed.error, retry)
+    if kind != "verdict":
+        return None
+    given = message.verdict
+    return Verdict(
+        given.sequence,
+        given.known,
+        tuple(given.tokens),
+        given.accepted,
+        given.drafted,
+        REASONS.get(given.finished),
+        given.queue_micros * _MICRO,
+        given.verify_micros * _MICRO,
+        given.share_micros * _MICRO,
+        given.load_percent / 100,
+        tuple(
+            TokenLogprobs(one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=True))) for one in given.logprobs
+        ),
+    )
+
+
+def _fields(message: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names}
+
+
+def _micros(seconds: float) -> int:
+    return max(0, min(round(seconds / _MICRO), 2**32 - 1))
+
+
+def _sampling_message(sampling: SamplingParams) -> inference.SamplingParams:
+    made = inference.SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+    )
+    if sampling.seed is not None:
+        made.seed = sampling.seed
+    made.logit_bias.update(dict(sampling.logit_bias))
+    return made
+
+
+def _sampling(given: inference.SamplingParams) -> SamplingParams:
+    told: dict[str, Any] = {}
+    for field, value in given.ListFields():
+        told[field.name] = float(f"{value:.7g}") if isinstance(value, float) else value
+    if given.logit_bias:
+        told["logit_bias"] = tuple((token, float(f"{bias:.7g}")) for token, bias in sorted(given.logit_bias.items()))
+    return SamplingParams(**told)
