@@ -109,7 +109,7 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
     class Scripted(TextDrafter):
         def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
             text, at = script["texts"].get(tuple(sequence.tokens[:PROMPT]), ()), len(sequence.tokens) - PROMPT
-            dice = random.Random(script["seed"] << 16 | at)
+            dice = random.Random(f"{script['seed']} {at} {sequence.tokens[:PROMPT]}")  # of each sequence its own
             said = [token if dice.random() < script["right"] else token ^ 1 for token in text[at : at + depth]]
             return said or [1] * depth  # what calibration asks for has no text
 

@@ -62,6 +62,18 @@ def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller
     assert costs.drafted(LOOKUP, 4, 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
 
 
+def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
+    """Steps of prompt lookup, by which replay is priced, are not seen meanwhile."""
+    prices = Prices({1: 0.010}, {kind: {(1, 1): 0.011, (1, 4): 0.014} for kind in (LOOKUP, MODEL)})
+    costs = StepCosts(prices)
+    for _ in range(60):  # plain steps as ever, others 1.4 times as dear
+        for _ in range(3):
+            costs.learn(None, 1, 0, 0.010)
+        costs.learn(MODEL, 1, 1, 1.4 * 0.011)
+    assert costs.drafted(LOOKUP, 1, 4)[4] < 1.15 * 0.014
+    assert costs.drafted(LOOKUP, 1, 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
+
+
 def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
     prices = Prices({1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}})
     costs, blamed = StepCosts(prices), StepCosts(prices)

@@ -10,7 +10,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.acceptance_rates import AnswerLengths
-from draftd.engine.depth.costs import Best, Candidate, Estimate
+from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, autoregressive, request

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from draftd.core import GRAMMAR, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence, key_of
-from draftd.engine.depth.costs import DEEPEST, Best, Candidate, Estimate, StepCosts
+from draftd.engine.depth.costs import DEEPEST, StepCosts
+from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
@@ -168,7 +169,7 @@ class DepthControl:
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
-        lookup = self.costs.drafted(_LOOKUP, size, widest, context, sampled)
+        lookup = self.costs.drafted(_LOOKUP, size, widest, context, sampled, weights if self._replays else None)
         draft = lookup if weights is None else self.costs.drafted(weights, size, deepest, context, sampled)
         return Estimate(size, sampled, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 

@@ -1,5 +1,4 @@
-"""What a decode step costs, by depth, drafter and batch size, measured on this machine and never assumed; and which
-depth is expected to give the most tokens for that.
+"""What a decode step costs, by depth, drafter and batch size: measured on this machine and never assumed.
 
 A calibration at load gives the first values, and each step after that corrects them. The machine gets slower and faster
 while it serves, and what decides is only what a speculative step costs *relative to* a plain one. So
@@ -19,14 +18,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
 
 from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DrafterName
-from draftd.engine.limits import MOST_REPLAYED
-
-if TYPE_CHECKING:
-    from draftd.engine.depth.acceptance_rates import Key
-    from draftd.engine.sequence import DecodeSequence
 
 DEEPEST = 17  # drafted tokens in a step that ever have a cost: one more than a plan may allow
 
@@ -106,12 +99,20 @@ class StepCosts:
         return self._cost(self._curve(None, batch, sampled), 0, batch, context)
 
     def drafted(
-        self, drafter: DrafterName, batch: int, deepest: int, context: int = 0, sampled: bool = False
+        self,
+        drafter: DrafterName,
+        batch: int,
+        deepest: int,
+        context: int = 0,
+        sampled: bool = False,
+        beside: DrafterName | None = None,
     ) -> list[float]:
         """Seconds of a step by depth, the deepest sequence's: 0, a plain one, to `deepest`. None costs less than that;
-        but a deeper one may cost less than another: a product of 16 rows can take half as long as one of 12."""
+        but a deeper one may cost less than another: a product of 16 rows can take half as long as one of 12. `beside`:
+        in steps of this drafter, of which more is known of late: as far off as its steps are."""
         curve, plain = self._curve(drafter, batch, sampled), self.plain(batch, context, sampled)
-        costs = (self._cost(curve, at, batch, context) for at in range(min(deepest, len(curve.base))))
+        like = 1.0 if beside is None else self._like(curve, self._curve(beside, batch, sampled))
+        costs = (like * self._cost(curve, at, batch, context) for at in range(min(deepest, len(curve.base))))
         return [plain, *(max(plain, cost) for cost in costs)]
 
     def uncertainty(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
@@ -249,7 +250,13 @@ class StepCosts:
             return cost
         curve = self._curve(PROMPT_LOOKUP, batch, sampled)
         wide, narrow = (self._cost(curve, _index(one), batch, context) for one in (depth + replayed, depth))
-        return max(cost + wide - narrow, self.plain(batch, context, sampled))
+        more = (wide - narrow) * self._like(curve, self._curve(drafter, batch, sampled))
+        return max(cost + more, self.plain(batch, context, sampled))
+
+    @staticmethod
+    def _like(curve: _Curve, other: _Curve) -> float:
+        """What makes a curve as far off as the other."""
+        return math.exp(other.offset.value - curve.offset.value)
 
     def _curve(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Curve:
         key = (drafter, batch, sampled)
@@ -313,141 +320,3 @@ def _between(points: Mapping[int, float], at: float, beyond: bool = False) -> fl
             slope = (points[high] - points[low]) / (high - low)
             return points[low] + (at - low) * slope if at < high else points[high] + (at - high) * max(0.0, slope)
     return points[known[0] if at < known[0] else known[-1]]
-
-
-@dataclass(slots=True)
-class Candidate:
-    """The batch's sequence number `index`, whose depth is to be decided; it may draft `most` tokens.
-
-    `draft` and `lookup`: tokens that it is expected to get by depth, from 0 on (1.0): with draft model `drafter`, to
-    one deeper than it may, and with `weightless`, prompt lookup or its like, as deep as that has something to propose.
-    `ready`: the draft model knows its text; `prefill_seconds` is what it takes until it does.
-    """
-
-    index: int
-    sequence: DecodeSequence
-    most: int
-    drafter: DrafterName | None = None
-    weightless: DrafterName = PROMPT_LOOKUP
-    key: Key | None = None
-    ready: bool = False
-    prefill_seconds: float = 0.0
-    draft: Sequence[float] = (1.0,)
-    lookup: Sequence[float] = (1.0,)
-
-    def tokens(self, depth: int, lookup: int = 0) -> float:
-        """Expected of a step that drafts so deep, by whichever of the two promises more."""
-        return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
-
-    def reached(self, depth: int, lookup: int) -> list[float]:
-        """Probability that its first r drafted tokens are all accepted, for r from 0 to as many as it drafts."""
-        draft = self.draft[: 1 + (min(depth, self.most) if self.drafter is not None else 0)]
-        chosen = max(draft, self.lookup[: lookup + 1], key=lambda tokens: tokens[-1])
-        return [1.0, *(more - less for less, more in pairwise(chosen))]
-
-
-class Best(NamedTuple):
-    """The depths with the most expected tokens a second: of the draft model, and of prompt lookup."""
-
-    depth: int
-    lookup: int
-    tokens: float
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
-
-
-@dataclass(slots=True)
-class Estimate:
-    """What the next step of `size` sequences is expected to give and to cost.
-
-    `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
-    with a draft model. `draft_seconds` and `lookup_seconds`: of a step by depth, 0 the plain one, where a draft model
-    drafts, and where prompt lookup does. `replays`: after a rejected token the target computes the accepted ones again
-    in the next step, in front of its draft.
-    """
-
-    size: int
-    sampled: bool
-    candidates: list[Candidate]
-    others: float
-    fixed_depth: int
-    fixed_steps: int
-    draft_seconds: list[float]
-    lookup_seconds: list[float]
-    replays: bool = False
-    _replayed: dict[tuple[int, int], tuple[list[float], float]] = field(default_factory=dict)
-
-    def seconds(self, depth: int, lookup: int = 0) -> float:
-        """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
-        drafted, width = self._drafted(depth, lookup)
-        if not (self.replays and width):
-            return self.lookup_seconds[width] + drafted
-        last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
-        return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
-
-    def _least(self, depth: int, lookup: int) -> float:
-        """Seconds that it takes, however much is replayed."""
-        drafted, width = self._drafted(depth, lookup)
-        return drafted + min(self.lookup_seconds[width:])
-
-    def _drafted(self, depth: int, lookup: int) -> tuple[float, int]:
-        """Seconds of the draft model's forwards, and the depth that is verified."""
-        steps = max(depth, self.fixed_steps)
-        width = max(steps, lookup, self.fixed_depth)
-        return (self.draft_seconds[width] - self.lookup_seconds[width]) * steps / width if steps else 0.0, width
-
-    def replayed(self, depth: int, lookup: int) -> tuple[list[float], float]:
-        """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
-        draft by n positions, n from 0 on, and how many tokens are missed by sequences that draft nothing, because they
-        have too many to replay.
-
-        A draft with a rejected token adds one more than were accepted, here always the mean of that; one of which all
-        are accepted ends it, and so does a step without a draft. The number of rejections since is then geometrically
-        distributed.
-        """
-        if (known := self._replayed.get((depth, lookup))) is not None:  # asked for again and again in one step
-            return known
-        under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
-        for c in self.candidates:
-            reached = c.reached(depth, lookup)
-            rejected = 1 - reached[-1]
-            if rejected <= 0:
-                continue
-            mean = sum(one - reached[-1] for one in reached) / rejected
-            sums = list(accumulate(rejected**n for n in range(int(MOST_REPLAYED / mean) + 2)))
-            wider = (len(sums) - 1) * mean - (len(reached) - 1)  # of one that drafts nothing
-            last = 1 - sums[-2] / sums[-1]  # the share of these steps
-            under = [
-                p * (sums[min(int(n / mean), len(sums) - 2)] / sums[-1] + (last if wider <= n else 0.0))
-                for n, p in enumerate(under)
-            ]
-            missed += last * sum(reached[1:])
-        found = [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
-        self._replayed[depth, lookup] = found
-        return found
-
-    def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
-        """Expected where only these draft, so deep."""
-        return self.others + len(self.candidates) + sum(c.draft[min(depth, c.most)] - 1 for c in drafting)
-
-    def best(self, *, if_ready: bool = False) -> Best:
-        """One depth for all, 0 included: a sequence drafts less only where its plan or its end says so. The least of
-        equals. `if_ready`: as if the draft model knew all texts."""
-        drafting = [(c, c.drafter is not None and (c.ready or if_ready)) for c in self.candidates]
-        deepest = max((c.most for c, drafts in drafting if drafts), default=0)
-        found: Best | None = None
-        for depth in range(deepest + 1):
-            for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
-                tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
-                if self.replays and found is not None:
-                    if tokens <= found.rate * self._least(depth, lookup):
-                        continue  # what is replayed, which takes long to work out, makes it no better
-                    tokens -= self.replayed(depth, lookup)[1]
-                seconds = self.seconds(depth, lookup)
-                if found is None or tokens * found.seconds > found.tokens * seconds:
-                    found = Best(depth, lookup, tokens, seconds)
-        assert found is not None
-        return found

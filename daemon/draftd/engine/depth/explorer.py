@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from draftd.core import DrafterName
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
-from draftd.engine.depth.costs import Best, Candidate, Estimate, StepCosts
+from draftd.engine.depth.costs import StepCosts
+from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
 
