@@ -133,6 +133,7 @@ class Rig:
         prefill_slice_seconds: float = 0.05,
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
+        gather_seconds: float = 0.0,
         wrap: Callable[[LocalTarget], Target] = lambda target: target,
     ) -> None:
         """What sequences draw without a seed is the same in every run of the tests. `wrap` puts a target before the
@@ -169,6 +170,7 @@ class Rig:
             depth=depth or DepthControl(StepCosts(), 16, measurement=measurement),
             timer=timer,
             admission=admission,
+            gather_seconds=gather_seconds,
         )
 
     def add(self, req: DecodeRequest) -> Collected:
@@ -211,7 +213,7 @@ class Rig:
             one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
-            scheduler._delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
+            scheduler.delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
         scheduler._running = rows
         scheduler.interrupted()
         for kind, drafter in scheduler.drafting.drafters.items():

@@ -106,6 +106,13 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token % 256])
 
+    def vocabulary(self) -> list[bytes]:
+        return [self.token_bytes(token) for token in range(self.vocab_size)]
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.vocab_size} bytes"
+
     def detokenizer(self) -> Detokenizer:
         return _ByteDetokenizer()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
-from draftd.core import DecodeMode, DraftCounts, DrafterName, FinishReason, WorkloadClass
+from draftd.core import DecodeMode, DrafterName, FinishReason, WorkloadClass
+from draftd.counts import DraftCounts
 
 
 def place(

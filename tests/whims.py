@@ -19,7 +19,13 @@ class Whims(StepCosts):
         self._dice = random.Random(seed)
 
     def drafted(
-        self, drafter: DrafterName, batch: int, deepest: int, context: int = 0, sampled: bool = False
+        self,
+        drafter: DrafterName,
+        batch: int,
+        deepest: int,
+        context: int = 0,
+        sampled: bool = False,
+        beside: DrafterName | None = None,
     ) -> list[float]:
         seconds, step = [_PLAIN], _PLAIN * 10 ** self._dice.uniform(-2.5, 0.3)
         for _ in range(deepest):

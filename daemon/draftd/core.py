@@ -7,11 +7,11 @@ are seconds of `time.monotonic()`; counts are of tokens unless the name says oth
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
 
+from draftd.counts import DraftCounts
 from draftd.strategies import RemoteCounts, Strategy, Verifier
 
 
@@ -44,6 +44,8 @@ DRAFT_MODEL: DrafterName = "draft_model"
 LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser weights
 PROMPT_LOOKUP: DrafterName = "prompt_lookup"
 GRAMMAR: DrafterName = "grammar"  # what the request's grammar leaves no choice about
+TARGET: DrafterName = "target"  # this daemon's own target, for another daemon's: where there is no draft model
+PEER: DrafterName = "peer"  # what another daemon proposes for a sequence that this one verifies: no client asks for it
 
 BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""
@@ -190,15 +192,46 @@ class StopMatcher(Protocol):
 
 
 class PeerSteps(Protocol):
-    """What another daemon proposed for a sequence that this one verifies. Any thread adds to it; asked on the engine
-    thread."""
+    """What another daemon proposed for a sequence that this one verifies, and what it is told. Any thread adds to it;
+    called on the engine thread."""
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """The engine has the sequence: its text is `tokens`. Called once, first."""
+
+    def opened(self, cached: int) -> None:
+        """Its prefill begins; the prefix store had its first `cached` tokens."""
 
     def due(self, tokens: Sequence[int]) -> bool:
         """Whether the sequence, whose text is `tokens`, has a step in hand: something to verify, or a grant to go on
         without."""
 
+    @property
+    def streams(self) -> bool:
+        """Whether there is nothing to verify, and a grant for two tokens and more."""
+
+    @property
+    def expected(self) -> float:
+        """When the next step is likely to come, by how long it took before; monotonic seconds."""
+
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Up to `most` tokens that are to be verified after these."""
+        """Up to `most` tokens that are to be verified after these, by the forward that begins now."""
+
+    def decided(
+        self,
+        tokens: Sequence[int],
+        accepted: int,
+        drafted: int,
+        *,
+        finished: FinishReason | None = None,
+        verify_seconds: float = 0.0,
+        share_seconds: float = 0.0,
+        load: float = 0.0,
+        logprobs: Sequence[TokenLogprobs] = (),
+    ) -> None:
+        """A step of the target went on with `tokens`: of the `drafted` ones the first `accepted`, and the one after
+        them, whatever ends the text. `finished`: it ends within them. `verify_seconds` of the step, `share_seconds`
+        what the sequence is charged for since it was last told; `load`: sequences in hand over those that decode
+        together."""
 
 
 #: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
@@ -214,7 +247,10 @@ class DecodeRequest:
     token of the model's own end tokens (unless `ignore_eos`) or of `stop_ids`, of which none is chosen before
     `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities.
     `local_allowed`: where its plan is another daemon's target, it may go on with this one's when that cannot be had.
-    `peer`: what another daemon proposes for it, where this one verifies."""
+    `trace`: this daemon's span of it (W3C `traceparent`), for another one's to be a child of; empty without one.
+    `peer`: what another daemon proposes for it, where this one verifies; its plan's drafter is PEER. `answered`: tokens
+    at the end of the prompt that are of the answer, as it was chosen before: its grammar, penalties and seed go on from
+    there, and `max_tokens` are those that may follow."""
 
     id: str
     prompt: tuple[int, ...]
@@ -234,118 +270,13 @@ class DecodeRequest:
     logprobs: int | None = None
     grammar: str = ""
     local_allowed: bool = True
+    trace: str = ""
     peer: PeerSteps | None = None
+    answered: int = 0
 
     @property
     def tier(self) -> ContextTier:
         return ContextTier.of(len(self.prompt))
-
-
-class StepCounts(NamedTuple):
-    """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
-    costs five times as much.
-
-    The target accepted `accepted` of `drafted` tokens, wherever the text ends; fewer than all is a rollback. `emitted`
-    counts those and the bonus (or correction), as far as they lie within the text: the rest of them was cut.
-    `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
-    accepted tokens would have made a drafted step just as fast as autoregressive decoding. `parked`: nothing was
-    drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
-    """
-
-    drafted: int
-    accepted: int
-    emitted: int
-    draft_forwards: int
-    draft_seconds: float
-    verify_seconds: float
-    break_even: float = 0.0
-    parked: bool = False
-    capped: bool = False
-
-
-@dataclass(slots=True)
-class DraftCounts:
-    """Sums over steps. `drafted = accepted + rolled_back`; `emitted = accepted + steps - cut`, `cut` the tokens of a
-    last step that lie beyond the end of the text. A step without a draft has one token, so that only drafts are cut.
-
-    Forward passes are those a request took part in and whose result was used. Of prefill only the one that ends the
-    prompt is among them: it gives the first token, and is a step without a draft. Seconds are those of the steps it
-    took part in; with other rows in them, they are counted for each.
-    """
-
-    steps: int = 0
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    emitted: int = 0
-    cut: int = 0
-    rollbacks: int = 0
-    rolled_back: int = 0
-    draft_forwards: int = 0
-    target_forwards: int = 0
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    break_even_tokens: float = 0.0
-    parked_steps: int = 0
-    capped_steps: int = 0
-    drafted_per_position: list[int] = field(default_factory=list)
-    accepted_per_position: list[int] = field(default_factory=list)
-
-    def add(self, r: StepCounts) -> None:
-        self.steps += 1
-        self.target_forwards += 1
-        self.emitted += r.emitted
-        self.draft_forwards += r.draft_forwards
-        self.draft_seconds += r.draft_seconds
-        self.verify_seconds += r.verify_seconds
-        self.parked_steps += r.parked
-        self.capped_steps += r.capped
-        drafted, accepted = r.drafted, r.accepted
-        if not drafted:
-            return
-        self.drafts += 1
-        self.drafted += drafted
-        self.accepted += accepted
-        self.cut += accepted + 1 - r.emitted
-        self.rolled_back += drafted - accepted
-        self.rollbacks += accepted < drafted
-        self.break_even_tokens += r.break_even
-        grow = drafted - len(self.drafted_per_position)
-        if grow > 0:
-            self.drafted_per_position += [0] * grow
-            self.accepted_per_position += [0] * grow
-        for i in range(drafted):
-            self.drafted_per_position[i] += 1
-        for i in range(accepted):
-            self.accepted_per_position[i] += 1
-
-    def combined(self, other: DraftCounts, operation: Callable[[Any, Any], Any]) -> DraftCounts:
-        """Each count by `operation` with the other's of that name, such as their sum or their difference."""
-        made: dict[str, Any] = {}
-        for name in (one.name for one in fields(self)):
-            a, b = getattr(self, name), getattr(other, name)
-            if isinstance(a, list):
-                made[name] = [operation(x, y) for x, y in zip_longest(a, b, fillvalue=0)]
-            else:
-                made[name] = operation(a, b)
-        return DraftCounts(**made)
-
-    @property
-    def acceptance(self) -> float | None:
-        """accepted / drafted; None where nothing was drafted. Falls as depth grows at constant quality."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
-    def mean_accepted_length(self) -> float | None:
-        """Accepted tokens per draft, the bonus counted: 1 + accepted / drafts (vLLM's mean acceptance length)."""
-        return 1 + self.accepted / self.drafts if self.drafts else None
-
-    @property
-    def speedup(self) -> float | None:
-        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None without any.
-        What was cut is no gain."""
-        gained = self.drafts + self.accepted - self.cut
-        return gained / (self.drafts + self.break_even_tokens) if self.drafts else None
 
 
 @dataclass(slots=True)
@@ -365,6 +296,7 @@ class RequestStats:
     gaps: list[float] = field(default_factory=list)  # seconds between successive chunks
     looked_up: bool = False  # whether kept keys and values were looked for
     remote: RemoteCounts | None = None  # where another daemon's target took part
+    engine_seconds: float = 0.0  # of this engine's steps, shared with the sequences that were in them
 
     @property
     def time_to_first_token(self) -> float | None:

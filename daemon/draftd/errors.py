@@ -102,6 +102,14 @@ class SpeculationUnavailable(DraftdError, status="FAILED_PRECONDITION"):
     """The caller demanded speculation; the message says why it cannot be had."""
 
 
+class RemoteUnavailable(DraftdError, status="FAILED_PRECONDITION"):
+    """The other daemon was demanded, or a class of answers that only it has, and cannot be had as things are set."""
+
+
+class RemoteDown(RemoteUnavailable, status="UNAVAILABLE"):
+    """Likewise, and it cannot be reached now."""
+
+
 class FlagReadOnly(DraftdError, status="FAILED_PRECONDITION"):
     """The feature flag's provider is a server: its flags are set there."""
 

@@ -38,6 +38,26 @@ class QualityClass(enum.IntEnum):
         return cls[label.upper()]
 
 
+class RemoteLevel(enum.IntEnum):
+    """What the fallback allows of the remote: a higher level allows more. SPECULATIVE: all. STREAMING: it may answer,
+    but nothing is drafted for it. LOCAL: nothing is sent to it."""
+
+    LOCAL = 0
+    STREAMING = 1
+    SPECULATIVE = 2
+
+    @property
+    def label(self) -> str:
+        """As the protocol, metrics, logs and alerts spell it."""
+        return self.name.lower()
+
+    def allowed(self, strategy: Strategy) -> Strategy:
+        """What becomes of a strategy under it. Not of AUTO, which is none yet."""
+        if strategy is Strategy.LOCAL or self is RemoteLevel.LOCAL:
+            return Strategy.LOCAL
+        return Strategy.REMOTE if self is RemoteLevel.STREAMING else strategy
+
+
 class Verifier(enum.StrEnum):
     """Whose target chose a token."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from draftd.core import DRAFT_MODEL, FinishReason
+from draftd.core import DRAFT_MODEL, DecodeRequest, FinishReason
 from draftd.engine.admission import Admission, Layout, derived
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_disk import PrefixDisk
@@ -24,11 +24,14 @@ from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.loaded import Drafters, DraftSource
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.model_keys import ModelKeys
-from draftd.engine.observer import EngineObserver
+from draftd.engine.observer import EngineObserver, PrefixStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
+from draftd.engine.remote import RemoteSequences
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.targets.link import VerifierLink
 from draftd.engine.targets.local import LocalTarget
 from draftd.engine.weights import Weights
 from draftd.model_info import ModelInfo
@@ -57,6 +60,70 @@ class Engine:
     scheduler: Scheduler
     jobs: BackgroundJobs
     weights: Weights
+    prefill_seconds: float = 0.0  # of a token of a prompt; 0 where it was not measured
+    remote: RemoteSequences | None = None  # of another daemon's target
+
+    @property
+    def idle(self) -> bool:
+        """Whether no sequence is in hand."""
+        return self.scheduler.idle and (self.remote is None or self.remote.idle)
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which there is nothing to do for sequences, unless something comes."""
+        if self.remote is None:
+            return self.scheduler.pause
+        loads = self.weights.unloaded and self.remote.wants_drafts
+        return 0.0 if loads else min(self.scheduler.pause, self.remote.pause)
+
+    @property
+    def in_hand(self) -> tuple[int, list[DecodeRequest], int]:
+        """Clients' requests: how many run, and those that wait; and how many of the daemon's own there are."""
+        (active, waiting), own = self.scheduler.clients, self.scheduler.own
+        if self.remote is None:
+            return active, waiting, own
+        elsewhere, not_open = self.remote.clients
+        return active + elsewhere, [*waiting, *not_open], own + self.remote.own
+
+    def end(self, ids: Mapping[str, FinishReason]) -> None:
+        """Ends these requests, wherever they are."""
+        self.scheduler.end(ids)
+        if self.remote is not None:
+            self.remote.end(ids)
+
+    def abort(self, reason: FinishReason, error: str = "") -> None:
+        """Ends all requests."""
+        if self.remote is not None:
+            self.remote.abort(reason, error)
+        self.scheduler.abort(reason, error)
+
+    def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
+        """What was counted of requests, with what is kept now."""
+        memory, disk = self.prefix, self.disk
+        found = replace(counted, bytes=memory.bytes, limit_bytes=memory.bound, entries=memory.texts)
+        if disk is None:
+            return found
+        usage = disk.usage
+        return replace(
+            found,
+            disk_bytes=usage.bytes,
+            disk_limit_bytes=disk.limit,
+            disk_files=usage.files,
+            pins=usage.pins,
+            pinned_bytes=usage.pinned_bytes,
+        )
+
+    def decode(self, sequence: DecodeSequence) -> None:
+        """By the target on this machine."""
+        if not self.weights.unloaded:  # else once they are there
+            self.prefixes.begin(sequence)
+        self.scheduler.add(sequence)
+
+    def take_over(self, sequence: DecodeSequence) -> None:
+        """The same, of one that another daemon's target has decoded so far. Raises InvalidRequest or NoMemory where
+        there is no memory for it."""
+        self.admission.check(sequence.request)
+        self.decode(sequence)
 
 
 def assemble_engine(
@@ -67,9 +134,10 @@ def assemble_engine(
     observer: EngineObserver,
     cancelled: Callable[[], Mapping[str, FinishReason]],
     report: Callable[[str], None],
+    link: VerifierLink | None = None,
 ) -> Engine:
     """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
-    `report` takes a line for people."""
+    `report` takes a line for people; `link`: to another daemon's target."""
     prefix = PrefixCache(limits.prefix_cache_bytes)
     drafters = Drafters(models, prefix)
     layout, limit, info = cache_limit(models, limits)
@@ -77,11 +145,11 @@ def assemble_engine(
     target, source = models.target, models.target_source
     models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
     compile_ahead()
-    depth = DepthControl(StepCosts(), limits.max_draft_tokens)
+    depth, prefill_seconds = DepthControl(StepCosts(), limits.max_draft_tokens), 0.0
     if info.speculation_available:  # nothing else asks what a step costs
         report("measuring what a step costs")
         try:
-            depth = _calibrated(target, info, limits, drafters, learnt)
+            depth, prefill_seconds = _calibrated(target, info, limits, drafters, learnt)
         except Exception as error:
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
     local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)
@@ -97,6 +165,7 @@ def assemble_engine(
         cancelled=cancelled,
         depth=depth,
         admission=admission,
+        gather_seconds=limits.gather_seconds,
     )
     jobs = BackgroundJobs(scheduler, drafters, lambda: local.model, limits.prefill_chunk)
     weights = Weights(
@@ -112,7 +181,22 @@ def assemble_engine(
         report=report,
     )
     disk, prefixes = _prefixes(scheduler, local, weights, drafters, limits, prefix, info.backend)
-    return Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights)
+    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights, prefill_seconds)
+    if link is None:
+        return engine
+    remote = RemoteSequences(
+        link,
+        scheduler.drafting,
+        scheduler.delivery,
+        local=engine.take_over,
+        context_length=info.context_length,
+        limits=limits.remote,
+        chunk=limits.prefill_chunk,
+        own=lambda: None if local.model is None else DraftModel(local.model, info.vocab_size),
+        lengths=depth.lengths,
+        headroom=limits.headroom,
+    )
+    return replace(engine, remote=remote)
 
 
 def _prefixes(
@@ -163,11 +247,14 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
 
 def _calibrated(
     target: Any, info: ModelInfo, limits: Limits, drafters: Drafters, learnt: Learnt | None
-) -> DepthControl:
-    """Knows what steps cost: as measured now, or as learnt before and with only the machine speed measured."""
+) -> tuple[DepthControl, float]:
+    """Knows what steps cost: as measured now, or as learnt before and with only the machine speed measured. And what a
+    token of a prompt does."""
     deepest, vocabulary = limits.max_draft_tokens, info.vocab_size
     if learnt is not None and learnt.prices.plain:
-        costs = learnt.costs(Calibration(target, vocabulary).run(1, 0.0).plain[1])
-        return DepthControl(costs, deepest, acceptance=learnt.rates(deepest + 1))
+        calibration = Calibration(target, vocabulary)
+        costs = learnt.costs(calibration.run(1, 0.0).plain[1])
+        return DepthControl(costs, deepest, acceptance=learnt.rates(deepest + 1)), calibration.prefill_seconds
     calibration = Calibration(target, vocabulary, drafters.make(), deepest, info.context_length)
-    return DepthControl(StepCosts(calibration.run(limits.max_batch, _CALIBRATION_SECONDS)), deepest)
+    costs = StepCosts(calibration.run(limits.max_batch, _CALIBRATION_SECONDS))
+    return DepthControl(costs, deepest), calibration.prefill_seconds

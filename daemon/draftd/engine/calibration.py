@@ -53,6 +53,7 @@ class Calibration:
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
         self._growth: dict[int, float] = {}
         self._prefill: dict[DrafterName, float] = {}
+        self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
 
     def run(self, max_batch: int, seconds: float) -> Prices:
         """Seconds of a step, the least of several, which the rest of the machine did not disturb: plain for 1 sequence,
@@ -78,17 +79,25 @@ class Calibration:
 
     def _join(self) -> None:
         index = len(self._sequences)
-        prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
-        self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
-        (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
-        assert result.following is not None
-        one = Text([*prompt, result.following])
+        if not index:
+            self._first_token(index)  # warms up
+            self._target.close([index])
+        one = self._first_token(index)
         for kind, drafter in self._drafters.items():
             began = time.perf_counter()
             while not drafter.prefill(one, _PROMPT):
                 pass
             self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
         self._sequences.append(one)
+
+    def _first_token(self, index: int) -> Text:
+        prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
+        began = time.perf_counter()
+        self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
+        (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
+        self.prefill_seconds = (time.perf_counter() - began) / _PROMPT
+        assert result.following is not None
+        return Text([*prompt, result.following])
 
     def _plain_steps(self, steps: int = _STEPS) -> float:
         """Pipelined as decoding is. The last is not, so that another can join after it, and is not measured."""

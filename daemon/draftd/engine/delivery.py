@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from draftd.core import DecodeRequest, Emission, FinishReason, Outcome, StepCounts
+from draftd.core import DecodeRequest, Emission, FinishReason, Outcome
+from draftd.counts import StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
+from draftd.strategies import Verifier
 
 _log = logging.getLogger(__name__)
 
@@ -15,8 +18,9 @@ _log = logging.getLogger(__name__)
 class Delivery:
     """Tells receivers and observers. Engine thread only."""
 
-    def __init__(self, eos: frozenset[int], observer: EngineObserver) -> None:
-        self._eos, self._observer = eos, observer
+    def __init__(self, eos: frozenset[int], observer: EngineObserver, load: Callable[[], float] = lambda: 0.0) -> None:
+        """`load`: sequences in hand, over those that decode together."""
+        self._eos, self._observer, self._load = eos, observer, load
 
     def ends(self, request: DecodeRequest) -> frozenset[int]:
         """The tokens that end its text."""
@@ -25,9 +29,16 @@ class Delivery:
         return request.stop_ids if request.ignore_eos else self._eos | request.stop_ids
 
     def tokens(
-        self, sequence: DecodeSequence, result: SequenceStep, done: DecodeStep, now: float, break_even: float = 0.0
+        self,
+        sequence: DecodeSequence,
+        result: SequenceStep,
+        done: DecodeStep,
+        now: float,
+        break_even: float = 0.0,
+        verifier: Verifier = Verifier.LOCAL,
     ) -> None:
-        """Cuts the step's tokens where the text ends, counts them, and sends those that are left."""
+        """Cuts the step's tokens where the text ends, counts them, and sends those that are left. `verifier`: whose
+        target chose them."""
         tokens = [*result.accepted, result.following]
         kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
@@ -46,6 +57,8 @@ class Delivery:
         sequence.tokens.extend(emitted)
         stats = sequence.stats
         stats.counts.add(counted)
+        here = done.draft_seconds + (done.verify_seconds if verifier is Verifier.LOCAL else 0.0)
+        stats.engine_seconds += here / max(1, len(done.sequences))
         gap = None if stats.last_token is None else now - stats.last_token
         if gap is None:
             stats.first_token, stats.first_chunk_tokens = now, kept
@@ -55,17 +68,56 @@ class Delivery:
         self._observer.on_step(sequence.request, counted, gap)
         try:
             drafted = ((True,) * accepted + (False,))[:kept]
-            sequence.sink.on_tokens(Emission(emitted, drafted, tuple(result.logprobs[:kept])))
+            sequence.sink.on_tokens(Emission(emitted, drafted, tuple(result.logprobs[:kept]), verifier))
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
+        if sequence.request.peer is not None:
+            self._tell(sequence, result, tokens, reason, done.verify_seconds)
         if reason is not None:
             sequence.end(reason)
+
+    def _tell(
+        self,
+        sequence: DecodeSequence,
+        result: SequenceStep,
+        tokens: list[int],
+        reason: FinishReason | None,
+        seconds: float,
+    ) -> None:
+        """The peer, of all that the target decided."""
+        assert sequence.request.peer is not None
+        share, sequence.seconds = sequence.seconds, 0.0
+        try:
+            sequence.request.peer.decided(
+                tokens,
+                len(result.accepted),
+                result.drafted,
+                finished=reason,
+                verify_seconds=seconds,
+                share_seconds=share,
+                load=self._load(),
+                logprobs=result.logprobs,
+            )
+        except Exception as error:
+            sequence.end(FinishReason.ERROR, f"the peer could not be told: {error}")
+
+    def round_trip(self, sequence: DecodeSequence, seconds: float) -> None:
+        """A verdict of another daemon came."""
+        self._observer.on_round_trip(sequence.request, seconds)
 
     def end(self, sequence: DecodeSequence, now: float) -> None:
         """Tells of the end of a sequence that has a reason to."""
         assert sequence.finish is not None
         sequence.stats.finished = now
-        outcome = Outcome(sequence.finish, sequence.stats, sequence.degraded, sequence.error, sequence.lowered)
+        outcome = Outcome(
+            sequence.finish,
+            sequence.stats,
+            sequence.degraded,
+            sequence.error,
+            sequence.lowered,
+            sequence.failed_over,
+            sequence.unavailable,
+        )
         self._observer.on_finish(sequence.request, outcome)
         try:
             sequence.sink.on_finish(outcome)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from draftd.core import GRAMMAR, DrafterName
+from draftd.core import GRAMMAR, PEER, DrafterName
 from draftd.engine.drafters.base import Draft, Drafter, merge
 from draftd.engine.drafters.grammar import ForcedTokens
+from draftd.engine.drafters.proposed import Proposed
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
@@ -30,9 +31,9 @@ class Drafting:
         """`replaced` is told when another drafter stands behind a name."""
         self._target, self._local = target, target if isinstance(target, LocalTarget) else None
         self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
-        self._sampling = Sampling([])
-        self._sampled: list[int] = []  # the sequences that `_sampling` is of
-        self.drafters = dict(make())
+        # Of the local target's sequences, and of another's: parameters, and the sequences that they are of.
+        self._sampling: dict[bool, tuple[list[int], Sampling]] = {}
+        self.drafters: dict[DrafterName, Drafter] = {**make(), PEER: Proposed()}
         self.barred: frozenset[DrafterName] = frozenset()  # loaded, but new sequences do not get them any more
 
     @property
@@ -72,14 +73,15 @@ class Drafting:
         """None of the caches can be trusted any more: all begin anew, knowing no sequences."""
         for drafter in self.drafters.values():
             drafter.close()
-        self.drafters = dict(self._make())
+        self.drafters = {**self._make(), PEER: Proposed()}
 
     def propose(
-        self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft]
+        self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft], *, remote: bool = False
     ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
         """Asks each drafter for its sequences; None where nothing was proposed. Those whose drafter failed are
-        returned, and why: `failed` is for them."""
-        sampling = self._sampling_of(sequences)
+        returned, and why: `failed` is for them. `remote`: they are another daemon's target's, and sample greedily or by
+        a seed."""
+        sampling = self._sampling_of(sequences, remote)
         groups: dict[DrafterName, list[int]] = {}
         for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
             if depth > 0 and kind is not None:
@@ -100,7 +102,7 @@ class Drafting:
             except Exception as error:
                 errors += [(sequence, str(error)) for sequence in asked]
         draft = self._cut(sequences, merge(parts, len(sequences), self._vocabulary, sampling.deterministic))
-        if draft is not None and self._local is not None:
+        if draft is not None and self._local is not None and not remote:
             self._local.lend(sampling, draft.q)
         return draft, errors
 
@@ -121,9 +123,9 @@ class Drafting:
         q = None if draft.q is None else draft.q[:, :deepest]
         return replace(draft, tokens=draft.tokens[:, :deepest], depths=depths, q=q)
 
-    def _sampling_of(self, sequences: Sequence[DecodeSequence]) -> Sampling:
+    def _sampling_of(self, sequences: Sequence[DecodeSequence], remote: bool) -> Sampling:
         asked = [sequence.id for sequence in sequences]
-        if asked != self._sampled:
-            self._sampling = Sampling([sequence.request.sampling for sequence in sequences])
-            self._sampled = asked
-        return self._sampling
+        known = self._sampling.get(remote)
+        if known is None or known[0] != asked:
+            known = self._sampling[remote] = asked, Sampling([sequence.request.sampling for sequence in sequences])
+        return known[1]

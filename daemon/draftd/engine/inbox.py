@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 
-_IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
+IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
 _MOST_COMMANDS = 64  # waiting to be taken: they are taken every step
 _MOST_OWN = 16  # of the daemon's own requests in hand
 _MOST_GATHERED = 4096  # taken every step: requests that were ended before a step took them, for the most part
@@ -104,7 +104,8 @@ class Inbox:
         self._arrived: dict[str, str] = {}
         self._waiting: dict[str, str] = {}
         self._endings: dict[str, FinishReason] = {}
-        self._ready = self._closing = False
+        self._ready = self._closing = self._woken = False
+        self._told = False  # of the closing
         self._drain_until = 0.0
         self._active = self._own = 0  # in the engine's hand
         self._seconds_per_request = 1.0  # moving average, for the retry delay
@@ -155,6 +156,12 @@ class Inbox:
             self._closing, self._drain_until = True, drain_until
             self._wake.notify()
 
+    def wake(self) -> None:
+        """Something else than the inbox has news: the engine thread sleeps no longer."""
+        with self._wake:
+            self._woken = True
+            self._wake.notify()
+
     @property
     def counts(self) -> tuple[int, int]:
         """Clients' requests: running, waiting."""
@@ -190,11 +197,13 @@ class Inbox:
         with self._wake:
             self._ready = True
 
-    def take(self, idle: bool) -> Taken | None:
-        """What has gathered; None for nothing. Waits for a while where the engine is `idle`."""
+    def take(self, wait: float = IDLE_SECONDS) -> Taken | None:
+        """What has gathered; None for nothing. Waits for up to so many seconds where there is nothing to say that was
+        not said before."""
         with self._wake:
-            if idle and not (self._gathered or self._endings or self._closing):
-                self._wake.wait(_IDLE_SECONDS)
+            if wait > 0 and not (self._gathered or self._endings or self._woken or (self._closing and not self._told)):
+                self._wake.wait(wait)
+            self._woken, self._told = False, self._closing
             if not (self._gathered or self._endings or self._closing):
                 return None
             taken = Taken(self._gathered, self._endings, self._closing, self._drain_until)

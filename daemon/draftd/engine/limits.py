@@ -12,6 +12,15 @@ their end. A sequence with more of them drafts nothing in its next step, with wh
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteLimits:
+    """Of sequences that another daemon's target decodes."""
+
+    max_draft_tokens: int = 8  # proposed at a time; 0 streams without drafts
+    in_flight: int = 4  # proposals of a sequence on their way
+    sequences: int = 64  # open at a time; more wait
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """`memory_share` and `headroom` are asked on the engine thread, between steps, `available` on any: they must not
     block."""
@@ -26,7 +35,9 @@ class Limits:
     prefix_disk_bytes: int = 0  # of files there that are not pinned
     prefix_pinned_bytes: int = 4 * 2**30  # of the pinned ones
     kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
+    gather_seconds: float = 0.0  # the longest that a peer's step waits for those of other peers
     idle_unload_seconds: float = 0.0  # without requests, until the weights are let go; 0: never
+    remote: RemoteLimits = RemoteLimits()
     #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.
     memory_share: Callable[[], float] = lambda: 1.0
     #: Bytes that may still be taken, 0 or less in critical memory pressure; None where that is not known.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +17,24 @@ from typing import TYPE_CHECKING
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
-from draftd.engine.inbox import Arrival, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload, Taken
+from draftd.engine.checks import check_request, check_tokens, verifier_of
+from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload, Taken
 from draftd.engine.limits import Limits
-from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, PrefixStatus, Totals
+from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals, with_remote
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
+from draftd.engine.targets.link import VerifierLink
 from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
 from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
+from draftd.strategies import Strategy
 
 if TYPE_CHECKING:
     from draftd.engine.assembly import Engine
     from draftd.engine.cache.prefix_disk import PrefixDisk
     from draftd.engine.depth.saved import Learnt
-    from draftd.engine.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +63,11 @@ class EngineWorker:
         observers: Sequence[EngineObserver] = (),
         limits: Limits | None = None,
         recall: Callable[[], Learnt | None] = lambda: None,
+        link: VerifierLink | None = None,
     ) -> None:
         """`recall`: what was learnt of the same pair on the same machine before; of that only the machine speed is
-        measured again. It is asked on the engine thread, once the models are loaded."""
+        measured again. It is asked on the engine thread, once the models are loaded. `link`: to the daemon whose target
+        decodes what is planned for it; its owner opens and closes it."""
         self._load = load
         self._totals = Totals()
         self._observer = FanOut(self._totals, *observers)
@@ -71,12 +76,18 @@ class EngineWorker:
         self._recall, self._learnt_at = recall, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
+        self._link = link
+        if link is not None:
+            link.listen(self._inbox.wake)
         # What follows the engine thread writes, whole, and any thread reads.
         self.state = EngineState.LOADING
         self.progress = self.error = ""
         self.load_seconds: float | None = None  # from the thread's start until requests were taken; None until then
         self._engine: Engine | None = None
-        self._kv_bytes = self._held_back = 0
+        # Of a plain step of one sequence, or of 1, 2, …, and of a token of a prompt; 0 or empty: not measured.
+        self.step_seconds = self.prefill_seconds = 0.0
+        self.batch_seconds: Sequence[float] = ()
+        self._kv_bytes = self._held_back = self._resting = 0
 
     # any thread
 
@@ -125,15 +136,21 @@ class EngineWorker:
         A long prompt is prefilled for one of them, and the others read it from the prefix store."""
         engine, first = self._loaded(), choices[0][0]
         assert all(request.prompt is first.prompt for request, _ in choices)
-        _check(first, engine.models.info)
+        remote = first.plan.strategy is not Strategy.LOCAL
+        check_request(first, engine.models.info, verifier_of(self._link) if remote else None)
         if engine.weights.unloaded and first.origin is not Origin.CLIENT:
             raise NotServing("the weights are unloaded until a client asks", retry_after=_UNLOADED_SECONDS)
-        engine.admission.check(first, self._kv_bytes)
+        if not remote:  # else it takes no memory here
+            engine.admission.check(first, self._kv_bytes)
         self._inbox.submit(*(Arrival(request, sink) for request, sink in choices))
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Ends a request within one step. Ids that have ended already are ignored."""
         self._inbox.end(request_id, reason)
+
+    def wake(self) -> None:
+        """A peer's sequence may go on: it was offered a step."""
+        self._inbox.wake()
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
@@ -169,9 +186,9 @@ class EngineWorker:
 
     def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
         """The target's logit of `chosen` less that of `other` after `tokens`, by a forward of its own."""
-        _check_tokens("tokens", tokens, self.info)
-        _check_tokens("chosen", (chosen,), self.info)
-        _check_tokens("other", (other,), self.info)
+        check_tokens("tokens", tokens, self.info)
+        check_tokens("chosen", (chosen,), self.info)
+        check_tokens("other", (other,), self.info)
         self._inbox.command(command := LogitGap(tokens, chosen, other))
         return command.done
 
@@ -180,7 +197,7 @@ class EngineWorker:
         in memory; one that has the name already is replaced. The future raises NoRoom where they do not fit."""
         engine, info, limits = self._loaded(), self.info, self._limits
         check_name(name)
-        _check_tokens("tokens", tokens, info)
+        check_tokens("tokens", tokens, info)
         if len(tokens) < LEAST:
             raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {LEAST} tokens")
         disk = self._prefix_disk(engine)
@@ -226,9 +243,11 @@ class EngineWorker:
                 unloaded=self.unloaded,
                 loaded=held.drafters,
                 draft_weight_bytes=held.weight_bytes,
-                prefix=_prefix_status(status.prefix, engine),
+                prefix=engine.prefix_status(status.prefix),
                 kv_cache_limit_bytes=engine.admission.limit,
             )
+            if engine.remote is not None:
+                status = with_remote(status, engine.remote.status)
         active, queued = self._inbox.counts
         return replace(
             status,
@@ -238,6 +257,7 @@ class EngineWorker:
             kv_cache_bytes=self._kv_bytes,
             observer_errors=self._observer.errors,
             held_back=self._held_back,
+            resting=self._resting,
         )
 
     def learnt(self) -> Learnt | None:
@@ -276,13 +296,14 @@ class EngineWorker:
             self.state = EngineState.FAILED
             return
         self.progress, self.load_seconds = "ready", time.monotonic() - began
+        self.step_seconds, self.prefill_seconds = engine.scheduler.depth.step_seconds, engine.prefill_seconds
         self._inbox.open()
         self.state = EngineState.READY
         try:
             self._serve(engine)
         except BaseException as error:
             self.error = f"the engine stopped: {type(error).__name__}: {error}"
-            engine.scheduler.abort(FinishReason.ERROR, self.error)
+            engine.abort(FinishReason.ERROR, self.error)
             engine.jobs.close(NotServing(self.error))
             engine.prefixes.close(NotServing(self.error))
             self._refuse()
@@ -293,47 +314,56 @@ class EngineWorker:
         self.state = EngineState.STOPPED
 
     def _serve(self, engine: Engine) -> None:
-        scheduler, jobs, prefixes = engine.scheduler, engine.jobs, engine.prefixes
-        steps, share = 0, 1.0
+        scheduler, remote, jobs, prefixes = engine.scheduler, engine.remote, engine.jobs, engine.prefixes
+        steps, share, drain_until = 0, 1.0, math.inf
         while True:
             if (allowed := self._limits.memory_share()) != share:
                 engine.prefix.allow(allowed)
                 share = allowed
                 scheduler.interrupted()
-            taken = self._inbox.take(idle=scheduler.idle and not (jobs.busy or prefixes.busy))
+            idle = scheduler.idle and (remote is None or remote.idle)
+            pause = min(
+                scheduler.pause, IDLE_SECONDS if remote is None else remote.pause, drain_until - time.monotonic()
+            )
+            busy = jobs.busy or prefixes.busy or (idle and drain_until < math.inf)
+            taken = self._inbox.take(0.0 if busy else min(pause, IDLE_SECONDS))
             if taken is not None:
                 _hand_over(taken, engine)
-                if taken.closing and (scheduler.idle or time.monotonic() >= taken.drain_until):
-                    scheduler.abort(FinishReason.CANCELLED)
-                    self._measure(scheduler, scheduler.kv_cache_bytes)
+                drain_until = taken.drain_until if taken.closing else math.inf
+                if taken.closing and (engine.idle or time.monotonic() >= drain_until):
+                    engine.abort(FinishReason.CANCELLED)
+                    self._measure(engine, scheduler.kv_cache_bytes)
                     self._learnt = scheduler.depth.learnt()
                     self._inbox.shut(NotServing(_ENDED))
                     return
+            if remote is not None and remote.step(busy=scheduler.pause <= 0):
+                scheduler.interrupted()
             if jobs.busy and jobs.step():
                 scheduler.interrupted()
             if engine.weights.unloaded:
                 self._load_again(engine)
                 continue
-            if engine.weights.due(own=jobs.busy or prefixes.busy):
+            if engine.weights.due(own=jobs.busy or prefixes.busy, remote=remote is not None and not remote.idle):
                 engine.weights.unload()
                 continue
             if prefixes.busy and prefixes.step(scheduler.active):
                 scheduler.interrupted()
             if scheduler.idle:
-                self._measure(scheduler, scheduler.kv_cache_bytes)
+                self._measure(engine, scheduler.kv_cache_bytes)
                 continue
             members = scheduler.active
             scheduler.step()
             steps += 1
             changed = scheduler.active != members or steps % _MEASURE_STEPS == 0
-            self._measure(scheduler, scheduler.kv_cache_bytes if changed else self._kv_bytes)
+            self._measure(engine, scheduler.kv_cache_bytes if changed else self._kv_bytes)
 
     def _load_again(self, engine: Engine) -> None:
         """A piece of the weights, where a request waits for them. Where they cannot be had all that wait end, and the
         next request tries again."""
         scheduler, prefixes = engine.scheduler, engine.prefixes
         scheduler.expire()
-        if scheduler.idle and not prefixes.busy:
+        drafts = engine.remote is not None and engine.remote.wants_drafts
+        if scheduler.idle and not prefixes.busy and not drafts:
             engine.weights.rest()
         else:
             try:
@@ -346,15 +376,23 @@ class EngineWorker:
                 told = f"the weights could not be loaded again: {told}"
                 _log.warning("%s", told)
                 scheduler.abort(FinishReason.ERROR, told)
+                if engine.remote is not None:
+                    engine.remote.lower(0, (), told)  # they stream, and nothing waits for a draft
                 prefixes.end(EngineFailure(told))
-        self._measure(scheduler, scheduler.kv_cache_bytes)
+        self._measure(engine, scheduler.kv_cache_bytes)
 
-    def _measure(self, scheduler: Scheduler, kv_bytes: int) -> None:
+    def _measure(self, engine: Engine, kv_bytes: int) -> None:
+        scheduler, remote = engine.scheduler, engine.remote
         self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
+        self._resting = scheduler.resting
         now = time.monotonic()
         if now - self._learnt_at >= _LEARNT_SECONDS:
             self._learnt, self._learnt_at = scheduler.depth.learnt(), now
-        self._inbox.report(*scheduler.clients, scheduler.own, self._totals.seconds_per_request)
+            self.step_seconds = scheduler.depth.step_seconds
+            self.batch_seconds = scheduler.depth.batch_seconds(self._limits.max_batch)
+            if remote is not None:
+                remote.estimate()
+        self._inbox.report(*engine.in_hand, self._totals.seconds_per_request)
 
     def _refuse(self) -> None:
         for request, sink in self._inbox.shut(NotServing(self.error)):
@@ -378,63 +416,26 @@ class EngineWorker:
             observer=self._observer,
             cancelled=self._inbox.endings,
             report=self._report,
+            link=self._link,
         )
 
 
 def _hand_over(taken: Taken, engine: Engine) -> None:
     """Requests and commands in the order in which they came, then requests that end."""
+    remote = engine.remote
     for one in taken.gathered:
-        if isinstance(one, Arrival):
-            sequence = DecodeSequence.of(one.request, one.sink, engine.models.info.context_length)
-            if not engine.weights.unloaded:  # else once they are there
-                engine.prefixes.begin(sequence)
-            engine.scheduler.add(sequence)
+        if isinstance(one, Arrival) and remote is not None and one.request.plan.strategy is not Strategy.LOCAL:
+            remote.add(DecodeSequence.of(one.request, one.sink, remote.context_length))
+        elif isinstance(one, Arrival):
+            engine.decode(DecodeSequence.of(one.request, one.sink, engine.models.info.context_length))
         elif isinstance(one, PinPrefix):
             engine.prefixes.pin(one)
         else:
+            if isinstance(one, Lower) and remote is not None:
+                remote.lower(one.max_draft_tokens, one.drafters, one.reason)
             engine.jobs.take(one)
     if taken.endings:
-        engine.scheduler.end(taken.endings)
+        engine.end(taken.endings)
     if taken.closing:
         engine.jobs.close(NotServing(_ENDED))
         engine.prefixes.close(NotServing(_ENDED))
-
-
-def _prefix_status(counted: PrefixStatus, engine: Engine) -> PrefixStatus:
-    memory, disk = engine.prefix, engine.disk
-    found = replace(counted, bytes=memory.bytes, limit_bytes=memory.bound, entries=memory.texts)
-    if disk is None:
-        return found
-    usage = disk.usage
-    return replace(
-        found,
-        disk_bytes=usage.bytes,
-        disk_limit_bytes=disk.limit,
-        disk_files=usage.files,
-        pins=usage.pins,
-        pinned_bytes=usage.pinned_bytes,
-    )
-
-
-def _check(request: DecodeRequest, info: ModelInfo) -> None:
-    """The engine's own guard: what would corrupt a batch never enters it."""
-    _check_tokens("prompt", request.prompt, info)
-    if request.max_tokens < 1:
-        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
-    _check_ids("stop_ids", tuple(request.stop_ids), info)
-    _check_ids("sampling.logit_bias", [token for token, _ in request.sampling.logit_bias], info)
-    drafter = request.plan.drafter
-    if drafter is not None and drafter not in info.drafters:
-        raise InvalidRequest("plan.drafter", drafter, ", ".join(info.drafters) or "none")
-
-
-def _check_tokens(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
-    if not 0 < len(tokens) < info.context_length:
-        raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {info.context_length - 1} tokens")
-    _check_ids(field, tokens, info)
-
-
-def _check_ids(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
-    bad = next((token for token in tokens if not 0 <= token < info.vocab_size), None)
-    if bad is not None:
-        raise InvalidRequest(field, bad, f"token ids from 0 to {info.vocab_size - 1}")

@@ -4,7 +4,6 @@ on."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -17,12 +16,11 @@ from typing import Any, NamedTuple
 
 from draftd.engine.cache.prefix_file import FORMAT
 from draftd.errors import DraftdError
-from draftd.models.fingerprint import Fingerprints
+from draftd.models.fingerprint import Fingerprints, digest, model_digest
 from draftd.models.folder import ModelFiles, Stamp
 
 _log = logging.getLogger(__name__)
 
-_KINDS = ("weights", "config", "adapter")
 _PACKAGES = ("mlx", "mlx-lm")  # of which each may compute, or lay caches out, in its own way
 _FILE = "fingerprints.json"
 
@@ -79,9 +77,8 @@ class ModelKeys:
             return None
         if self._fingerprints.known != before:
             self._remember(self._fingerprints.known)
-        model = [(one.name, one.bytes, one.sha256) for one in found.files if one.kind in _KINDS]
-        digest = _digest(model)
-        return ModelKey(digest, _digest([FORMAT, digest, self._backend, *map(_version, _PACKAGES)]))
+        model = model_digest(found)
+        return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES)]))
 
     def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
         try:
@@ -104,10 +101,6 @@ def _identity(files: ModelFiles | None) -> Any:
     if files is None or files.stamps is None:
         return None
     return files.folder, files.adapter, tuple(sorted(files.stamps.items()))
-
-
-def _digest(what: Any) -> str:
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def _version(package: str) -> str:

@@ -9,9 +9,12 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from draftd.core import DecodeRequest, DraftCounts, DrafterName, FinishReason, Origin, Outcome, StepCounts
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, WorkloadClass
+from draftd.counts import DraftCounts, StepCounts
+from draftd.engine.depth.remote import RemoteEstimate
+from draftd.strategies import RemoteCounts
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +24,10 @@ class EngineObserver:
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         """One sequence's step; `gap` is the time in seconds since its previous chunk, None for its first."""
+
+    def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
+        """A verdict on a step that was sent to another daemon came so long after it, the verifier's own time left
+        out."""
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         """Drafting failed for this sequence: it goes on autoregressively."""
@@ -50,6 +57,9 @@ class FanOut(EngineObserver):
                 observer.on_step(request, result, gap)
             except Exception as error:
                 self._failed(error)
+
+    def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
+        self._tell(request, lambda observer: observer.on_round_trip(request, seconds))
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         self._tell(request, lambda observer: observer.on_drafter_error(request, message))
@@ -99,12 +109,31 @@ class PrefixStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteStatus:
+    """Of sequences of another daemon's target. `counts`: of all that are over, clients' or not. Late verdicts' tokens:
+    that were drafted, and of these accepted. As of about a second ago: steps `in_flight`, that have no verdict yet;
+    `estimates`, by workload class, for a draft model and greedy text; and the round trip, in seconds, below which
+    drafting one step at a time is expected to pay (`break_even`), None where no model is known."""
+
+    counts: RemoteCounts = field(default_factory=RemoteCounts)
+    late_drafted: int = 0
+    late_accepted: int = 0
+    estimates: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+    in_flight: int = 0
+    break_even: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatus:
     """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
     MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
     `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
     caches there is no memory. `loaded`: drafters whose weights are held. `unloaded`: no weights are, until the
-    next request."""
+    next request. `resting`: of the active ones, those of peers without a step in hand. `remote`: of all sequences of
+    another daemon's target that are over, the daemon's own as well, and `late`: tokens of verdicts that came after
+    their end, drafted and of these accepted. `remote_in_flight` steps have no verdict yet, and at a round trip of
+    `remote_break_even` seconds, as last estimated, drafting for it pays as much as not to. `remote_estimates`: what a
+    text may expect of that target, by workload class, with a draft model and without."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -122,6 +151,23 @@ class EngineStatus:
     kv_cache_limit_bytes: int = 0
     held_back: int = 0
     unloaded: bool = False
+    resting: int = 0
+    remote: RemoteCounts = field(default_factory=RemoteCounts)
+    remote_in_flight: int = 0
+    remote_break_even: float | None = None
+    late: tuple[int, int] = (0, 0)
+    remote_estimates: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+
+
+def with_remote(status: EngineStatus, told: RemoteStatus) -> EngineStatus:
+    return replace(
+        status,
+        remote=told.counts,
+        remote_in_flight=told.in_flight,
+        remote_break_even=told.break_even,
+        late=(told.late_drafted, told.late_accepted),
+        remote_estimates=told.estimates,
+    )
 
 
 class Totals(EngineObserver):

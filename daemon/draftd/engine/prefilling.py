@@ -124,7 +124,7 @@ class Prefilling:
         fit = self._rates(None).fit
         crowded = 0 < len(running) < sum(fit(tokens, self._slice_seconds) for tokens in self._left(room))
         self._enter(room, self._chunk * (crowded if running else _CHUNKS))
-        if not self._prompts or (running and all(sequence.remaining <= _ENDING for sequence in running)):
+        if not self._prompts or (running and all(map(_ends_soon, running))):
             return
         if self.joined_long and running:  # that was a slice's worth of work
             self.joined_long = False
@@ -248,7 +248,8 @@ class Prefilling:
         return any(one.request.prompt is prompt for one in self._waiting if len(prompt) >= _SHARED and one.shares)
 
     def _begin(self, sequence: DecodeSequence) -> None:
-        sequence.stats.scheduled = self._clock()
+        if not sequence.emitted:  # else it was begun by another target
+            sequence.stats.scheduled = self._clock()
         kind = sequence.drafter
         if kind is not None and kind not in self._drafting.offered:
             sequence.degrade(f"the {kind.replace('_', ' ')} is not loaded")
@@ -368,9 +369,11 @@ class Prefilling:
             prompt.done = end == len(text)
             entries.append(Entry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done))
         results = {one.sequence: one for one in self._steps.result(self._steps.submit(entries)).entries}
+        seconds, taken = self._timer() - started, sum(len(entry.tokens) for entry in entries)
+        for prompt, entry in zip(chosen, entries, strict=True):
+            prompt.sequence.seconds += seconds * len(entry.tokens) / taken
         if not chosen[0].done:
             return False
-        seconds = self._timer() - started
         for prompt in chosen:
             sequence, result = prompt.sequence, results[prompt.sequence.id]
             assert result.following is not None
@@ -390,7 +393,7 @@ class Prefilling:
         """Tells the target of it; how many tokens that has already."""
         text, request = sequence.tokens, sequence.request
         options = SequenceOptions(
-            prompt=len(request.prompt),
+            prompt=len(request.prompt) - request.answered,
             length=len(text),
             sampling=request.sampling,
             prefix=tuple(text) if sequence.shares else (),
@@ -403,4 +406,11 @@ class Prefilling:
         found = self._target.open(sequence.id, options)
         if found is not None and not sequence.emitted:
             sequence.stats.looked_up, sequence.stats.cached_tokens = True, found
+        if request.peer is not None and not sequence.emitted:
+            request.peer.opened(found or 0)
         return found or 0
+
+
+def _ends_soon(sequence: DecodeSequence) -> bool:
+    """Whether it will within a few steps. Of a peer's it is not known when the next one comes."""
+    return sequence.remaining <= _ENDING and sequence.request.peer is None

@@ -3,6 +3,8 @@
 One step is slices of prompts, for a share of a step's time (prefilling.py), and one decode step of all running
 sequences, so that a cancellation or a deadline acts within a step. With nothing drafted that is autoregressive
 decoding; the next plain step may be under way while this one's tokens are read.
+
+A sequence that a peer drafts for rests while no step of the peer is in hand: it keeps its caches, and takes no part.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
+from draftd.engine.members import Gathering, awake, charge, members, rests, steady
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sampling.grammar import masks_first
@@ -49,22 +52,23 @@ class Scheduler:
         depth: DepthControl | None = None,
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
+        gather_seconds: float = 0.0,
     ) -> None:
         """`prefill_slice_seconds`: the longest that running sequences wait for a slice of a prompt. `cancelled` is
         asked after each forward: a step's tokens are not sent to requests that ended during it. `depth` is what is
         known of costs and acceptance from before. `timer`: what steps and slices are timed by. `admission`: None lets
-        in as many as the batch takes."""
+        in as many as the batch takes. `gather_seconds`: the longest that a peer's step waits for those of others."""
         self.target, self._steps = target, Steps(target)
         self.drafting = Drafting(
             target, drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
         )
-        self._delivery = Delivery(eos, observer)
+        self.delivery = Delivery(eos, observer, lambda: len(self._all()) / max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
         self._prefilling = Prefilling(
             target,
             self._steps,
             self.drafting,
-            self._delivery,
+            self.delivery,
             chunk=prefill_chunk,
             slice_seconds=prefill_slice_seconds,
             clock=clock,
@@ -79,6 +83,7 @@ class Scheduler:
         self._max_batch, self._chunk = max_batch, prefill_chunk
         self.depth = depth or DepthControl(StepCosts(), DEEPEST - 1)
         self._running: list[DecodeSequence] = []  # in the order in which the target has them
+        self._peers = 0  # of these, those that a peer drafts for
         self._ahead: StepPlan | None = None  # a plain step that is under way and was not read
         self._caught_up = False  # a drafter, in the last step
         self._step_seconds = 0.0  # of late, without what prefill took
@@ -86,10 +91,22 @@ class Scheduler:
         self.own = 0  # of the daemon's own requests, running and waiting
         self._wave_ends = -math.inf  # until then prompts are prefilled and nothing decodes
         self._opened = 0  # sequences that were numbered
+        self._gathering = Gathering(gather_seconds, clock)
+        self._pause = 0.0
 
     @property
     def idle(self) -> bool:
         return not (self._running or self._prefilling.sequences)
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which there is nothing to do, unless something comes."""
+        return math.inf if self.idle else self._pause
+
+    @property
+    def resting(self) -> int:
+        """Running sequences that are in no step, as their peers have sent none."""
+        return sum(map(rests, self._running)) if self._peers else 0
 
     @property
     def active(self) -> int:
@@ -125,9 +142,11 @@ class Scheduler:
         return self._prefilling.held_back
 
     def add(self, sequence: DecodeSequence) -> None:
-        self._opened += 1
+        self._opened, self._pause = self._opened + 1, 0.0
         sequence.id = self._opened
         self.own += sequence.request.origin is not Origin.CLIENT
+        if sequence.request.peer is not None:
+            sequence.request.peer.begin(sequence.tokens)
         self._prefilling.add(sequence)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
@@ -146,23 +165,33 @@ class Scheduler:
     def step(self) -> None:
         """Deadlines, then slices of prompts, then one decode step."""
         self.expire()
-        wave = self._in_wave()
+        running, waiting_for, wave, pause = self._running, self._running, False, 0.0
+        if self._peers:
+            running = members(self._running, self._max_batch, self._ahead)
+            waiting_for = awake(self._running, self._clock())
+        else:
+            wave = self._in_wave()
         # A draft catches up by turns with prefill: both would be two slices.
         self._caught_up = bool(self.depth.catching_up) and not (self._caught_up and self._prefilling.sequences)
         if self._caught_up:
             self._catch_up()
         else:
-            self._prefill([] if wave else self._running)
-        if self._running and not wave:
+            self._prefill(self._max_batch - len(running), [] if wave else waiting_for)
+        prefilling = bool(self._prefilling.prefilling)
+        if self._peers and not prefilling and self._ahead is None:
+            pause = self._gathering.wait(self._running, running, self.depth.costs)
+        if running and not wave and not pause:
             began, copied = self._timer(), self._prefilling.joined_long
             # Or a slice would wait for what was begun, or a mask for a token that is not read.
-            ahead = not self._prefilling.prefilling and not masks_first([one.request for one in self._running])
-            self._decode(may_run_ahead=ahead)
+            ahead = not prefilling and not masks_first([one.request for one in running])
+            self._decode(running, may_run_ahead=ahead and (not self._peers or steady(self._running, running)))
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
+        busy = running or wave or self._caught_up or prefilling
+        self._pause = pause if busy else math.inf
         joined = self._prefilling.joined()
         if joined:
-            self._running = [*self._running, *joined]
+            self._run([*self._running, *joined])
             self.interrupted()
         self._reap()
 
@@ -205,17 +234,12 @@ class Scheduler:
         now = self._timer()
         if not self._running:
             self._wave_ends = now + _WAVE_SECONDS
-        elif self._prefilling.short(self._room) <= len(self._running):
+        elif self._prefilling.short(self._max_batch - len(self._running)) <= len(self._running):
             self._wave_ends = -math.inf
         return now < self._wave_ends
 
-    @property
-    def _room(self) -> int:
-        """Sequences that may run besides."""
-        return self._max_batch - len(self._running)
-
-    def _prefill(self, running: Sequence[DecodeSequence]) -> None:
-        self._prefilling.step(self._room, running, self._step_seconds)
+    def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
+        self._prefilling.step(room, running, self._step_seconds)
         if self._prefilling.prefilling:
             self.interrupted()
 
@@ -224,14 +248,14 @@ class Scheduler:
 
     # one decode step
 
-    def _decode(self, may_run_ahead: bool) -> None:
-        before, running = self._step_ended, self._running
+    def _decode(self, running: list[DecodeSequence], may_run_ahead: bool) -> None:
+        before = self._step_ended
         started = self._ahead is not None
         try:
             plan = self.depth.plan(running, self.drafting.drafters, started=started, may_run_ahead=may_run_ahead)
-            done = self._decoded(plan)
+            done = self._decoded(running, plan)
         except Exception as error:
-            self._rebuild(error)
+            self._rebuild(error, running)
             return
         self._step_ended = self._timer()
         seconds = None if before is None else self._step_ended - before
@@ -242,37 +266,43 @@ class Scheduler:
         now = self._clock()
         for sequence, result in zip(running, done.sequences, strict=True):
             if sequence.finish is None:
-                self._delivery.tokens(sequence, result, done, now, break_even)
+                self.delivery.tokens(sequence, result, done, now, break_even)
         self._keep_piece()
 
-    def _decoded(self, plan: DraftPlan) -> DecodeStep:
-        """At least one token for every running sequence; drafts as planned."""
+    def _decoded(self, running: list[DecodeSequence], plan: DraftPlan) -> DecodeStep:
+        """At least one token for each of these sequences; drafts as planned."""
         started, errors = self._timer(), list[tuple[DecodeSequence, str]]()
         draft = None
         if plan.mode is StepMode.SPECULATIVE:
-            draft, errors = self.drafting.propose(self._running, plan.sequences)
+            draft, errors = self.drafting.propose(running, plan.sequences)
         drafted_at = self._timer()
         if draft is None:
-            submitted = self._ahead or self._steps.submit(continued(self._running))
+            submitted = self._ahead or self._steps.submit(continued(running))
             self._ahead = None
             if plan.mode is StepMode.PLAIN_AHEAD:
-                self._ahead = self._steps.submit(continued(self._running, after=1))
-            depths = forwards = [0] * len(self._running)
+                self._ahead = self._steps.submit(continued(running, after=1))
+            depths = forwards = [0] * len(running)
             lag = 0
         else:
             depths, forwards, lag = draft.depths, draft.forwards, draft.lag
-            submitted = self._steps.submit(continued(self._running, depths), draft.tokens)
+            submitted = self._steps.submit(continued(running, depths), draft.tokens)
         told = self._steps.result(submitted)
+        seconds = self._timer() - drafted_at
+        if self._peers:
+            charge(running, depths, seconds)
         found = {result.sequence: result for result in told.entries}
+        if (order := list(found)) != [one.id for one in running]:  # or each step's drafts would be put into the order
+            places = {sequence: place for place, sequence in enumerate(order)}
+            self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))
         decoded = []
-        for sequence, wanted, depth, steps in zip(self._running, plan.sequences, depths, forwards, strict=True):
+        for sequence, wanted, depth, steps in zip(running, plan.sequences, depths, forwards, strict=True):
             _, accepted, following, sequence.replays, logprobs, error = found[sequence.id]
             assert following is not None
             if error:
                 sequence.end(FinishReason.ERROR, error)
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))
         replayed = max(0, told.width - 1 - max(depths))
-        return DecodeStep(decoded, drafted_at - started, self._timer() - drafted_at, errors, lag, replayed)
+        return DecodeStep(decoded, drafted_at - started, seconds, errors, lag, replayed)
 
     def _keep_piece(self) -> None:
         """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""
@@ -294,6 +324,10 @@ class Scheduler:
 
     # leaving
 
+    def _run(self, sequences: list[DecodeSequence]) -> None:
+        """These are the running ones."""
+        self._running, self._peers = sequences, sum(one.request.peer is not None for one in sequences)
+
     def _all(self) -> list[DecodeSequence]:
         return [*self._running, *self._prefilling.sequences]
 
@@ -314,8 +348,10 @@ class Scheduler:
                 if sequence.shares:
                     self.target.keep(sequence.id, len(sequence.tokens), last=True)
             self.target.close([sequence.id for sequence in ended])
-            self._running = [self._running[i] for i in places_after(len(self._running), gone)]
-            self._ahead = self._ahead if self._running else None
+            self._run([self._running[i] for i in places_after(len(self._running), gone)])
+            left = {one.id for one in self._running}
+            if self._ahead is not None and left.isdisjoint(entry.sequence for entry in self._ahead.entries):
+                self._ahead = None
             self.interrupted()
         for sequence in [*ended, *self._prefilling.reap()]:
             self.drafting.leave(sequence)
@@ -326,25 +362,31 @@ class Scheduler:
         self.own -= sequence.request.origin is not Origin.CLIENT
         if sequence.own_drafter is not None:
             sequence.draft_with(sequence.own_drafter)
-        self._delivery.end(sequence, self._clock())
+        self.delivery.end(sequence, self._clock())
 
     # failure
 
-    def _rebuild(self, error: Exception) -> None:
-        """A step failed and no cache can be trusted: every sequence is prefilled anew from its text, and goes on
-        autoregressively. One whose own forward fails, or that failed before without a token since, ends in an error."""
-        running, self._running, self._ahead = self._running, [], None
+    def _rebuild(self, error: Exception, together: Sequence[DecodeSequence]) -> None:
+        """A step failed and no cache can be trusted: every sequence is prefilled anew from its text. Those that were in
+        the step go on autoregressively. One whose own forward fails, or that failed before without a token since, ends
+        in an error."""
+        running, self._ahead, failed = self._running, None, {one.id for one in together}
+        self._run([])
         self.interrupted()
         self.target.reset()
         self.drafting.reset()
         self._prefilling.restart()
+        again = []
         for sequence in running:
-            sequence.degrade(f"a decode step failed: {error}")
-            self._observer.on_verifier_error(sequence.request, str(error))
-            if sequence.rebuilt_at == sequence.emitted:
-                sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
-            sequence.rebuilt_at, sequence.replays = sequence.emitted, 0
+            if sequence.id in failed:
+                sequence.degrade(f"a decode step failed: {error}")
+                self._observer.on_verifier_error(sequence.request, str(error))
+                if sequence.rebuilt_at == sequence.emitted:
+                    sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
+                sequence.rebuilt_at = sequence.emitted
+            sequence.replays = 0
             if self._prefilling.retake(sequence):
-                self._running.append(sequence)
+                again.append(sequence)
             else:
                 self._finish(sequence)
+        self._run(again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftd.core import PROMPT_LOOKUP, DecodeRequest, DrafterName, FinishReason, Origin, RequestStats, TokenSink
@@ -34,7 +34,11 @@ class DecodeSequence:
     reads_prefix: bool = False  # what the disk has of its prompt is being read: it begins when that is over
     own_drafter: DrafterName | None = None  # the plan's, whichever drafts now
     prefills_drafter: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
+    proposed: Sequence[int] = ()  # by its peer, for the step that is made now
+    seconds: float = 0.0  # of the target, which its peer was not told yet
     told_cap: int = -1  # the bound that was last told to be lower than what would pay
+    failed_over: str = ""  # why another daemon's target decodes it no more
+    unavailable: float | None = None  # that target cannot be had, and this one may not go on: seconds until a retry
     _asked_as: dict[DrafterName, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
 
     @classmethod
@@ -93,8 +97,9 @@ class DecodeSequence:
         self.degraded = self.degraded or reason
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all."""
-        if self.drafter is None or self.own_drafter is None:
+        """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all. What
+        a peer drafts is for the peer to decide."""
+        if self.drafter is None or self.own_drafter is None or self.request.peer is not None:
             return
         self.draft_with(self.own_drafter)
         self._asked_as.clear()

@@ -52,13 +52,14 @@ class Weights:
         self._clients = self._own = time.monotonic()  # when they were last seen
         self._loading: Generator[None, None, None] | None = None
 
-    def due(self, own: bool) -> bool:
+    def due(self, own: bool, remote: bool = False) -> bool:
         """Whether they are to be let go now. `own`: whether the daemon does something of its own, which keeps them, and
-        is no reason to keep them longer."""
+        is no reason to keep them longer. `remote`: whether sequences are decoded elsewhere, which may be drafted for,
+        and may come back."""
         if not self._seconds or self.unloaded:
             return False
         now, (active, waiting) = time.monotonic(), self._scheduler.clients
-        if active or waiting:
+        if active or waiting or remote:
             self._clients = now
         if own or not self._scheduler.idle:
             self._own = now

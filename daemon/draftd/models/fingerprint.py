@@ -21,6 +21,7 @@ _PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock: others run me
 _ATTEMPTS = 3  # at a file that changes while it is read
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
+_DECISIVE = ("weights", "config", "adapter")  # what the model computes depends on no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,16 @@ class Fingerprint:
 
     quantization: str
     files: tuple[FileFingerprint, ...]
+
+
+def digest(what: Any) -> str:
+    """Of what JSON has."""
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def model_digest(found: Fingerprint) -> str:
+    """SHA-256 over the files by which a model computes: those of two that are the same compute the same."""
+    return digest([(one.name, one.bytes, one.sha256) for one in found.files if one.kind in _DECISIVE])
 
 
 class Fingerprints:

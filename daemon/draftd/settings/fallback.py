@@ -60,6 +60,12 @@ class FallbackSettings(Section):
     """How often the quality canaries run; 0: only on demand."""
     canary_tolerance: FiniteFloat = Field(default=0.005, ge=0, le=1)
     """How far the canaries' score with drafts may be below the score without."""
+    remote_failures: FiniteFloat = Field(default=0.2, ge=0, le=1)
+    """More than this share of the remote's requests failing, in two windows, is bad: then nothing is sent to it."""
+    remote_round_trip_seconds: FiniteFloat = Field(default=0.5, ge=0.001, le=60)
+    """A round trip to the remote above this for a window is bad: it answers, but nothing is drafted for it."""
+    remote_speed_floor: FiniteFloat = Field(default=0.9, ge=0, le=1)
+    """Drafting for the remote at less than so much of its own streaming's speed, for two windows, is bad."""
     state_dir: HomePath | None = None
     """Where the level and its history are kept. Unset: a folder for each port in the user's state folder; with port 0
     nothing is kept."""

@@ -32,7 +32,8 @@ class HardwareSettings(Section):
 
 
 class CostSettings(Section):
-    """What the machine costs: by the hour, by its power, or both. Only reports use it."""
+    """What the machine costs: by the hour, by its power, or both; and what the remote daemon costs. Reports use it, and
+    so does the choice between the two."""
 
     currency: str = Field(default="$", min_length=1, max_length=8)
     """Currency of the prices: a sign or a code."""

@@ -144,12 +144,12 @@ class EngineSettings(Section):
 
 
 class FlagSettings(Section):
-    """Where the feature flag `speculative-decoding` lives."""
+    """Where the feature flags `speculative-decoding` and `decoding-strategy` live."""
 
     provider: Literal["file", "flagd"] = "file"
     """A file in flagd's format, or a flagd server."""
     file: HomePath = Field(default_factory=lambda: state_dir(os.environ) / "flags.json")
-    """The flag's file; written if missing."""
+    """The flags' file; written if missing."""
     host: str = Field(default="localhost", min_length=1)
     """Host of the flagd server."""
     port: int = Field(default=8015, ge=1, le=65535)
@@ -157,4 +157,4 @@ class FlagSettings(Section):
     tls: bool = False
     """Speak TLS to the flagd server."""
     default_variant: Literal["on", "off"] = "on"
-    """Variant in a newly written file, and if the flag cannot be evaluated."""
+    """Variant of `speculative-decoding` in a newly written file, and if the flag cannot be evaluated."""

@@ -8,7 +8,8 @@ import statistics
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, StepCounts
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
+from draftd.counts import StepCounts
 from draftd.engine.calibration import Calibration
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.draft_model import DraftModel

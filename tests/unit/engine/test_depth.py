@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, Origin, StepCounts, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, DrafterName, Origin, WorkloadClass
+from draftd.counts import StepCounts
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import ExplorationBudget, PlainMeasurement

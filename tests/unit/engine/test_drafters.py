@@ -76,7 +76,7 @@ def test_an_unknown_or_taken_name_lists_those_registered():
     registry = built_in_drafters()
     with pytest.raises(ConfigError, match="model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prom"):
         registry.get("eagle", "model.drafter")
-    with pytest.raises(ConfigError, match="registered: draft_model, light_draft_model, prompt_lookup"):
+    with pytest.raises(ConfigError, match="in use: draft_model, light_draft_model, prompt_lookup"):
         registry.register(PROMPT_LOOKUP, lambda provided: Repeat())
     with pytest.raises(ConfigError, match="lower-case letters"):
         registry.register("Eagle 3", lambda provided: Repeat())

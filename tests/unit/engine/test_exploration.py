@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftd.core import StepCounts
+from draftd.counts import StepCounts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.observer import EngineObserver
 from tests.rig import Rig, request, speculative

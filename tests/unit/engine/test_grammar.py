@@ -148,7 +148,7 @@ def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
     sink = rig.add(request(prompt, speculative(4), max_tokens=100, grammar=source))
     while len(sink.tokens) < 9:
         rig.scheduler.step()
-    rig.scheduler._rebuild(RuntimeError("a step failed"))
+    rig.scheduler._rebuild(RuntimeError("a step failed"), rig.scheduler._running)
     rig.drain()
     assert "a step failed" in sink.done.degraded
     assert sink.tokens == whole.tokens

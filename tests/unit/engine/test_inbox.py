@@ -29,7 +29,7 @@ def test_a_request_that_is_ended_gives_its_place_up_at_once(taken: bool) -> None
     for one in requests:
         inbox.submit(Arrival(one, Collected()))
     if taken:
-        inbox.take(idle=False)
+        inbox.take(0)
         inbox.report(0, requests, 0, 1.0)
     with pytest.raises(QueueFull):
         inbox.submit(Arrival(asked(4), Collected()))
@@ -39,7 +39,7 @@ def test_a_request_that_is_ended_gives_its_place_up_at_once(taken: bool) -> None
     inbox.report(0, requests if taken else [], 0, 1.0)  # the engine has not swept them out yet
     assert inbox.counts == (0, 2)
     inbox.submit(Arrival(asked(5), Collected()))
-    left = inbox.take(idle=False)
+    left = inbox.take(0)
     assert left is not None
     assert set(left.endings) == {one.id for one in requests[:2]}, "their ends are told all the same"
 
@@ -77,5 +77,5 @@ def test_requests_that_end_before_a_step_takes_them_are_bounded() -> None:
         inbox.end(one.id, FinishReason.CANCELLED)
     with pytest.raises(QueueFull):
         inbox.submit(Arrival(asked(-1), Collected()))
-    assert inbox.take(idle=False) is not None
+    assert inbox.take(0) is not None
     inbox.submit(Arrival(asked(-1), Collected()))

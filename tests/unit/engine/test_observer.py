@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from draftd.core import StepCounts
+from draftd.counts import StepCounts
 from draftd.engine.observer import EngineObserver, FanOut
 from tests.rig import autoregressive, request
 

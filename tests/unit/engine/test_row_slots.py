@@ -188,3 +188,19 @@ def test_what_is_given_back_is_memory_that_is_given_back():
     assert caches.nbytes <= allowed(texts[:2])
     assert before - mx.get_active_memory() > 5 * 180 * POSITION
     check(caches, texts[:2])
+
+
+def test_a_row_that_rested_before_moves_without_a_copy():
+    caches, texts = batch([40, 40, 40])
+    for _ in range(3):  # each lies alone from its first rest on
+        caches.join(caches.split([0], rest=True))
+    check(caches, texts)
+    for _ in range(6):
+        held = {id(array) for array in caches.arrays()}
+        alone = caches.split([0], rest=True)
+        texts = [*texts[1:], texts[0]]
+        check(caches, texts[:2])
+        caches.join(alone)
+        check(caches, texts)
+        assert len(caches.windows[None].groups) == 3
+        assert {id(array) for array in caches.arrays()} == held

@@ -271,9 +271,9 @@ def arriving(machine, *, before_first_step: int, after_it: int, size: int = 60):
         rig.add(request(prompt(size, i), autoregressive(), max_tokens=9))
     decode = rig.scheduler._decode
 
-    def noted(**options):
-        running.append(len(rig.scheduler._running))
-        decode(**options)
+    def noted(members, **options):
+        running.append(len(members))
+        decode(members, **options)
 
     rig.scheduler._decode = noted
     rig.drain()
@@ -431,7 +431,7 @@ def test_who_leaves_before_those_it_shared_a_forward_with_run_takes_nothing_with
     rig = Rig(models)
     asked = [request(prompt(20 + i, i), autoregressive(), max_tokens=9) for i in range(4)]
     sinks = [rig.add(one) for one in asked]
-    rig.scheduler._prefill([])
+    rig.scheduler._prefill(8, [])
     rig.scheduler.end({asked[1].id: FinishReason.CANCELLED, asked[3].id: FinishReason.CANCELLED})
     rig.drain()
     for i in (0, 2):

@@ -128,6 +128,10 @@ class LayerCache(Protocol):
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
         """Holds copies of another's rows, holding nothing itself."""
 
+    def move(self, other: LayerCache, row: int) -> bool:
+        """Holds a row of another, holding nothing itself; the other holds it no more, or is to `select` the others.
+        Whether something was copied."""
+
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
         """Has these rows hold what another's do that took them."""
 
@@ -166,8 +170,9 @@ class Caches(Protocol):
         """New caches of the same model, with an empty row for each that will come to hold so many tokens; with one
         where none is named."""
 
-    def split(self, rows: Sequence[int]) -> Caches:
-        """New caches with these rows, in this order, which these here have no longer."""
+    def split(self, rows: Sequence[int], *, rest: bool = False) -> Caches:
+        """New caches with these rows, in this order, which these here have no longer. A single one that lies in arrays
+        of its own is not copied: as it does for a while where it was to `rest`, and has joined again."""
 
     def join(self, joining: Caches) -> None:
         """Appends the rows of another of the same layout; that one is used up."""

@@ -57,7 +57,7 @@ class BatchedCaches:
         self._attention = [layer for layer in self._layers if isinstance(layer, BatchedAttention)]
         self._states = [layer for layer in self._layers if isinstance(layer, RecurrentState)]
         self.segmented = not self._states and not any(self.windows)
-        self._listed = listed(model, self._layers)  # as the model takes them
+        self._listed: list[Any] = []  # as the model takes them, once it is called
         self._even = False  # no layer lags behind its window's groups
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
@@ -79,6 +79,7 @@ class BatchedCaches:
             state.begin(widths, width)
         if not self._even:
             self._regroup()
+        self._listed = self._listed or listed(self._model, self._layers)
         if self._level and any(w != tokens.shape[1] for w in widths):
             logits = self._by_width(tokens, widths, last)
         elif last:
@@ -147,16 +148,26 @@ class BatchedCaches:
             window.hold(lengths or [0])  # which arrays do not grow beyond before they join
         return new
 
-    def split(self, rows: Sequence[int]) -> BatchedCaches:
-        some = self._taken(rows, 1)
-        mx.eval(some.arrays())  # or they would still refer to arrays that are written next
+    def split(self, rows: Sequence[int], *, rest: bool = False) -> BatchedCaches:
+        some, copied = self._moved(rows[0], rest and self.apart) if len(rows) == 1 else (self._taken(rows, 1), True)
+        if copied:
+            mx.eval(some.arrays())  # or they would still refer to arrays that are written next
         self.select([row for row in range(len(self.lengths)) if row not in rows])
         return some
+
+    def _moved(self, row: int, rests: bool) -> tuple[BatchedCaches, bool]:
+        """This row, which is to be left out of those that stay; whether something of it was copied."""
+        one = self._another()
+        one.lengths = [self.lengths[row]]
+        for size, window in one.windows.items():
+            window.move(self.windows[size], row, self.lengths[row], rests)
+        copied = [theirs.move(mine, row) for mine, theirs in zip(self._layers, one._layers, strict=True)]
+        return one, any(copied)
 
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, BatchedCaches)
         for window in joining.windows.values():
-            joining._shift(window, window.settle(joining.lengths))
+            joining._shift(window, window.settle(joining.lengths) if window.too_long(joining.lengths) else [])
         for mine, theirs in zip(self._layers, joining._layers, strict=True):
             mine.join(len(self.lengths), theirs)
         for size, window in joining.windows.items():
@@ -171,7 +182,8 @@ class BatchedCaches:
         for window in self.windows.values():
             window.select(rows, self.lengths)
         for layer in self._attention:
-            if layer.parts and layer.window.wasteful(layer.groups):
+            lags = layer.parts and layer.groups != layer.window.groups
+            if lags and layer.window.wasteful(layer.groups):
                 layer.regroup()
 
     def clear(self) -> None:

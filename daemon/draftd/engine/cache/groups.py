@@ -6,7 +6,7 @@ cost a call of attention for each. And what is held stays in proportion to the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 CALL = 320  # positions that attention reads in the time that a call of its own takes, measured
@@ -71,10 +71,10 @@ class Grouping:
         """What attention reads in one forward, in positions; a call of it counted as so many."""
         return sum(len(group.rows) * max(ends[row] for row in group.rows) + self._call for group in groups)
 
-    def best(self, ends: Sequence[int]) -> Groups:
+    def best(self, ends: Sequence[int], apart: Collection[int] = ()) -> Groups:
         """The admissible groups of least cost for rows of so many tokens, shortest rows first: what is contiguous
-        once they are sorted."""
-        order = sorted(range(len(ends)), key=ends.__getitem__)
+        once they are sorted. Those `apart` have one each."""
+        order = sorted((row for row in range(len(ends)) if row not in apart), key=ends.__getitem__)
         least, cuts, capacities = [0], [0], [0]
         for stop in range(1, len(order) + 1):
             found, longest, allowed = (0, stop, 0), ends[order[stop - 1]], 0
@@ -94,11 +94,17 @@ class Grouping:
             rows = tuple(sorted(order[cuts[stop] : stop]))
             groups.append(Group(rows, len(rows), capacities[stop]))
             stop = cuts[stop]
-        return tuple(groups[::-1])
+        each = (Group((row,), 1, self._capacity(1, ends[row], self._room(ends[row], _SPARE))) for row in apart)
+        return (*groups[::-1], *each)
 
     def _room(self, tokens: int, spare: int) -> int:
         held = room(tokens, spare)
         return held if self._most is None else max(tokens, min(held, self._most))
+
+
+def alone(groups: Groups, row: int) -> int | None:
+    """Which of them has this row and no other; None where none has."""
+    return next((place for place, group in enumerate(groups) if group.rows == (row,)), None)
 
 
 def joined(groups: Groups, rows: int, joining: Groups) -> Groups:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.base import LayerCache, Part
-from draftd.engine.cache.groups import Group, Groups, joined, kept
+from draftd.engine.cache.groups import Group, Groups, alone, joined
 from draftd.engine.cache.window import Read, Reads
 
 if TYPE_CHECKING:
@@ -118,15 +118,26 @@ class BatchedAttention:
     def select(self, rows: Sequence[int]) -> None:
         if not self.parts:
             return
-        left = kept(self.groups, rows)
-        self.groups = tuple(group for group, _ in left if group is not None)
-        self.parts = [_moved(part, moves) for part, (group, moves) in zip(self.parts, left, strict=True) if group]
+        self.groups, moves = self.window.left(self.groups, rows)
+        if moves is not None:
+            self.parts = [_moved(part, own) for part, own in zip(self.parts, moves, strict=True) if own is not None]
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
         assert isinstance(other, BatchedAttention)
         if other.parts:
             self.groups = self.window.groups
             self.parts = [other._gathered([rows[row] for row in group.rows], group) for group in self.groups]
+
+    def move(self, other: LayerCache, row: int) -> bool:
+        assert isinstance(other, BatchedAttention)
+        place = alone(other.groups, row)
+        if place is None:
+            self.take(other, [row])
+            return bool(self.parts)
+        self.groups, self.parts = (other.groups[place]._replace(rows=(0,)),), [other.parts[place]]
+        other.groups = (*other.groups[:place], *other.groups[place + 1 :])
+        other.parts = [*other.parts[:place], *other.parts[place + 1 :]]
+        return False
 
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
         assert isinstance(other, BatchedAttention)

@@ -102,7 +102,7 @@ class PerSequenceCaches:
         new._before, new.lengths = [[] for _ in range(rows)], [0] * rows
         return new
 
-    def split(self, rows: Sequence[int]) -> PerSequenceCaches:
+    def split(self, rows: Sequence[int], *, rest: bool = False) -> PerSequenceCaches:
         new = PerSequenceCaches(self._model, self._forwards)
         new._rows, new._before = [self._rows[i] for i in rows], [self._before[i] for i in rows]
         new.lengths = [self.lengths[i] for i in rows]

@@ -93,6 +93,11 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         assert isinstance(other, RecurrentState)
         self.cache = [a if a is None else a[mx.array(rows)] for a in other.cache]
 
+    def move(self, other: LayerCache, row: int) -> bool:
+        assert isinstance(other, RecurrentState)
+        self.cache = [a if a is None else a[row : row + 1] for a in other.cache]
+        return True
+
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
         assert isinstance(other, RecurrentState)
         count = len(self._owner.lengths)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.groups import Grouping, Groups, joined, kept
+from draftd.engine.cache.groups import Grouping, Groups, alone, joined, kept
 from draftd.models.mlx_lm import create_attention_mask
 
 _LEAST_ROOM = 64  # positions between two moves; of a large window a quarter
+_APART = 32  # forwards
 _SPARE = 16  # positions that are kept beyond what is seen: a draft is taken back over as many forwards as tokens
 
 
@@ -35,6 +36,10 @@ class Reads(NamedTuple):
     whole: Read | None  # of the only group, where that has all rows in order
 
 
+#: By group, the slots that are to be copied, (to, from); None for one that is gone.
+Moves = list[list[tuple[int, int]] | None]
+
+
 class Window:
     """Where sequences lie in the arrays of all layers with this window; and where this forward reads and writes.
 
@@ -47,6 +52,7 @@ class Window:
         #: Positions held at most, where forwards are short.
         self.most = None if size is None else self._kept + max(_LEAST_ROOM, size // 4)
         self.starts: list[int] = []  # by row: the position that lies first
+        self._apart: dict[int, int] = {}  # rows that have rested: so many forwards more each lies alone
         self.groups: Groups = ()  # what layers shall have; some may lag behind
         self.held: list[int] = []  # by row, when this forward began
         self.first = self.end = 0  # this forward reads from `first` to before `end`
@@ -56,6 +62,8 @@ class Window:
         self._gain = self._lost = 0  # positions: what the best groups would save in a forward, and did not
         self._copied = 0  # positions that would be copied for them
         self._reads: list[tuple[Groups, Reads]] = []  # in this forward
+        self._selected: Sequence[int] = ()  # rows that were kept last, and what was left of which groups
+        self._left: dict[Groups, tuple[Groups, Moves | None]] = {}
         self._queries: mx.array | None = None
 
     def begin(self, lengths: Sequence[int], width: int) -> list[int]:
@@ -69,6 +77,8 @@ class Window:
             self.held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
             self.first = max(0, min(self.held) - self.size + 1)
         self.end, self._width = max(self.held) + width, width
+        if self._apart:
+            self._apart = {row: left - 1 for row, left in self._apart.items() if left > 1}
         self._reads, self._queries = [], None
         self._regroup(width)
         return moves
@@ -84,6 +94,11 @@ class Window:
         ]
         moves = [now - then for now, then in zip(self.starts, before, strict=True)]
         return moves if any(moves) else []
+
+    def too_long(self, lengths: Sequence[int]) -> bool:
+        """Whether more is held of one than short forwards leave."""
+        most = self.most
+        return most is not None and any(n - start > most for n, start in zip(lengths, self.starts, strict=True))
 
     def _short(self, lengths: Sequence[int], width: int) -> bool:
         most = self.most or 0
@@ -101,6 +116,16 @@ class Window:
         held = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
         self.groups = self._grouping.best(held)
 
+    def move(self, other: Window, row: int, length: int, rests: bool) -> None:
+        """Holds the sequence of another's row, which has so many tokens, as it lies there where it lies alone. `rests`:
+        it comes back, and will leave again, so that it is better off alone for some forwards."""
+        place = alone(other.groups, row)
+        self._apart = {0: _APART} if rests else {}
+        if place is None:
+            self.hold([length + 1], [other.starts[row]])
+        else:
+            self.starts, self.groups = [other.starts[row]], (other.groups[place]._replace(rows=(0,)),)
+
     def restore(self, length: int, first: int = 0) -> None:
         """Of one sequence: it holds so many tokens, from position `first` on."""
         self.starts = [first]
@@ -109,16 +134,33 @@ class Window:
 
     def join(self, joining: Window) -> None:
         self.groups = joined(self.groups, len(self.starts), joining.groups)
+        self._apart |= {len(self.starts) + row: left for row, left in joining._apart.items()}
         self.starts, self._changed = self.starts + joining.starts, True
 
     def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """`lengths`: tokens of each sequence that is kept."""
         self.starts = [self.starts[i] for i in rows]
-        self.groups = tuple(group for group, _ in kept(self.groups, rows) if group is not None)
+        if self._apart:
+            self._apart = {new: self._apart[old] for new, old in enumerate(rows) if old in self._apart}
+        self.groups, _ = self.left(self.groups, rows)
         self.held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
         self._changed = True
         if self.wasteful(self.groups):
             self._regroup(1)
+
+    def left(self, groups: Groups, rows: Sequence[int]) -> tuple[Groups, Moves | None]:
+        """Of groups, once only these rows are kept; with None where all arrays stay as they are. Worked out once for
+        all layers that have the same."""
+        if rows is not self._selected:
+            self._selected, self._left = rows, {}
+        found = self._left.get(groups)
+        if found is None:
+            left = kept(groups, rows)
+            moves = [None if group is None else moves for group, moves in left]
+            same = all(one == [] for one in moves)
+            found = tuple(group for group, _ in left if group is not None), None if same else moves
+            self._left[groups] = found
+        return found
 
     def wasteful(self, groups: Groups) -> bool:
         """Whether their arrays take more memory than the sequences may, as they are now."""
@@ -138,7 +180,7 @@ class Window:
             if not self._gain or self._lost < 2 * self._copied:
                 return
         ends = [n + width for n in held]
-        best, known = self._grouping.best(ends), {frozenset(group.rows): group for group in self.groups}
+        best, known = self._grouping.best(ends, self._apart), {frozenset(group.rows): group for group in self.groups}
         admissible = bool(self.groups) and all(self._grouping.admissible(group, ends) for group in self.groups)
         gain = max(0, self._grouping.cost(self.groups, ends) - self._grouping.cost(best, ends))
         self._changed, self._gain = False, gain

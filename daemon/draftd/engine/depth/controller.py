@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from draftd.core import GRAMMAR, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
+from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence, key_of
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.depth.estimate import Best, Candidate, Estimate
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _LOOKUP = PROMPT_LOOKUP
 _WEIGHTLESS = (GRAMMAR, PROMPT_LOOKUP)
+_COST_NOTHING = (*_WEIGHTLESS, PEER)
 _HORIZON = 128  # tokens over which it must pay that a drafter takes a text in
 _LAG = 16  # tokens that a drafter may be behind a text and still catch up within a step
 _COSTED_LAG = 2  # tokens that a draft takes in with its first forward anyway
@@ -60,6 +61,15 @@ class DepthControl:
         self._started = self._measuring = False  # likewise
         self._regime_changes, self._steps = costs.regime_changes, 0
         self._replays = False  # the target was seen to
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a plain step of one sequence; 0 where none was measured."""
+        return self.costs.plain(1) if self.costs.measured else 0.0
+
+    def batch_seconds(self, most: int) -> list[float]:
+        """Of plain steps of 1 to `most` sequences; none where none was measured."""
+        return [self.costs.plain(sequences) for sequences in range(1, most + 1)] if self.costs.measured else []
 
     # before a step
 
@@ -98,10 +108,12 @@ class DepthControl:
             if trial is None:
                 if estimate is not None and best is not None:
                     self._note_caps(estimate, best, drafts)
-                if self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
+                peers = any(one.request.peer is not None for one in sequences)
+                if not peers and self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
                     return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)
-        ahead = ahead and not would_draft and all(automatic(one) or one.drafter is None for one in sequences)
+        plain = (automatic(one) or one.drafter in (None, PEER) for one in sequences)
+        ahead = ahead and not would_draft and all(plain)
         return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)
 
     def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:
@@ -164,7 +176,7 @@ class DepthControl:
             else:
                 others += self._expected(kind, one, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
-                if kind not in _WEIGHTLESS:
+                if kind not in _COST_NOTHING:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
@@ -365,7 +377,7 @@ def _costed(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None
     """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
     behind. None for any other step."""
     kinds = {one.drafter for one in plan.sequences if one.drafter and one.depth}
-    kinds = {_LOOKUP if kind in _WEIGHTLESS else kind for kind in kinds}  # which costs nothing either
+    kinds = {_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # which costs nothing either
     steps = max(result.draft_forwards for result in done.sequences)
     told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
     return kinds.pop() if told else None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PEER, PROMPT_LOOKUP, TARGET, DrafterName
 from draftd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ class DrafterRegistry:
         """Raises ConfigError where the name is taken, or cannot be a metric label."""
         if not _NAME.fullmatch(name):
             raise ConfigError("drafter", name, "lower-case letters, digits and underscores, a letter first, at most 40")
-        if name in self._registered:
-            raise ConfigError("drafter", name, f"a name other than those registered: {', '.join(self.names)}")
+        if name in self._registered or name in (PEER, TARGET):  # the engine's own
+            taken = ", ".join((*self.names, PEER, TARGET))
+            raise ConfigError("drafter", name, f"a name other than those in use: {taken}")
         self._registered[name] = Registered(make, needs)
 
     @property

@@ -53,11 +53,12 @@ class Target(Protocol):
         None where none were looked up."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Begins a step. Entries that continue must name all running sequences: those that continued in the plan
-        before and are not closed, and perhaps, at the end, others whose prefill gave a token.
+        """Begins a step. Entries that continue name the running sequences that take part in it, in the order in which
+        the result before had them, and perhaps, at the end, others that begin to run: their prefill gave a token, or
+        they rested. Running ones that are not named rest: they are held as they are until they are named again.
 
-        Plans may be submitted before earlier ones are read, but for drafts and for sequences that begin to run: these
-        continue what was read.
+        Plans may be submitted before earlier ones are read, but for drafts, and for sequences that begin to run or to
+        rest: these continue what was read.
         """
 
     def results(self) -> Iterator[StepResult]:

@@ -21,12 +21,14 @@ from draftd.strategies import QualityClass
 class Open:
     """Begins a sequence, or goes on with one whose connection was lost. `tokens`: its text as far as it is known, the
     prompt and what was answered; `options.prompt` says where the answer begins. `max_tokens`: of the answer. An open
-    sequence of the same edge with this number is closed by it, as by `Close` with the length of `tokens`."""
+    sequence of the same edge with this number is closed by it, as by `Close` with the length of `tokens`. `trace`: the
+    edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one."""
 
     sequence: int
     tokens: tuple[int, ...]
     options: SequenceOptions
     max_tokens: int
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +129,21 @@ class LinkState:
     bytes_sent: int = 0
     bytes_received: int = 0
     connections: int = 0  # that came up, ever
-    errors: int = 0  # steps that passed their deadline, refusals, connections that were lost: ever
+    errors: int = 0  # ever: steps past their deadline, refusals, lost connections; once until a verdict comes again
     open_sequences: int = 0
 
 
 class VerifierLink(Protocol):
     """To one verifier. It connects, reconnects, resumes open sequences (by `Open` with what was accepted) and gives up
-    what cannot go on; the engine sees only messages. Any thread; nothing blocks and nothing raises."""
+    what cannot go on; the engine sees only messages. Any thread; nothing blocks and nothing raises.
+
+    Of a sequence the engine receives `Opened`, verdicts, each of which goes on where the one before ended, and last
+    one `Closed`. Steps need not wait for the first `Opened`. Another `Opened` says that the connection was lost and the
+    sequence resumed from the verdicts received so far: the verifier has neither a guess nor a grant of it, what was
+    sent before this was received is void, and the engine goes on from its text as after the first one.
+
+    The engine sends exactly one `Close` for each `Open`, also after a `Closed`: from it the verifier counts what was
+    discarded. Verdicts may still come until the `Closed`; what concerns no open sequence is ignored."""
 
     def listen(self, wake: Callable[[], None]) -> None:
         """`wake` is called, on any thread, when something was received."""

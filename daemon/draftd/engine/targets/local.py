@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import padded
+from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
@@ -30,8 +30,16 @@ _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and t
 _Read = Callable[[], list[EntryResult]]  # waits for a part of a step
 
 
+class _Resting(NamedTuple):
+    """A sequence that is in no step for now: its row, in caches of its own, and what these are to be fed again."""
+
+    caches: Caches
+    again: list[int]
+
+
 class LocalTarget:
-    """A `Target`. The running sequences are the rows of the caches, in the order in which they began to run."""
+    """A `Target`. The running sequences are the rows of the caches, in the order in which they began to run, at first
+    or again after a rest."""
 
     def __init__(
         self,
@@ -55,6 +63,7 @@ class LocalTarget:
         self._prefill = Prefill(self._caches, self._store)
         self._sequences: dict[int, HeldSequence] = {}
         self._running: list[int] = []
+        self._resting: dict[int, _Resting] = {}
         self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
         self._fed = 0  # positions that the last forward computed of the widest sequence
         self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
@@ -102,15 +111,21 @@ class LocalTarget:
         if sequence in self._prefill:
             self._prefill.keep(sequence, known.ids[:length])
         elif last or self._caches.segmented:
-            row = self._running.index(sequence)
+            caches, row = self._caches, 0
+            if sequence in self._resting:
+                caches = self._resting[sequence].caches
+            else:
+                row = self._running.index(sequence)
             # The cache may hold more than the text: tokens that were accepted beyond its end, or one that was not sent.
-            self._store.keep(known.ids, self._caches, row, min(self._caches.lengths[row], len(known.ids), length))
+            self._store.keep(known.ids, caches, row, min(caches.lengths[row], len(known.ids), length))
 
     def close(self, sequences: Sequence[int]) -> None:
         gone = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
         for sequence in sequences:
             self._sequences.pop(sequence, None)
             self._prefill.drop(sequence)
+            if (rested := self._resting.pop(sequence, None)) is not None:
+                rested.caches.clear()
         if not gone:
             return
         places = places_after(len(self._running), gone)
@@ -130,13 +145,17 @@ class LocalTarget:
         self._begin()
 
     def _clear(self) -> None:
+        for rested in self._resting.values():
+            rested.caches.clear()
+        self._resting.clear()
         self._prefill.clear()
         self._caches.clear()
         self._prefix_cache.give_up(self._store)
 
     @property
     def nbytes(self) -> int:
-        return self._caches.nbytes + self._prefill.nbytes
+        rested = sum(one.caches.nbytes for one in self._resting.values())
+        return self._caches.nbytes + self._prefill.nbytes + rested
 
     # what drafters on this machine know besides
 
@@ -227,6 +246,22 @@ class LocalTarget:
         self._running = [*self._running, *self._prefill.join(sequences)]
         self._again = [*self._again, *([] for _ in sequences)]
         self._sampling = None
+
+    def _rest(self, sequences: Sequence[int]) -> None:
+        """These are in no step for now."""
+        assert not self._plain, "sequences rest between forwards"
+        for sequence in sequences:
+            row = self._running.index(sequence)
+            self._resting[sequence] = _Resting(self._caches.split([row], rest=True), self._again[row])
+            del self._running[row], self._again[row]
+
+    def _resume(self, sequences: Sequence[int]) -> None:
+        assert not self._plain, "sequences resume between forwards"
+        for sequence in sequences:
+            caches, again = self._resting.pop(sequence)
+            self._caches.join(caches)
+            self._running.append(sequence)
+            self._again.append(again)
 
     # decoding
 
@@ -326,14 +361,24 @@ class LocalTarget:
         asked = [entry.sequence for entry in entries]
         rows = None
         if asked != self._running:
-            joining = [sequence for sequence in asked if sequence in self._prefill]
-            if joining:
-                self._join(joining)
+            self._has_run(asked)
             if asked != self._running:
                 rows = [asked.index(sequence) for sequence in self._running]
                 entries[:] = [entries[i] for i in rows]
         assert [entry.position for entry in entries] == self.lengths, entries
         return rows
+
+    def _has_run(self, sequences: Sequence[int]) -> None:
+        """Exactly these run from here on."""
+        leaving = set(self._running).difference(sequences)
+        resumed = [sequence for sequence in sequences if sequence in self._resting]
+        joining = [sequence for sequence in sequences if sequence in self._prefill]
+        if leaving or resumed:
+            self._running, self._again, self._sampling = list(self._running), list(self._again), None
+            self._rest([sequence for sequence in self._running if sequence in leaving])
+            self._resume(resumed)
+        if joining:
+            self._join(joining)
 
     def _starts(self, entries: Sequence[Entry]) -> list[int]:
         """For each entry, the tokens of its answer that precede the first one that is chosen."""

@@ -1,0 +1,235 @@
+"""Which way a text is best had from another daemon's target, and how many tokens to propose at a time: the most
+expected tokens a second, from what was measured of both machines and of what lies between them.
+
+A synchronous step of k drafted tokens takes the round trip R, the draft's k·t_d and the verifier's t_v, and is expected
+to give E tokens: it beats the remote's own streaming, t_AR a token, where R < E·t_AR - k·t_d - t_v. While a verdict is
+on its way the edge drafts on, so that after a step that is accepted whole, with the token after it guessed, the next
+one costs no more than max(t_v, (k+1)·t_d): the round trip is hidden.
+
+Where the verifier streams meanwhile, what is proposed must overtake it: so many tokens are had at its own pace after
+each one that was guessed wrong, and only what is right beyond these comes faster. That is never slower than streaming,
+but the target works all the time.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from draftd.core import DrafterName
+from draftd.engine.depth.costs import DEEPEST
+
+WORTH = 1.05  # a way that promises less than this over streaming is not taken
+_ALIKE = 0.97  # of two ways so close the one that spends less of the target's time is taken
+_RECENT = 0.1  # weight of the latest measurement
+_SLOPE = 0.15  # what each drafted token adds to a forward, in plain ones, where nothing was measured
+_DRAFT_SHARE = 0.15  # of a plain step, that a drafted token takes where that was not measured
+_GUESSED_SECONDS = 0.02  # of a plain step of the remote, where nothing is known
+_STREAK = 8  # tokens of a grant in a row, over which the pace of streaming is measured
+_CERTAIN = 0.995
+
+
+class RemoteMode(enum.StrEnum):
+    """STREAM: the verifier decodes by itself, nothing is proposed. OVERLAPPED: it does so until what is proposed has
+    overtaken it. STEPS: it decodes only what is proposed."""
+
+    STREAM = "stream"
+    OVERLAPPED = "overlapped"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTimes:
+    """Seconds. `plain`: of a streamed token. `verify`: of a step by how many tokens it drafts, from 0. `draft`: of a
+    drafted token. `queue`: that a step waits at the verifier. `load`: sequences there, over those decoded together."""
+
+    round_trip: float
+    plain: float
+    verify: Sequence[float]
+    draft: float
+    queue: float = 0.0
+    load: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEstimate:
+    """Tokens a second that each mode is expected to give with its best depth, and which is taken: `depth` tokens at a
+    time, `ahead` proposals on their way. Where that is STREAM, no draft pays."""
+
+    mode: RemoteMode
+    depth: int
+    ahead: int
+    rates: Mapping[RemoteMode, float]
+
+    @property
+    def rate(self) -> float:
+        return self.rates[self.mode]
+
+
+def estimate(
+    times: RemoteTimes, expected: Sequence[float], in_flight: int, *, fixed_depth: bool = False
+) -> RemoteEstimate:
+    """`expected`: tokens of a step by how many it drafts, 0 to the most (acceptance_rates.py). `in_flight`: steps on
+    their way at most. `fixed_depth`: every step drafts the most that it may, whether or not that pays."""
+    most = min(len(expected), len(times.verify)) - 1
+    stream = 1 / times.plain
+    depths = [most] if fixed_depth else range(1, most + 1)
+    steps = max(((_stepped(times, expected, k, in_flight), k) for k in depths), default=(0.0, 0))
+    overlapped = max(((_overlapped(times, expected, k, in_flight), k) for k in depths), default=(0.0, 0))
+    rates = {RemoteMode.STREAM: stream, RemoteMode.OVERLAPPED: overlapped[0], RemoteMode.STEPS: steps[0]}
+    if fixed_depth and most > 0:
+        mode, depth = RemoteMode.STEPS, most
+    elif steps[0] >= stream * (_ALIKE if times.load >= 1 else WORTH) and (
+        times.load >= 1 or steps[0] >= _ALIKE * overlapped[0]
+    ):
+        mode, depth = RemoteMode.STEPS, steps[1]
+    elif overlapped[0] >= stream * WORTH:
+        mode, depth = RemoteMode.OVERLAPPED, overlapped[1]
+    else:
+        return RemoteEstimate(RemoteMode.STREAM, 0, 0, rates)
+    return RemoteEstimate(mode, depth, _ahead(times, depth, in_flight), rates)
+
+
+def break_even(times: RemoteTimes, expected: Sequence[float]) -> float | None:
+    """The R of the rule above, at the depth where it is longest: below 0 where drafts pay at no distance. None where
+    nothing may be drafted."""
+    most = min(len(expected), len(times.verify)) - 1
+    pays = (expected[k] * times.plain - k * times.draft - times.verify[k] for k in range(1, most + 1))
+    return max(pays, default=None)
+
+
+def _ahead(times: RemoteTimes, k: int, in_flight: int) -> int:
+    """Proposals on their way that hide a round trip: more would only make the verifier's steps deeper."""
+    between = times.round_trip + (k + 1) * times.draft
+    return min(in_flight, 1 + math.ceil(between / times.verify[k]))
+
+
+def _stepped(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
+    """Tokens a second of steps of k tokens, with nothing streamed."""
+    whole = _right(expected, k) * _right(expected, 1) if in_flight > 1 else 0.0
+    waited = times.round_trip + times.queue + times.verify[k] + k * times.draft + _behind(times, k, in_flight)
+    return expected[k] / (whole * _hidden(times, k, in_flight) + (1 - whole) * waited)
+
+
+def _overlapped(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
+    """Tokens a second where the verifier streams until a proposal is ahead of it: after each token that was guessed
+    wrong that is `streamed` tokens later, and no gain where the next wrong one comes before."""
+    if times.draft >= times.plain:
+        return 1 / times.plain
+    first = times.round_trip + k * times.draft + _behind(times, k, in_flight)
+    overtaken = max(first, (times.round_trip + times.draft) / (1 - times.draft / times.plain)) + times.queue
+    streamed = math.ceil(overtaken / times.plain)
+    right = [_right(expected, i) for i in range(k + 1)]
+    block = min(right[k], _CERTAIN)  # each block of k goes on as likely as the first began
+    run = sum(right[:k]) / (1 - block)  # tokens from one wrong guess to the next
+    slow = sum(block ** (i // k) * right[i % k] for i in range(min(streamed, 1024)))
+    ahead = min(_hidden(times, k, in_flight) / expected[k], times.plain)
+    return run / (times.plain * slow + ahead * max(0.0, run - slow)) if run > slow else 1 / times.plain
+
+
+def _right(expected: Sequence[float], k: int) -> float:
+    """The chance that the first k drafted tokens are right."""
+    return expected[k] - expected[k - 1] if k else 1.0
+
+
+def _hidden(times: RemoteTimes, k: int, in_flight: int) -> float:
+    """Seconds of a step whose proposal was there before it was its turn."""
+    return max(
+        times.verify[k], (k + 1) * times.draft, (times.round_trip + times.verify[k]) / _ahead(times, k, in_flight)
+    )
+
+
+def _behind(times: RemoteTimes, k: int, in_flight: int) -> float:
+    """Seconds that a verdict waits for a draft that is being made."""
+    block = (k + 1) * times.draft
+    return block / 2 if (_ahead(times, k, in_flight) - 1) * block > times.round_trip + times.verify[k] else 0.0
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Exponentially weighted, and over all of the first few; None before there is one."""
+
+    value: float | None = None
+    counted: int = 0
+
+    def add(self, value: float) -> None:
+        self.counted += 1
+        weight = max(_RECENT, 1 / self.counted)
+        self.value = value if self.value is None else self.value + weight * (value - self.value)
+
+
+@dataclass(slots=True)
+class RemoteCosts:
+    """What was measured of a verifier and of drafting for it. Engine thread only."""
+
+    step_seconds: float = 0.0  # as the verifier said of itself, 0 where it did not
+    load: float = 0.0
+    _forward: _Mean = field(default_factory=_Mean)  # seconds of a plain forward
+    _rest: _Mean = field(default_factory=_Mean)  # of a streamed token, besides its forward
+    _wider: dict[int, _Mean] = field(default_factory=dict)  # by depth: seconds of its forward over those of a plain one
+    _queue: _Mean = field(default_factory=_Mean)
+    _round_trip: _Mean = field(default_factory=_Mean)
+    _draft: dict[DrafterName, _Mean] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> float:
+        """Seconds of a streamed token."""
+        return self._plain_forward + (self._rest.value or 0.0)
+
+    @property
+    def _plain_forward(self) -> float:
+        return self._forward.value or self.step_seconds or _GUESSED_SECONDS
+
+    def times(self, round_trip: float | None, kind: DrafterName, most: int) -> RemoteTimes:
+        """For up to `most` drafted tokens. `round_trip`: as the link measured it; None: as steps had it."""
+        between = round_trip if round_trip is not None else self._round_trip.value or 0.0
+        rest, forward = self._rest.value or 0.0, self._plain_forward
+        verify = [forward * ratio + rest for ratio in self._ratios(most)]
+        known = self._draft.get(kind)
+        draft = self.plain * _DRAFT_SHARE if known is None or known.value is None else known.value
+        return RemoteTimes(between, self.plain, verify, draft, self._queue.value or 0.0, self.load)
+
+    def verified(self, drafted: int, verify_seconds: float) -> None:
+        """One verdict's forward."""
+        if verify_seconds <= 0:
+            return
+        if not drafted:
+            self._forward.add(verify_seconds)
+            return
+        ratio = min(max(verify_seconds / self._plain_forward, 0.5), 20.0)
+        self._wider.setdefault(min(drafted, DEEPEST), _Mean()).add(ratio)
+
+    def streamed(self, tokens: int, seconds: float) -> bool:
+        """So many tokens of a grant came in a row; whether that is enough to tell the pace."""
+        if tokens >= _STREAK:
+            self._rest.add(max(0.0, seconds / tokens - self._plain_forward))
+        return tokens >= _STREAK
+
+    def waited(self, seconds: float, queue_seconds: float) -> None:
+        """The round trip of a step that found its sequence at rest, without what the verifier took, and how long it
+        waited there for others."""
+        self._round_trip.add(max(0.0, seconds))
+        self._queue.add(queue_seconds)
+
+    def drafted(self, kind: DrafterName, tokens: int, seconds: float) -> None:
+        self._draft.setdefault(kind, _Mean()).add(seconds / tokens)
+
+    def _ratios(self, most: int) -> list[float]:
+        """Of a forward with 0 to `most` drafted tokens, over a plain one. Between measured depths it is interpolated;
+        none costs less than one before it."""
+        known = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items() if mean.value is not None}
+        found, places = list[float](), sorted(known)
+        for depth in range(most + 1):
+            below = max(place for place in places if place <= depth)
+            above = next((place for place in places if place >= depth), None)
+            if above is None:
+                found.append(known[below] + _SLOPE * (depth - below))
+            elif above == below:
+                found.append(known[depth])
+            else:
+                share = (depth - below) / (above - below)
+                found.append(known[below] + share * (known[above] - known[below]))
+        return list(accumulate(found, max))

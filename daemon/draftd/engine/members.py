@@ -1,0 +1,97 @@
+"""Which of the running sequences take part in a step, where peers draft for some of them: all but those that rest, as
+none of their peer's steps is in hand. Engine thread only; where no sequence has a peer nothing here is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftd.core import PROMPT_LOOKUP, PeerSteps
+from draftd.engine.depth.costs import DEEPEST, StepCosts
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import StepPlan
+
+_AWAKE_SECONDS = 1.0  # since its last token: a sequence that rests is likely to go on soon
+
+
+def rests(sequence: DecodeSequence) -> bool:
+    peer = sequence.request.peer
+    return peer is not None and not peer.due(sequence.tokens)
+
+
+def awake(running: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
+    """Those that do not rest, or have not done so for long: that would feel it if a step took long."""
+    since = now - _AWAKE_SECONDS
+    return [one for one in running if not rests(one) or (one.stats.last_token or since) > since]
+
+
+def members(running: Sequence[DecodeSequence], most: int, begun: StepPlan | None) -> list[DecodeSequence]:
+    """Those of the next step, with what their peers propose: at most so many, those first whose last token is the
+    oldest. A step that was begun has those with which it was."""
+    if begun is not None:
+        ids = {entry.sequence for entry in begun.entries}
+        return [one for one in running if one.id in ids]
+    found = [one for one in running if not rests(one)]
+    if len(found) > most:
+        in_turn = {one.id for one in sorted(found, key=lambda one: one.stats.last_token or 0.0)[:most]}
+        found = [one for one in found if one.id in in_turn]
+    for one in found:
+        if one.request.peer is not None:
+            depth = min(one.request.plan.max_draft_tokens, one.remaining - 1)
+            one.proposed = one.request.peer.guess(one.tokens, depth)
+            one.most = len(one.proposed)
+    return found
+
+
+def steady(running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence]) -> bool:
+    """Whether the step after this one has the same sequences and drafts for no peer, so that it may be started early:
+    their grants reach that far."""
+    due = [one.request.peer for one in running if one.request.peer is not None and not rests(one)]
+    peers = sum(one.request.peer is not None for one in taking_part)
+    return len(due) == peers and all(peer.streams for peer in due)
+
+
+def charge(taking_part: Sequence[DecodeSequence], depths: Sequence[int], seconds: float) -> None:
+    """To each its share of a forward, by the positions that it had in it."""
+    positions = [1 + depth + one.replays for one, depth in zip(taking_part, depths, strict=True)]
+    for one, own in zip(taking_part, positions, strict=True):
+        one.seconds += seconds * own / sum(positions)
+
+
+class Gathering:
+    """Has peers' steps wait a moment for those of other peers, where one forward for all costs less than two."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        """`seconds`: the longest that a step waits; 0: none does."""
+        self._seconds, self._clock = seconds, clock
+        self._until: float | None = None  # that is under way
+
+    def wait(self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts) -> float:
+        """Seconds that the next step waits at most; 0 where it is to begin."""
+        left = self._left(running, taking_part, costs) if self._seconds else 0.0
+        if not left:
+            self._until = None
+        return left
+
+    def _left(
+        self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts
+    ) -> float:
+        if not taking_part or any(one.request.peer is None for one in running):
+            return 0.0
+        now = self._clock()
+        until = now + self._seconds if self._until is None else self._until
+        others = [one.request.peer for one in running if rests(one)]
+        if now >= until or not any(_comes(peer, now, until) for peer in others):
+            return 0.0
+        depth = min(max(one.most for one in taking_part), DEEPEST - 1)
+        together, apart, another = (
+            costs.drafted(PROMPT_LOOKUP, size, depth)[depth] for size in (len(taking_part) + 1, len(taking_part), 1)
+        )
+        if apart + another - together < self._seconds:
+            return 0.0
+        self._until = until
+        return until - now
+
+
+def _comes(peer: PeerSteps | None, now: float, until: float) -> bool:
+    """Whether its next step is to be expected by then."""
+    return peer is not None and now <= peer.expected <= until

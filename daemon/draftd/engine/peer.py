@@ -1,0 +1,168 @@
+"""A sequence that another daemon drafts for and this one verifies: what was proposed for it, and what is told of it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from draftd.core import FinishReason, TokenLogprobs
+from draftd.engine.targets.link import Opened, Step, Verdict, left_of
+
+_MOST_GUESSED = 256  # tokens: 16 steps of 16 may be on their way
+_RECENT = 0.25  # weight of the latest in how long it takes from a verdict to the next step
+_MOST_EARLY = 16  # steps that came before the engine had the text
+
+
+class PeerSequence:
+    """A `PeerSteps`. It has a copy of the text, so that a step is judged as it comes, on any thread."""
+
+    def __init__(
+        self,
+        sequence: int,
+        tell: Callable[[Opened | Verdict], None],
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`sequence`: what the peer calls it. `tell` is called on the engine thread, once for each step of the target:
+        must neither block nor raise. `wake`: where a step was taken and there is something to do, on the thread that
+        offered it."""
+        self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
+        self._lock = threading.Lock()
+        self._text: list[int] = []  # empty before the engine has it
+        self._early: list[Step] = []  # that came before
+        self._guess: list[int] = []  # what follows the text, as proposed
+        self._run = 0  # tokens that may be decoded without a proposal
+        self._last: Step | None = None  # that was taken since the last verdict
+        self._ended = False
+        self._arrived = deque[tuple[int, float]]()  # steps in hand: where in the text they end, and when they came
+        self._drafting = 0  # tokens of the guess that are in the forward under way
+        self._queued = 0.0  # seconds that the oldest step of these waited for it
+        self._told_at: float | None = None  # the last verdict, where no step has come since
+        self._answers = 0.0  # seconds from a verdict to the next step, of late
+        self.stale = 0  # steps that disagreed with the text
+        self.wasted = 0  # tokens of a guess that were dropped unverified
+
+    # any thread
+
+    def offer(self, step: Step) -> bool:
+        """Takes a step, whose ids must be of the vocabulary; False where it is stale."""
+        with self._lock:
+            if self._text:
+                taken = self._take(step)
+            elif taken := len(self._early) < _MOST_EARLY:
+                self._early.append(step)
+            self.stale += not taken
+            due = self._run > 0 or bool(self._guess)
+        if taken and due:
+            self._wake()
+        return taken
+
+    # the engine thread
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        with self._lock:
+            self._text = list(tokens)
+            for step in self._early:
+                self.stale += not self._take(step)
+            self._early = []
+
+    def opened(self, cached: int) -> None:
+        self._tell(Opened(self._sequence, cached))
+
+    def due(self, tokens: Sequence[int]) -> bool:
+        return self._run > 0 or bool(self._guess)
+
+    @property
+    def streams(self) -> bool:
+        return self._run > 1 and not self._guess
+
+    @property
+    def expected(self) -> float:
+        return math.inf if self._told_at is None else self._told_at + self._answers
+
+    def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        """What is given is in the forward that begins now."""
+        with self._lock:
+            assert len(tokens) == len(self._text), "the engine has told of all its steps"
+            found = self._guess[:most]
+            self._drafting = len(found)
+            self._queued = self._clock() - self._arrived[0][1] if found and self._arrived else 0.0
+        return found
+
+    def decided(
+        self,
+        tokens: Sequence[int],
+        accepted: int,
+        drafted: int,
+        *,
+        finished: FinishReason | None = None,
+        verify_seconds: float = 0.0,
+        share_seconds: float = 0.0,
+        load: float = 0.0,
+        logprobs: Sequence[TokenLogprobs] = (),
+    ) -> None:
+        with self._lock:
+            verdict = Verdict(
+                self._sequence,
+                len(self._text),
+                tuple(tokens),
+                accepted,
+                drafted,
+                finished,
+                self._queued if drafted else 0.0,
+                verify_seconds,
+                share_seconds,
+                load,
+                tuple(logprobs),
+            )
+            before, self._guess = self._guess, left_of(self._guess, verdict)
+            agreed = _common(before, tokens)
+            if agreed < len(tokens):
+                self.wasted += max(0, len(before) - max(drafted, agreed))
+            self._text += tokens
+            self._run -= not drafted and self._run > 0
+            self._drafting, self._last, self._told_at = 0, None, self._clock()
+            while self._arrived and (not self._guess or self._arrived[0][0] <= len(self._text)):
+                self._arrived.popleft()
+            if finished is not None:
+                self._ended, self._run = True, 0
+                self.wasted += len(self._guess)
+                self._guess = []
+        self._tell(verdict)
+
+    # under the lock
+
+    def _take(self, step: Step) -> bool:
+        """Whether it agrees with the text. What it proposes beyond that, and beyond the guess or in its place, is the
+        guess from there on; where it says no more than was known, as when it comes twice, nothing changes."""
+        text, place = self._text, step.known - len(self._text)  # where its proposal begins, after the text
+        full = text[step.known - 1 : step.known] if place <= 0 else self._guess[place - 1 : place]
+        if self._ended or step.known < 1 or full != [step.last]:
+            return False
+        if step == self._last:
+            return True
+        self._last, self._run = step, step.run
+        if self._told_at is not None:
+            took, self._told_at = self._clock() - self._told_at, None
+            self._answers += _RECENT * (took - self._answers) if self._answers else took
+        late = max(0, -place)  # tokens of the proposal that the text has already
+        if list(step.proposed[:late]) != text[step.known : step.known + len(step.proposed)][:late]:
+            return True
+        proposed, place = step.proposed[late:], max(0, place)
+        agreed = _common(self._guess[place:], proposed)
+        if agreed < len(proposed):
+            self.wasted += max(0, len(self._guess) - max(place + agreed, self._drafting))
+            guess = [*self._guess[:place], *proposed]
+            self.wasted += max(0, len(guess) - _MOST_GUESSED)
+            self._guess = guess[:_MOST_GUESSED]
+            self._arrived.append((len(text) + len(self._guess), self._clock()))
+        return True
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,0 +1,374 @@
+"""Sequences that a target on another daemon decodes, beside those of the local one: what was received is applied, and
+what is due is drafted and sent, once in each turn of the engine's loop. None of them waits for another.
+
+A sequence begins as a stream: the verifier decodes by itself, as a grant allows it. Once a drafter has taken its text
+in, and where that pays (depth/remote.py), tokens are proposed; while a verdict is on its way drafting goes on from the
+guess. Where the verifier cannot be had any more, or says what cannot be true, a sequence goes on locally from its last
+token, or ends with a delay until a retry."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from operator import add
+
+from draftd.core import TARGET, DecodeRequest, DrafterName, FinishReason, Origin
+from draftd.engine.delivery import Delivery
+from draftd.engine.depth.acceptance_rates import AnswerLengths
+from draftd.engine.depth.remote import RemoteMode
+from draftd.engine.depth.remote_control import Judged, RemoteControl
+from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafting import Drafting
+from draftd.engine.limits import RemoteLimits
+from draftd.engine.observer import RemoteStatus
+from draftd.engine.remote_drafting import RemoteDrafting
+from draftd.engine.remote_text import RemoteText
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import DecodeStep, DraftState, SequenceStep
+from draftd.engine.targets.base import SequenceOptions
+from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Verdict, VerifierLink
+from draftd.errors import DraftdError
+from draftd.strategies import RemoteCounts, Strategy, Verifier
+
+_log = logging.getLogger(__name__)
+
+_LEAST_GRANT, _MOST_GRANT = 32, 4096  # tokens
+_GRANT_ROUND_TRIPS = 4  # that a grant lasts at least
+_DECIDE = 4  # verdicts, after which it is decided anew how a sequence is decoded
+_RETRY_SECONDS = 1.0  # where the link does not know better
+_SEED_BITS = 63
+
+
+class RemoteSequences:
+    """Engine thread only, but for `status`."""
+
+    def __init__(
+        self,
+        link: VerifierLink,
+        drafting: Drafting,
+        delivery: Delivery,
+        *,
+        local: Callable[[DecodeSequence], None],
+        context_length: int,
+        limits: RemoteLimits,
+        chunk: int,
+        own: Callable[[], Drafter | None] = lambda: None,
+        lengths: AnswerLengths | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        timer: Callable[[], float] = time.perf_counter,
+        headroom: Callable[[], int | None] = lambda: None,
+        dice: Callable[[], random.Random] = random.SystemRandom,
+    ) -> None:
+        """`local` takes a sequence over, whose text is below `context_length`, or raises DraftdError. `chunk`, `own`,
+        `timer` and `headroom` as in `RemoteDrafting`. `dice`: for seeds."""
+        self._link, self._drafting, self._delivery, self._local = link, drafting, delivery, local
+        self._context_length, self._limits, self._lengths = context_length, limits, lengths or AnswerLengths()
+        self._clock, self._dice = clock, dice()
+        self._waiting: deque[DecodeSequence] = deque()
+        self._texts: dict[int, RemoteText] = {}
+        self._opened = 0
+        self.control = RemoteControl(limits)
+        self._drafts = RemoteDrafting(drafting, self.control, limits, chunk, own, timer, headroom)
+        self.status = RemoteStatus()
+
+    @property
+    def idle(self) -> bool:
+        return not (self._texts or self._waiting)
+
+    @property
+    def context_length(self) -> int:
+        """Of texts that the verifier decodes; this daemon's own before it was reached."""
+        model = self._link.state.model
+        return self._context_length if model is None else model.context_length
+
+    @property
+    def clients(self) -> tuple[int, list[DecodeRequest]]:
+        """Clients' sequences: how many are open, and those that wait."""
+        active = sum(one.sequence.request.origin is Origin.CLIENT for one in self._texts.values())
+        return active, [one.request for one in self._waiting if one.request.origin is Origin.CLIENT]
+
+    @property
+    def own(self) -> int:
+        """The daemon's own, open or waiting."""
+        return sum(one.request.origin is not Origin.CLIENT for one in self._all())
+
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether a sequence would be drafted for."""
+        return any(one.request.plan.strategy is Strategy.SPECULATIVE and one.drafter is not None for one in self._all())
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which nothing is due but what the link receives."""
+        texts = self._texts.values()
+        if (self._room and self._waiting) or self._drafts.behind(texts) or any(map(self._drafts.due, texts)):
+            return 0.0
+        deadlines = [one.request.deadline for one in self._all() if one.request.deadline is not None]
+        return max(0.0, min(deadlines, default=math.inf) - self._clock())
+
+    def add(self, sequence: DecodeSequence) -> None:
+        request = sequence.request
+        if not request.sampling.deterministic:  # whoever drafts, and wherever it goes on, the text is one and the same
+            sampling = replace(request.sampling, seed=self._dice.getrandbits(_SEED_BITS))
+            sequence.request = replace(request, sampling=sampling)
+        if self._drafts.may_use_target(sequence):
+            plan = sequence.request.plan
+            plan = replace(plan, alternatives=plan.alternatives | {TARGET})
+            sequence.request = replace(sequence.request, plan=plan)
+        self._waiting.append(sequence)
+
+    def end(self, ids: Mapping[str, FinishReason]) -> None:
+        for sequence in self._all() if ids else ():
+            if (reason := ids.get(sequence.request.id)) is not None:
+                sequence.end(reason)
+        self._reap()
+
+    def abort(self, reason: FinishReason, error: str = "") -> None:
+        """Ends everything at once."""
+        for sequence in self._all():
+            sequence.end(reason, error)
+        self._reap()
+
+    def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
+        """Binds all sequences in hand, as it does local ones."""
+        for sequence in self._all():
+            sequence.lower(most, self._drafting.offered.intersection(drafters), reason)
+        for text in self._texts.values():
+            self._decide(text)
+
+    def step(self, busy: bool) -> bool:
+        """A turn; whether drafting took time in it. `busy`: local sequences wait for its end."""
+        now = self._clock()
+        for sequence in self._all():
+            if sequence.request.deadline is not None and now >= sequence.request.deadline:
+                sequence.end(FinishReason.DEADLINE)
+        for message in self._link.received():
+            self._take(message)
+        self._reap()
+        while self._waiting and self._room:
+            self._open(self._waiting.popleft())
+        return self._draft(busy)
+
+    # opening
+
+    @property
+    def _room(self) -> bool:
+        return len(self._texts) < self._limits.sequences
+
+    def _open(self, sequence: DecodeSequence) -> None:
+        self._opened += 1
+        request, model = sequence.request, self._link.state.model
+        sequence.id = -self._opened
+        sequence.stats.scheduled = self._clock()
+        sequence.stats.remote = counts = RemoteCounts()
+        text = RemoteText(self._opened, sequence, counts)
+        if model is None or not model.shared_tokenizer:
+            why = self._link.state.why or "the verifier was never reached"
+            self._go_on(text, why if model is None else model.difference, self._link.state.retry_after)
+            return
+        self.control.follow(model)
+        options = SequenceOptions(
+            prompt=len(request.prompt),
+            length=len(sequence.tokens),
+            sampling=request.sampling,
+            ends=tuple(sorted(self._delivery.ends(request))),
+            min_tokens=request.min_tokens,
+            logprobs=request.logprobs,
+            grammar=request.grammar,
+        )
+        self._texts[text.number] = text
+        self._link.send(Open(text.number, tuple(sequence.tokens), options, sequence.max_tokens, request.trace))
+        self._decide(text)
+
+    # what is received
+
+    def _take(self, message: FromVerifier) -> None:
+        text = self._texts.get(message.sequence)
+        if isinstance(message, Verdict):
+            if text is None or text.sequence.finish is not None:
+                self._late(message)
+            else:
+                self._verdict(text, message)
+        elif text is None or text.sequence.finish is not None:
+            return
+        elif isinstance(message, Opened):
+            if not text.opened and not text.sequence.emitted:
+                text.sequence.stats.looked_up, text.sequence.stats.cached_tokens = True, message.cached
+            text.reopened()
+        else:
+            self._closed(text, message)
+
+    def _closed(self, text: RemoteText, message: Closed) -> None:
+        why = message.error or ("the verifier cannot be reached" if message.lost else "the verifier closed it")
+        self._go_on(text, why, message.retry_after)
+
+    def _late(self, verdict: Verdict) -> None:
+        counts = replace(self.status.counts, late=self.status.counts.late + 1)
+        drafted, accepted = self.status.late_drafted + verdict.drafted, self.status.late_accepted + verdict.accepted
+        self.status = replace(self.status, counts=counts, late_drafted=drafted, late_accepted=accepted)
+
+    def _verdict(self, text: RemoteText, verdict: Verdict) -> None:
+        model = self._link.state.model
+        why = text.refusal(verdict, model.vocab_size if model is not None else 1 << 31)
+        if why:
+            _log.warning("request %s: %s", text.sequence.request.id, why)
+            self._late(verdict)
+            self._go_on(text, f"the verifier broke the protocol: {why}", None)
+            return
+        now, sequence = self._clock(), text.sequence
+        judged, waited = text.take(verdict, now)
+        if text.trip is not None:
+            self._delivery.round_trip(sequence, text.trip)
+        break_even = self._learn(text, verdict, judged, waited, now)
+        sequence.stats.prefilled = sequence.stats.prefilled or now
+        parked = text.mode is RemoteMode.STREAM and self._drafts.speculates(sequence)
+        state = DraftState.DRAFTING if verdict.drafted else DraftState.PARKED if parked else DraftState.NONE
+        accepted, following = list(verdict.tokens[:-1]), verdict.tokens[-1]
+        step = SequenceStep(verdict.drafted, accepted, following, text.draft_forwards, state, verdict.logprobs)
+        done = DecodeStep([step], text.draft_seconds, verdict.verify_seconds, [])
+        text.draft_forwards, text.draft_seconds, before = 0, 0.0, sequence.emitted
+        self._delivery.tokens(sequence, step, done, now, break_even, Verifier.REMOTE)
+        text.counts.tokens += sequence.emitted - before
+        text.last_verdict = now
+        if sequence.finish is not None:
+            return
+        text.resume()
+        if verdict.finished in (FinishReason.STOP, FinishReason.LENGTH):
+            sequence.end(verdict.finished)
+        elif verdict.finished is not None:
+            self._go_on(text, f"the verifier ended it: {verdict.finished.value}", None)
+        elif text.decided >= _DECIDE:
+            self._decide(text)
+
+    def _learn(
+        self, text: RemoteText, verdict: Verdict, judged: Sequence[Judged], waited: float | None, now: float
+    ) -> float:
+        """Accepted tokens that would have made a drafted step just as fast as streaming; 0 where none was drafted."""
+        costs, sequence = self.control.costs, text.sequence
+        costs.load = verdict.load
+        costs.verified(verdict.drafted, verdict.verify_seconds)
+        if waited is not None:
+            costs.waited(waited, verdict.queue_seconds)
+        if verdict.drafted or not sequence.emitted:
+            text.streak = None
+        elif text.streak is None:
+            text.streak = 0, now
+        else:
+            tokens, began = text.streak[0] + 1, text.streak[1]
+            text.streak = (0, now) if costs.streamed(tokens, now - began) else (tokens, began)
+        self.control.learn(sequence, judged)
+        if not verdict.drafted or text.last_verdict is None:
+            return 0.0
+        return max(0.0, (now - text.last_verdict) / costs.plain - 1)
+
+    # which way
+
+    def _decide(self, text: RemoteText) -> None:
+        """How it is decoded from here on."""
+        text.decided, sequence = 0, text.sequence
+        best = self.control.decide(sequence, self._drafts.knowing(sequence), self._link.state)
+        text.mode = RemoteMode.STREAM if best is None else best.mode
+        text.depth, text.ahead = (0, 0) if best is None else (best.depth, best.ahead)
+
+    def estimate(self) -> None:
+        """Tells what texts may expect of the verifier now."""
+        state, in_flight = self._link.state, sum(text.in_flight for text in self._texts.values())
+        kind = self._drafts.likeliest
+        found, pays = self.control.estimates(state, kind), self.control.break_even(state, kind)
+        self.status = replace(self.status, estimates=found, in_flight=in_flight, break_even=pays)
+
+    # what is due
+
+    def _draft(self, busy: bool) -> bool:
+        """Sends what is drafted, and grants what is needed; whether drafting took time."""
+        texts, model = self._texts.values(), self._link.state.model
+        self._drafts.hold_target(texts)
+        proposals, worked = self._drafts.draft(texts, 0 if model is None else model.vocab_size)
+        now = self._clock()
+        for text, kind, tokens in proposals:
+            run = 0 if text.mode is RemoteMode.STEPS else self._run
+            self._link.send(text.propose(kind, tokens, run, now))
+        for text in texts:
+            self._renew(text)
+        if (found := self._drafts.behind(texts)) is not None:
+            worked = True
+            if self._drafts.take_in(*found, busy):
+                self._decide(found[0])
+        return worked
+
+    @property
+    def _run(self) -> int:
+        """Tokens of a grant."""
+        lasts = (self._link.state.round_trip or 0.0) * _GRANT_ROUND_TRIPS / self.control.costs.plain
+        return min(max(_LEAST_GRANT, math.ceil(lasts)), _MOST_GRANT)
+
+    def _renew(self, text: RemoteText) -> None:
+        """Grants more before a grant is used up, and where nothing else would come."""
+        if text.sequence.finish is not None or text.sequence.guesses:
+            return
+        run = self._run
+        low = text.grant <= 0 if text.mode is RemoteMode.STEPS else 2 * text.grant <= run
+        if low:
+            self._link.send(text.allow(run))
+
+    # leaving
+
+    def _all(self) -> list[DecodeSequence]:
+        return [*(text.sequence for text in self._texts.values()), *self._waiting]
+
+    def _reap(self) -> None:
+        for text in [one for one in self._texts.values() if one.sequence.finish is not None]:
+            self._leave(text)
+            self._sum(text.counts)
+            self._finish(text.sequence)
+        if any(one.finish is not None for one in self._waiting):
+            ended = [one for one in self._waiting if one.finish is not None]
+            self._waiting = deque(one for one in self._waiting if one.finish is None)
+            for sequence in ended:
+                self._finish(sequence)
+
+    def _finish(self, sequence: DecodeSequence) -> None:
+        self._lengths.finished(sequence)
+        if sequence.own_drafter is not None:
+            sequence.draft_with(sequence.own_drafter)
+        self._delivery.end(sequence, self._clock())
+
+    def _leave(self, text: RemoteText) -> None:
+        """The verifier hears how much of its text was used."""
+        text.void()
+        if self._texts.pop(text.number, None) is not None:
+            self._link.send(Close(text.number, text.known))
+        self._drafts.leave(text.sequence)
+
+    def _sum(self, counts: RemoteCounts) -> None:
+        self.status = replace(self.status, counts=self.status.counts.combined(counts, add))
+
+    def _go_on(self, text: RemoteText, why: str, retry_after: float | None) -> None:
+        """The verifier does not decode it any more."""
+        self._leave(text)
+        sequence = text.sequence
+        if sequence.request.local_allowed and len(sequence.tokens) < self._context_length:
+            if sequence.own_drafter is not None:
+                sequence.draft_with(sequence.own_drafter)
+            plan = sequence.request.plan
+            plan = replace(plan, strategy=Strategy.LOCAL, alternatives=plan.alternatives - {TARGET})
+            request = sequence.request = replace(sequence.request, plan=plan)
+            sequence.max_tokens = min(sequence.max_tokens, self._context_length - len(request.prompt))
+            sequence.evidence.clear()
+            try:
+                self._local(sequence)
+            except DraftdError as error:
+                why, retry_after = f"{why}; {error.message}", error.retry_after
+            else:
+                sequence.failed_over, text.counts.failed_over = why, 1
+        self._sum(text.counts)
+        if not text.counts.failed_over:
+            known = retry_after if retry_after is not None else self._link.state.retry_after
+            sequence.unavailable = _RETRY_SECONDS if known is None else known
+            sequence.end(FinishReason.ERROR, why)
+            self._finish(sequence)

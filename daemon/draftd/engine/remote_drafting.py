@@ -1,0 +1,170 @@
+"""Drafts for the sequences of another daemon's target: for whom, how much, by which drafter. Several that draft in the
+same turn share the draft's forwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, TARGET, DepthMode, DrafterName
+from draftd.engine.depth.remote import RemoteMode
+from draftd.engine.depth.remote_control import RemoteControl
+from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafting import Drafting
+from draftd.engine.limits import RemoteLimits
+from draftd.engine.remote_text import RemoteText
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import DraftState, SequenceDraft
+from draftd.strategies import Strategy
+
+_WEIGHTLESS = (PROMPT_LOOKUP, GRAMMAR)
+_MODELS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, TARGET)
+_TRIAL, _TRIAL_EVERY = 4, 32  # tokens that are drafted and not sent where none pay, and how often
+_SLICE = 64  # tokens of a text that a drafter takes in at a time, while local sequences run
+
+
+class Proposal(NamedTuple):
+    """What was drafted for a text, and is to be sent."""
+
+    text: RemoteText
+    kind: DrafterName
+    tokens: list[int]
+
+
+class RemoteDrafting:
+    """Engine thread only."""
+
+    def __init__(
+        self,
+        drafting: Drafting,
+        control: RemoteControl,
+        limits: RemoteLimits,
+        chunk: int,
+        own: Callable[[], Drafter | None],
+        timer: Callable[[], float] = time.perf_counter,
+        headroom: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`chunk`: tokens that a drafter takes in at a time. `own`: a drafter by the local target, None while that is
+        not loaded. `timer`: what drafting is timed by. `headroom`: as in `Limits`; without any, no more texts are taken
+        in."""
+        self._drafting, self._control, self._limits, self._chunk = drafting, control, limits, chunk
+        self._own, self._timer, self._headroom = own, timer, headroom
+
+    @property
+    def likeliest(self) -> DrafterName:
+        """Who would draft for a text now."""
+        return next((one for one in _MODELS if one in self._drafting.drafters), PROMPT_LOOKUP)
+
+    def speculates(self, sequence: DecodeSequence) -> bool:
+        """Whether anything is to be drafted for it."""
+        return sequence.request.plan.strategy is Strategy.SPECULATIVE and sequence.drafter is not None
+
+    def may_use_target(self, sequence: DecodeSequence) -> bool:
+        """Whether the local target drafts for it, where that pays: there is no draft model, and its depth is free."""
+        plan = sequence.request.plan
+        free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in _WEIGHTLESS and self.speculates(sequence)
+        return free and not {DRAFT_MODEL, LIGHT_DRAFT_MODEL} & self._drafting.drafters.keys()
+
+    def knowing(self, sequence: DecodeSequence) -> list[DrafterName]:
+        """Drafters of its plan that have taken its text in."""
+        drafters = self._drafting.drafters
+        found = self._kinds(sequence) if self.speculates(sequence) else ()
+        return [kind for kind in found if drafters[kind].behind(sequence) is not None]
+
+    def hold_target(self, texts: Collection[RemoteText]) -> None:
+        """The local target is a drafter while a text may be drafted for by it."""
+        drafters = self._drafting.drafters
+        if TARGET in drafters:
+            if not texts:
+                self._drafting.remove(TARGET)
+        elif any(TARGET in _allowed(text.sequence) for text in texts) and (made := self._own()) is not None:
+            drafters[TARGET] = made
+
+    def leave(self, sequence: DecodeSequence) -> None:
+        self._drafting.leave(sequence)
+
+    # taking texts in
+
+    def behind(self, texts: Collection[RemoteText]) -> tuple[RemoteText, DrafterName] | None:
+        """One whose drafter does not know its text, where there is memory for it."""
+        for text in texts:
+            sequence = text.sequence
+            for kind in self._kinds(sequence) if self.speculates(sequence) else ():
+                if self._drafting.drafters[kind].behind(sequence) is None:
+                    free = self._headroom()
+                    return (text, kind) if free is None or free > 0 else None
+        return None
+
+    def take_in(self, text: RemoteText, kind: DrafterName, busy: bool) -> bool:
+        """A slice of a text, for its drafter, a short one where local sequences are `busy`; whether that was the
+        last."""
+        try:
+            with text.without_guess():
+                chunk = min(self._chunk, _SLICE) if busy else self._chunk
+                return self._drafting.drafters[kind].prefill(text.sequence, chunk)
+        except Exception as error:
+            self._drafting.failed(text.sequence, str(error))
+            return True
+
+    # drafting
+
+    def due(self, text: RemoteText) -> SequenceDraft | None:
+        """What is to be drafted for it now."""
+        sequence = text.sequence
+        if sequence.finish is not None or not self.speculates(sequence) or text.empty_at == len(sequence.tokens):
+            return None
+        most = text.depth + (sequence.guesses > 0)  # and the token that the verifier adds
+        if text.mode is RemoteMode.STREAM:
+            if text.trying or sequence.guesses or not sequence.emitted or sequence.emitted < text.try_at:
+                return None
+            most = min(_TRIAL, self._limits.max_draft_tokens, sequence.most)
+        elif text.in_flight >= text.ahead:
+            return None
+        most = min(most, sequence.remaining - 1 - sequence.guesses)
+        best: tuple[float, SequenceDraft] | None = None
+        for kind in self.knowing(sequence) if most > 0 else ():
+            depth = self._drafting.drafters[kind].reach(sequence, most)
+            promised = self._control.promised(kind, sequence, depth)
+            if depth and (best is None or promised > best[0]):
+                best = promised, SequenceDraft(depth, kind, DraftState.DRAFTING)
+        return None if best is None else best[1]
+
+    def draft(self, texts: Collection[RemoteText], vocabulary: int) -> tuple[list[Proposal], bool]:
+        """For all that it is due for; and whether that took time. Of texts that stream the drafts are kept, to see how
+        they fare. Proposals end before the first token that is not of the verifier's `vocabulary`."""
+        due = [(text, wanted) for text in texts if (wanted := self.due(text)) is not None]
+        if not due:
+            return [], False
+        began, proposals = self._timer(), list[Proposal]()
+        asked = [text.sequence for text, _ in due]
+        draft, errors = self._drafting.propose(asked, [wanted for _, wanted in due], remote=True)
+        rows = [[]] * len(due) if draft is None else draft.tokens.tolist()
+        depths, forwards = ([0] * len(due),) * 2 if draft is None else (draft.depths, draft.forwards)
+        seconds = self._timer() - began
+        for sequence, message in errors:
+            self._drafting.failed(sequence, message)
+        for (text, wanted), row, depth, made in zip(due, rows, depths, forwards, strict=True):
+            tokens = row[: next((i for i, token in enumerate(row[:depth]) if token >= vocabulary), depth)]
+            text.draft_forwards += made
+            text.draft_seconds += seconds
+            if not tokens or wanted.drafter is None:
+                text.empty_at = len(text.sequence.tokens)
+            elif text.mode is RemoteMode.STREAM:
+                text.tried(wanted.drafter, tokens)
+                text.try_at = text.sequence.emitted + _TRIAL_EVERY
+            else:
+                proposals.append(Proposal(text, wanted.drafter, tokens))
+        kinds = {wanted.drafter for _, wanted in due}
+        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+            self._control.costs.drafted(kind, max(wanted.depth for _, wanted in due), seconds)
+        return proposals, True
+
+    def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:
+        """Drafters of its plan that are there."""
+        return [kind for kind in _allowed(sequence) if kind in self._drafting.drafters]
+
+
+def _allowed(sequence: DecodeSequence) -> list[DrafterName]:
+    plan = sequence.request.plan
+    return sorted(kind for kind in (plan.drafter, *plan.alternatives) if kind is not None)

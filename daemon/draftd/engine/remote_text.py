@@ -1,0 +1,262 @@
+"""One sequence that a target on another daemon decodes: what is known of its text, what was proposed beyond that, and
+what may come without a proposal.
+
+A sequence's tokens are its text and behind it the guess, so that drafters go on from there: what was proposed and not
+decided. A verdict is applied to it by the rule that the verifier follows as well (`left_of`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from draftd.core import DrafterName
+from draftd.engine.depth.remote import RemoteMode
+from draftd.engine.depth.remote_control import Judged
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.targets.link import Step, Verdict, left_of
+from draftd.strategies import RemoteCounts
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A proposal on its way: it ends before `end` in the text. `grant`: what may have been decoded without a draft by
+    the time that its grant is used up."""
+
+    end: int
+    at: float
+    grant: int
+    alone: bool  # nothing else was owed when it was sent
+    timed: bool = False  # its round trip was counted
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Tokens that a drafter proposed, from `start` in the text on."""
+
+    kind: DrafterName
+    start: int
+    tokens: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class RemoteText:
+    """`number`: what the verifier calls it. `mode`, `depth` and `ahead`: how it is decoded now, as in `RemoteEstimate`;
+    `decided`: verdicts since that was decided."""
+
+    number: int
+    sequence: DecodeSequence
+    counts: RemoteCounts
+    mode: RemoteMode = RemoteMode.STREAM
+    depth: int = 0
+    ahead: int = 0
+    decided: int = 0
+    opened: bool = False
+    draft_forwards: int = 0  # since the last verdict
+    draft_seconds: float = 0.0  # likewise
+    try_at: int = 0  # tokens of its answer, from which on a draft is tried where none is sent
+    empty_at: int = -1  # length of text and guess, after which nothing was to be proposed
+    streak: tuple[int, float] | None = None  # tokens of a grant that came in a row, and since when
+    last_verdict: float | None = None
+    trip: float | None = None  # round trip that the latest verdict ended, the verifier's own time left out
+    _sent: deque[_Sent] = field(default_factory=deque)
+    _drafts: deque[_Draft] = field(default_factory=deque)  # what was proposed, as it was drafted
+    _trial: _Draft | None = None  # that was not sent
+    _proposed: dict[int, set[int]] = field(default_factory=dict)  # by place in the text: all that was ever sent
+    _undrafted: int = 0  # tokens that were decided without a draft
+    _granted: int = 0  # of these, as many as may come: what is certain of it
+    _left: list[int] = field(default_factory=list)  # of the guess, while a verdict is applied
+
+    @property
+    def known(self) -> int:
+        """Tokens of its text."""
+        return len(self.sequence.tokens) - self.sequence.guesses
+
+    @property
+    def guess(self) -> list[int]:
+        return self.sequence.tokens[self.known :]
+
+    @property
+    def in_flight(self) -> int:
+        """Proposals on their way."""
+        return len(self._sent)
+
+    @property
+    def grant(self) -> int:
+        """Tokens that certainly may still come without a proposal."""
+        return self._granted - self._undrafted
+
+    @property
+    def owed(self) -> bool:
+        """Whether a verdict will come."""
+        return bool(self.sequence.guesses) or self.grant > 0
+
+    @contextmanager
+    def without_guess(self) -> Iterator[None]:
+        """As drafters must see it that take a text in for good."""
+        guess = self._stripped()
+        try:
+            yield
+        finally:
+            self._extend(guess)
+
+    # what is sent
+
+    def propose(self, kind: DrafterName, tokens: Sequence[int], run: int, now: float) -> Step:
+        """The guess goes on with these; the grant is replaced by `run`."""
+        start, last = len(self.sequence.tokens), self.sequence.tokens[-1]
+        self._drafts.append(_Draft(kind, start, list(tokens)))
+        for place, token in enumerate(tokens, start):
+            self._proposed.setdefault(place, set()).add(token)
+        self._sent.append(_Sent(start + len(tokens), now, self._undrafted + run, alone=not self.owed))
+        self._extend(list(tokens))
+        if not run:  # the grants before it are withdrawn
+            self._granted = self._undrafted
+            for sent in self._sent:
+                sent.grant = self._undrafted
+        self.counts.steps += 1
+        self.counts.proposed += len(tokens)
+        return Step(self.number, start, last, tuple(tokens), run)
+
+    def allow(self, run: int) -> Step:
+        """Nothing is proposed, and there is no guess: so many may come without. What continues a text that is known is
+        never stale."""
+        assert not self.sequence.guesses, "a step without a proposal would end the guess"
+        self._granted = self._undrafted + run
+        self.counts.steps += 1
+        return Step(self.number, self.known, self.sequence.tokens[-1], (), run)
+
+    def tried(self, kind: DrafterName, tokens: Sequence[int]) -> None:
+        """Drafted to see how well that fares, and not sent."""
+        self._trial = _Draft(kind, self.known, list(tokens))
+
+    @property
+    def trying(self) -> bool:
+        return self._trial is not None
+
+    # what comes
+
+    def refusal(self, verdict: Verdict, vocabulary: int) -> str:
+        """Why a verdict cannot be true; empty where it can."""
+        tokens, accepted, drafted = verdict.tokens, verdict.accepted, verdict.drafted
+        if verdict.known != self.known:
+            return f"a verdict goes on from token {verdict.known} of a text of {self.known}"
+        if not 0 <= accepted <= drafted or len(tokens) != accepted + 1:
+            return f"a verdict has {len(tokens)} tokens, {accepted} accepted of {drafted}"
+        bad = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if bad is not None:
+            return f"a verdict has token {bad} of a vocabulary of {vocabulary}"
+        for place, token in enumerate(tokens[:accepted], verdict.known):
+            if token not in self._proposed.get(place, ()):
+                return f"a verdict has accepted token {token}, which was not proposed"
+        if drafted and verdict.known + drafted > max(self._proposed, default=-1) + 1:
+            return f"a verdict has drafted {drafted} tokens, more than were proposed"
+        if self.sequence.request.logprobs is not None and len(verdict.logprobs) != len(tokens):
+            return f"a verdict of {len(tokens)} tokens has {len(verdict.logprobs)} log-probabilities"
+        return ""
+
+    def take(self, verdict: Verdict, now: float) -> tuple[list[Judged], float | None]:
+        """What became of the drafts, and the round trip of a step that nothing was owed beside. The text is without a
+        guess until `resume`; the verdict's tokens are for the caller to add."""
+        guess, counts = self._stripped(), self.counts
+        agreed = _agreeing(verdict.tokens, guess)
+        wrong = agreed < min(len(verdict.tokens), len(guess))
+        frontier = verdict.known + agreed
+        waited, self.trip = None, None
+        if verdict.drafted:
+            waited = self._waited(verdict, now)
+        if not verdict.drafted:
+            self._undrafted += len(verdict.tokens)
+        elif self._sent:
+            self._granted = max(self._granted, self._sent[0].grant)  # it was taken
+        while self._sent and self._sent[0].end <= frontier:
+            self._granted = max(self._granted, self._sent.popleft().grant)
+        judged = [*self._judged(frontier, wrong), *self._trial_judged(verdict)]
+        self._left = left_of(guess, verdict)
+        if wrong:
+            counts.wasted += max(0, len(guess) - verdict.drafted)
+            self._sent.clear()
+        for place in range(verdict.known, verdict.known + len(verdict.tokens)):
+            self._proposed.pop(place, None)
+        counts.verdicts += 1
+        counts.hidden += bool(self._left)
+        counts.queue_seconds += verdict.queue_seconds
+        counts.target_seconds += verdict.share_seconds
+        self.decided += 1
+        return judged, waited
+
+    def resume(self) -> None:
+        """The verdict's tokens are in the text: what is left of the guess follows them."""
+        self._extend(self._left)
+        self._left = []
+
+    def reopened(self) -> None:
+        """The verifier has neither a guess nor a grant any more."""
+        self.counts.reopened += self.opened
+        if self.opened:
+            self.void()
+        self.opened = True
+
+    def void(self) -> None:
+        """What was sent is of no use any more."""
+        self.counts.wasted += len(self._stripped()) + len(self._left)
+        self._left, self._trial, self.empty_at, self.streak = [], None, -1, None
+        self._sent.clear()
+        self._drafts.clear()
+        self._proposed.clear()
+        self._granted = self._undrafted
+
+    def _stripped(self) -> list[int]:
+        sequence = self.sequence
+        guess = self.guess
+        if guess:
+            del sequence.tokens[-len(guess) :]
+            sequence.guesses = 0
+        return guess
+
+    def _extend(self, guess: list[int]) -> None:
+        self.sequence.tokens.extend(guess)
+        self.sequence.guesses += len(guess)
+
+    def _waited(self, verdict: Verdict, now: float) -> float | None:
+        """Counts the round trip of the oldest proposal on its way, of which this is the first verdict."""
+        if not self._sent or self._sent[0].timed:
+            return None
+        self._sent[0].timed = True
+        seconds = max(0.0, now - self._sent[0].at - verdict.queue_seconds - verdict.verify_seconds)
+        self.counts.round_trips += 1
+        self.counts.round_trip_seconds += seconds
+        self.trip = seconds
+        return seconds if self._sent[0].alone else None
+
+    def _judged(self, frontier: int, wrong: bool) -> Iterator[Judged]:
+        """Drafts of which all was right, and the one with the wrong token at `frontier`."""
+        while self._drafts and self._drafts[0].start + len(self._drafts[0].tokens) <= frontier:
+            draft = self._drafts.popleft()
+            yield Judged(draft.kind, len(draft.tokens), len(draft.tokens))
+        if wrong:
+            draft = self._drafts[0]
+            yield Judged(draft.kind, frontier - draft.start + 1, frontier - draft.start)
+            self._drafts.clear()
+
+    def _trial_judged(self, verdict: Verdict) -> Iterator[Judged]:
+        trial = self._trial
+        if trial is None:
+            return
+        at = verdict.known - trial.start
+        agreed = _agreeing(verdict.tokens, trial.tokens[at:])
+        if agreed < min(len(verdict.tokens), len(trial.tokens) - at):
+            yield Judged(trial.kind, at + agreed + 1, at + agreed)
+        elif at + agreed >= len(trial.tokens):
+            yield Judged(trial.kind, len(trial.tokens), len(trial.tokens))
+        else:
+            return
+        self._trial = None
+
+
+def _agreeing(tokens: Sequence[int], guess: Sequence[int]) -> int:
+    """Tokens at the beginning that are alike."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(tokens, guess, strict=False)) if a != b), min(len(tokens), len(guess))
+    )

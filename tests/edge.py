@@ -1,0 +1,94 @@
+"""An edge that knows what the text will be, and proposes it, or something else, whenever it likes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from draftd.core import PEER, DecodeRequest, FinishReason, SamplingParams
+from draftd.engine.peer import PeerSequence
+from draftd.engine.targets.link import Step, Verdict, left_of
+from tests.rig import autoregressive, request, speculative
+
+
+class Edge:
+    """Sends steps to a `PeerSequence` and applies its verdicts, each of which may take a while to arrive."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.verdicts: list[Verdict] = []
+        self.peer = PeerSequence(1, self._told, wake, clock)
+        self.text, self.guess = list(prompt), list[int]()
+        self.granted = 0
+        self._prompt = len(prompt)
+        self._under_way = deque[Verdict]()
+        self._sent = [Step(1, 1, prompt[0])]
+
+    def request(self, depth: int, tokens: int, sampling: SamplingParams | None = None) -> DecodeRequest:
+        plan = speculative(depth, PEER) if depth else autoregressive()
+        return replace(request(self.text, plan, max_tokens=tokens, sampling=sampling), peer=self.peer)
+
+    @property
+    def answer(self) -> list[int]:
+        return self.text[self._prompt :]
+
+    @property
+    def finished(self) -> FinishReason | None:
+        return self.verdicts[-1].finished if self.verdicts else None
+
+    def _told(self, verdict: object) -> None:
+        if not isinstance(verdict, Verdict):
+            return
+        assert self.finished is None
+        assert verdict.known == self._prompt + sum(len(one.tokens) for one in self.verdicts)
+        self.verdicts.append(verdict)
+        self._under_way.append(verdict)
+
+    def receive(self, most: int = 1 << 30) -> None:
+        while self._under_way and most:
+            verdict, most = self._under_way.popleft(), most - 1
+            assert verdict.known == len(self.text)
+            self.guess = left_of(self.guess, verdict)
+            self.text += verdict.tokens
+            self.granted = max(0, self.granted - (not verdict.drafted))
+
+    def send(self, proposed: Sequence[int], run: int = 0, known: int | None = None) -> bool:
+        """After the guess, or after the first `known` tokens of the text."""
+        full = self.text + self.guess
+        known = len(full) if known is None else known
+        step = Step(1, known, full[known - 1], tuple(proposed), run)
+        self._sent.append(step)
+        taken = self.peer.offer(step)
+        if taken:
+            self.guess, self.granted = [*full[len(self.text) : known], *proposed], run
+        return taken
+
+    def whim(self, chance: random.Random, expected: Sequence[int]) -> None:
+        """Does something: proposes what is right or what is not, behind the guess or in its place, grants, withdraws,
+        or says what it has said before. `expected`: the whole answer."""
+        self.receive(chance.randrange(3))
+        kind, ends = chance.randrange(10), len(self.text) + len(self.guess)
+        right = expected[ends - self._prompt : ends - self._prompt + chance.randrange(9)]
+        if kind < 4:
+            self.send(right, run=chance.choice([0, 0, 3]))
+        elif kind < 6:
+            self.send([*right[:2], chance.randrange(32), *right[3:]])
+        elif kind == 6:
+            self.send([], run=chance.randrange(1, 12))
+        elif kind == 7:
+            known = chance.randrange(1, len(self.text) + 1)
+            self.send(self.text[known : known + 4], run=2, known=known)
+        elif kind == 8:
+            self.peer.offer(chance.choice(self._sent))
+        else:
+            last = (self.text[-1] + 1) % 32
+            assert not self.peer.offer(Step(1, len(self.text), last, tuple(right)))
+        if not (self.guess or self.granted):
+            self.send([], run=1)

@@ -1,0 +1,342 @@
+"""A verifier and the link to it, in memory and in made-up time: what it answers is read from a text that was decoded
+before, and when it answers is what a test says. Connections are lost, and steps come twice, as tests want."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from draftd.core import DecodeRequest, Emission, FinishReason
+from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, TextDrafter
+from draftd.engine.limits import RemoteLimits
+from draftd.engine.remote import RemoteSequences
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.targets.link import (
+    Close,
+    Closed,
+    FromVerifier,
+    LinkState,
+    Open,
+    Opened,
+    RemoteModel,
+    Step,
+    ToVerifier,
+    Verdict,
+    left_of,
+)
+from draftd.strategies import PeerCounts, RemoteCounts, Verifier
+from tests.rig import Collected, Rig
+
+MODEL = RemoteModel("remote", "f" * 64, 4096, 256, 8, shared_tokenizer=True, step_seconds=0.01)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(eq=False)
+class _Held:
+    """A sequence of the verifier. `whole`: its text to the end and beyond."""
+
+    opened: Open
+    whole: list[int]
+    length: int
+    guess: list[int] = field(default_factory=list)
+    run: int = 0
+    busy: bool = True  # until its prompt is prefilled
+    stepped: float = 0.0  # when the oldest step that waits came
+    over: bool = False
+
+    @property
+    def text(self) -> list[int]:
+        return self.whole[: self.length]
+
+
+class ScriptedLink:
+    """A `VerifierLink`, and the verifier behind it. `whole` gives the text of what is opened; `step`: seconds of a
+    forward by how many tokens it drafts."""
+
+    def __init__(
+        self,
+        whole: Callable[[Open], list[int]],
+        clock: Clock,
+        *,
+        round_trip: float = 0.0,
+        step: Callable[[int], float] = lambda drafted: 0.01 + 0.001 * drafted,
+        prefill: float = 0.0,
+        model: RemoteModel | None = MODEL,
+        twice: bool = False,
+        load: float = 0.0,
+    ) -> None:
+        """`twice`: each step arrives twice."""
+        self._whole, self.clock, self.round_trip, self._step = whole, clock, round_trip, step
+        self._prefill, self._model, self._twice, self.load = prefill, model, twice, load
+        self.tamper: Callable[[Verdict], FromVerifier] = lambda verdict: verdict
+        self.counts = PeerCounts()
+        self.sent: list[ToVerifier] = []
+        self.up = True
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._held: dict[int, _Held] = {}
+        self._inbound: deque[tuple[float, FromVerifier]] = deque()
+        self._delivered: dict[int, tuple[Open, list[int]]] = {}  # what is open, with its text as the engine knows it
+        self._deaf: set[int] = set()  # whose `Opened` the engine has not received since the connection was lost
+        self._connection = 0
+        self.wake: Callable[[], None] = lambda: None
+
+    # the seam
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+    @property
+    def state(self) -> LinkState:
+        why = "" if self.up else "it is down"
+        return LinkState(self.up, why, None if self.up else 3.0, self._model, self.round_trip, self.load)
+
+    def send(self, message: ToVerifier) -> None:
+        self.sent.append(message)
+        if isinstance(message, Open):
+            self._delivered[message.sequence] = message, list(message.tokens)
+            if not self.up:
+                self._say(Closed(message.sequence, "it is down", 3.0, lost=True), self.clock.now, 0.0)
+                return
+        if isinstance(message, Close):
+            self._delivered.pop(message.sequence, None)
+        elif message.sequence in self._deaf:
+            return
+        for _ in range(1 + (self._twice and isinstance(message, Step))):
+            self._carry(message, self.clock.now + self.round_trip / 2)
+
+    def received(self) -> Sequence[FromVerifier]:
+        self.run(self.clock.now)
+        found = []
+        while self._inbound and self._inbound[0][0] <= self.clock.now:
+            message = self._inbound.popleft()[1]
+            found.append(message)
+            if isinstance(message, Verdict) and message.sequence in self._delivered:
+                self._delivered[message.sequence][1].extend(message.tokens)
+            elif isinstance(message, Opened):
+                self._deaf.discard(message.sequence)
+        return found
+
+    # the time
+
+    def run(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            at, _, event = heapq.heappop(self._events)
+            event(at)
+
+    @property
+    def next(self) -> float:
+        """When something comes to pass."""
+        return min([at for at, _, _ in self._events[:1]] + [at for at, _ in list(self._inbound)[:1]], default=math.inf)
+
+    def _at(self, at: float, event: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (at, next(self._order), event))
+
+    def _carry(self, message: ToVerifier, arrives: float) -> None:
+        connection = self._connection
+        self._at(arrives, lambda at: self._arrive(message, at) if connection == self._connection else None)
+
+    def _say(self, message: FromVerifier, at: float, delay: float | None = None) -> None:
+        self._inbound.append((at + (self.round_trip / 2 if delay is None else delay), message))
+
+    # faults
+
+    def cut(self, *, resumed: bool) -> None:
+        """The connection is lost: what is on its way is too. Either open sequences are resumed from what the engine
+        has received, or given up."""
+        self._connection += 1
+        self._inbound.clear()
+        for number, (opened, text) in self._delivered.items():
+            if (held := self._held.pop(number, None)) is not None:
+                self.counts.discarded += held.length - len(text)
+                held.over = True
+            if resumed:
+                self._deaf.add(number)
+                self._carry(replace(opened, tokens=tuple(text)), self.clock.now + 2 * self.round_trip)
+            else:
+                self._say(Closed(number, lost=True), self.clock.now)
+        for number in [number for number in self._held if number not in self._delivered]:
+            held = self._held.pop(number)
+            held.over = True
+            closes = [one for one in self.sent if isinstance(one, Close) and one.sequence == number]
+            self.counts.discarded += held.length - closes[0].known
+
+    # the verifier
+
+    def _arrive(self, message: ToVerifier, at: float) -> None:
+        if isinstance(message, Open):
+            held = _Held(message, self._whole(message), len(message.tokens))
+            self._held[message.sequence] = held
+            assert held.text == list(message.tokens), "what is opened is its own text"
+            self._at(at + self._prefill, lambda now: self._prefilled(held, now))
+            return
+        held = self._held.get(message.sequence)  # type: ignore[assignment]
+        if held is None:
+            return
+        if isinstance(message, Close):
+            self.counts.discarded += held.length - message.known
+            held.over = True
+            del self._held[message.sequence]
+            self._say(Closed(message.sequence), at)
+            return
+        self.counts.steps += 1
+        full, known, proposed = [*held.text, *held.guess], message.known, list(message.proposed)
+        overlap = held.text[known:]
+        agrees = proposed[: len(overlap)] == overlap[: len(proposed)]
+        if known > len(full) or full[known - 1] != message.last or not agrees:
+            self.counts.stale += 1
+            return
+        place = known - held.length
+        if place >= 0:
+            held.guess = [*held.guess[:place], *proposed]
+        elif len(proposed) > -place:
+            held.guess = proposed[-place:]
+        held.run, held.stepped = message.run, at
+        self._go(held, at)
+
+    def _prefilled(self, held: _Held, at: float) -> None:
+        if not held.over:
+            self._say(Opened(held.opened.sequence, 0), at)
+            self._decided(held, [], at, 0.0)
+
+    def _go(self, held: _Held, at: float) -> None:
+        if held.busy or held.over or not (held.guess or held.run):
+            return
+        held.busy = True
+        left = held.opened.options.prompt + held.opened.max_tokens - held.length
+        drafted = min(len(held.guess), 8, left - 1)
+        draft, queued = held.guess[:drafted], max(0.0, at - held.stepped) if drafted else 0.0
+        self._at(at + self._step(drafted), lambda now: self._decided(held, draft, now, queued))
+
+    def _decided(self, held: _Held, draft: list[int], at: float, queued: float) -> None:
+        if held.over:
+            return
+        drafted, accepted, opened = len(draft), 0, held.opened
+        while accepted < drafted and draft[accepted] == held.whole[held.length + accepted]:
+            accepted += 1
+        tokens = tuple(held.whole[held.length : held.length + accepted + 1])
+        finished = None
+        if held.length + len(tokens) >= opened.options.prompt + opened.max_tokens:
+            finished = FinishReason.LENGTH
+        if not set(opened.options.ends).isdisjoint(tokens):
+            finished = FinishReason.STOP
+        seconds = self._step(drafted)
+        made = Verdict(
+            opened.sequence, held.length, tokens, accepted, drafted, finished, queued, seconds, seconds, self.load
+        )  # fmt: skip
+        counts = self.counts
+        counts.verdicts += 1
+        counts.drafted += drafted
+        counts.accepted += accepted
+        counts.tokens += len(tokens)
+        counts.target_seconds += seconds
+        held.guess, held.length, held.busy = left_of(held.guess, made), held.length + len(tokens), False
+        if not drafted:
+            held.run = max(0, held.run - 1)
+        held.over = finished is not None
+        self._say(self.tamper(made), at)
+        self._go(held, at)
+
+
+class Costly(TextDrafter):
+    """Knows the text, and is right in a share of its places, here and there, until it is wrong; drafting takes time."""
+
+    def __init__(self, clock: Clock, whole: Callable[[DraftSequence], list[int]], right: float, seconds: float) -> None:
+        self._clock, self._whole, self._seconds = clock, whole, seconds
+        dice = random.Random(1)
+        self._right = [dice.random() < right for _ in range(4096)]  # by place
+
+    def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
+        whole, start = self._whole(sequence), len(sequence.tokens)
+        right, found = sequence.tokens == whole[:start], list[int]()
+        for place in range(start, start + depth):
+            right = right and self._right[place]
+            found.append(whole[place] if right else (whole[place] + 1) % 256)
+        return found
+
+    def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        self._clock.now += self._seconds * max(depths)
+        return super().propose(sequences, depths, sampling)
+
+    def reach(self, sequence: DraftSequence, most: int) -> int:
+        return most
+
+
+@dataclass
+class Heard(Collected):
+    """Whose target chose each token, besides."""
+
+    verifiers: list[Verifier] = field(default_factory=list)
+
+    def on_tokens(self, emission: Emission) -> None:
+        super().on_tokens(emission)
+        self.verifiers += [emission.verifier] * len(emission.tokens)
+
+    @property
+    def remote(self) -> RemoteCounts:
+        counts = self.done.stats.remote
+        assert counts is not None
+        return counts
+
+
+class Edge:
+    """An engine's local and remote sequences, in the test's own thread."""
+
+    def __init__(
+        self, rig: Rig, link: ScriptedLink, own: Callable[[], Drafter | None] = lambda: None, **limits: int
+    ) -> None:
+        self.rig, self.link = rig, link
+        self.remote = RemoteSequences(
+            link,
+            rig.scheduler.drafting,
+            rig.scheduler.delivery,
+            local=rig.scheduler.add,
+            context_length=rig.models.info.context_length,
+            limits=RemoteLimits(**limits),
+            chunk=512,
+            own=own,
+            clock=link.clock,
+            timer=link.clock,
+        )
+
+    def add(self, request: DecodeRequest) -> Heard:
+        sink = Heard()
+        self.remote.add(DecodeSequence.of(request, sink, self.remote.context_length))
+        return sink
+
+    def turn(self) -> None:
+        """One turn of the engine; time passes where nothing is due."""
+        self.remote.step(busy=not self.rig.scheduler.idle)
+        if not self.rig.scheduler.idle:
+            self.rig.scheduler.step()
+        elif (wait := self.remote.pause) > 0 and not self.remote.idle:
+            at = min(self.link.clock.now + wait, self.link.next)
+            assert at < 1e9, "nothing would ever come"
+            self.link.clock.now = max(self.link.clock.now, at)
+
+    def run(self, *requests: DecodeRequest, turns: int = 100_000) -> list[Heard]:
+        sinks = [self.add(request) for request in requests]
+        for _ in range(turns):
+            if self.remote.idle and self.rig.scheduler.idle:
+                return sinks
+            self.turn()
+        raise AssertionError("not finished")
+
+    def settle(self) -> None:
+        """What is still on its way arrives."""
+        while self.link.next < math.inf:
+            self.link.clock.now = max(self.link.clock.now, self.link.next)
+            self.remote.step(busy=False)
