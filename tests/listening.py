@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome
 from draftd.errors import DraftdError
+from draftd.strategies import QualityClass, Verifier
 from draftd.telemetry.setup import Telemetry
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, Part
 
@@ -22,6 +23,13 @@ class Heard(InferenceSpan):
     text: str | None = None
 
     def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
+        pass
+
+    @property
+    def trace(self) -> str:
+        return ""
+
+    def priced(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
         pass
 
     def constrained(self, kind: str, compile_seconds: float) -> None:

@@ -16,6 +16,7 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import DepthMode
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
+from draftd.engine.targets.link import LinkState
 from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.daemon import Daemon
@@ -23,7 +24,16 @@ from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
-from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
+from draftd.planning.router import Router
+from draftd.settings import (
+    CostSettings,
+    EngineSettings,
+    FlagSettings,
+    RemoteSettings,
+    ServerSettings,
+    Settings,
+    VerifySettings,
+)
 from draftd.telemetry.setup import Telemetry
 from draftd.v1 import inference_pb2 as pb
 from tests.fallback import FakeController
@@ -47,19 +57,27 @@ class Served:
         *,
         server: dict[str, Any] | None = None,
         engine: dict[str, Any] | None = None,
+        verify: dict[str, Any] | None = None,
         token: str | None = None,
         client: dict[str, Any] | None = None,
         wait: bool = True,
         hardware: HardwareView | None = None,
         controller: FakeController | None = None,
         telemetry: Callable[[Callable[[], EngineWorker]], Telemetry] | None = None,
+        remote: dict[str, Any] | None = None,
+        cost: dict[str, Any] | None = None,
+        link: Callable[[], LinkState] = LinkState,
     ) -> None:
+        self._link = link
         self.hardware, self.controller = hardware or HardwareView(), controller or FakeController()
         self.settings = Settings(
             server=ServerSettings(**{"port": 0, "drain_seconds": 2.0, "token": token, **(server or {})}),
             # What tests say of drafts, they say of a depth that is always the same; no test is the next one's prompt.
             engine=EngineSettings(**{"depth_mode": DepthMode.FIXED, "prefix_cache_bytes": 0, **(engine or {})}),
             flag=FlagSettings(file=tmp_path / "flags.json"),
+            remote=RemoteSettings(**(remote or {})),
+            cost=CostSettings(**(cost or {})),
+            verify=VerifySettings(**(verify or {})),
         )
         self.telemetry = ListeningTelemetry()
         self._told: Telemetry = self.telemetry if telemetry is None else telemetry(lambda: self.worker)
@@ -93,7 +111,8 @@ class Served:
             self.flags = FlagService(self.settings.flag, journal=self.journal)
             mode = self.settings.engine.depth_mode
             self.in_force = LevelInForce(configured_ladder(self.settings), self.journal)
-            self.planner = Planner(self.flags, self.in_force, depth_mode=mode)
+            router = Router(self.settings.remote, self.settings.cost, link=self._link)
+            self.planner = Planner(self.flags, self.in_force, depth_mode=mode, router=router)
             parts = DaemonParts(
                 self.settings,
                 self.worker,

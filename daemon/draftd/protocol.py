@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from draftd.core import DecodeMode, DepthMode, DraftCounts, FinishReason, ModePreference, WorkloadClass
+from draftd.core import DecodeMode, DepthMode, FinishReason, ModePreference, WorkloadClass
+from draftd.counts import DraftCounts
 from draftd.errors import InvalidRequest
+from draftd.strategies import QualityClass, Strategy, Verifier
 from draftd.v1 import inference_pb2 as pb
 
 K = TypeVar("K")
@@ -55,6 +57,15 @@ WORKLOADS: Mapping[pb.WorkloadClass, WorkloadClass] = _named(pb.WorkloadClass, W
 DEPTH_MODES: Mapping[pb.DepthMode, DepthMode | None] = {
     pb.DEPTH_MODE_UNSPECIFIED: None,
     **_named(pb.DepthMode, DepthMode),
+}
+STRATEGIES: Mapping[pb.Strategy, Strategy | None] = {pb.STRATEGY_UNSPECIFIED: None, **_named(pb.Strategy, Strategy)}
+QUALITIES: Mapping[pb.QualityClass, QualityClass | None] = {
+    pb.QUALITY_CLASS_UNSPECIFIED: None,
+    **_named(pb.QualityClass, QualityClass),
+}
+VERIFIERS: Mapping[pb.Verifier, Verifier] = {
+    pb.VERIFIER_UNSPECIFIED: Verifier.LOCAL,
+    **_named(pb.Verifier, Verifier),
 }
 DECODED: Mapping[pb.DecodeMode, DecodeMode] = _named(pb.DecodeMode, DecodeMode)
 """How an answer was decoded."""

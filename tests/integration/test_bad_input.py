@@ -247,7 +247,7 @@ def test_a_client_that_cancels_before_it_is_served_leaves_nothing_behind(served:
 def test_a_failing_request_names_no_secrets_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(tmp_path, models) as served:
 
-        def broken(*asked: object) -> object:
+        def broken(*asked: object, **more: object) -> object:
             raise RuntimeError("secret detail")
 
         served.planner.plan = broken  # type: ignore[assignment,method-assign]

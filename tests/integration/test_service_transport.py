@@ -17,8 +17,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from draftd.client.client import CallError, DraftdClient
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
+from draftd.remote.link import GrpcLink
+from draftd.settings import RemoteSettings
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
+from tests.waiting import until
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -132,6 +135,26 @@ def test_mutual_tls_serves_those_whom_its_authority_certified(tmp_path: Path) ->
         assert refused(served, anonymous).code is grpc.StatusCode.UNAVAILABLE
         wrong = DraftdClient(served.target, TOKEN, authority.file, tls_cert=stranger.cert, tls_key=stranger.key)
         assert refused(served, wrong).code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_link_trusts_the_authority_and_shows_its_token(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    server = authority.issue("server")
+    tls = {"tls_cert": server.cert, "tls_key": server.key}
+    with serving(
+        tmp_path, models, server=tls, token=TOKEN, verify={"enabled": True}, client={"tls_ca": authority.file}
+    ) as served:
+        asked = {"enabled": True, "target": served.target, "tls_ca": authority.file}
+        own = GrpcLink(RemoteSettings(**asked, token=TOKEN), lambda: served.worker.tokenizer)
+        stranger = GrpcLink(RemoteSettings(**asked, token="another-token-altogether"), lambda: served.worker.tokenizer)
+        links = own, stranger
+        try:
+            for link in links:
+                link.start()
+            until(lambda: own.state.up and stranger.state.retry_after is not None, 20)
+            assert stranger.state.why.startswith("UNAUTHENTICATED: ")
+        finally:
+            assert all(link.close() for link in links)
 
 
 def test_a_file_that_is_no_certificate_is_a_configuration_error(tmp_path: Path) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 import grpc
@@ -19,25 +16,18 @@ from google.rpc import error_details_pb2 as error_details  # type: ignore[import
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from draftd.core import (
-    DecodeMode,
-    DepthMode,
-    DraftCounts,
-    DrafterName,
-    FallbackLevel,
-    ModePreference,
-    SamplingParams,
-    WorkloadClass,
-)
+from draftd.client.signals import deferred
+from draftd.core import DecodeMode, DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.counts import DraftCounts
 from draftd.errors import DraftdError
 from draftd.protocol import DECODED, DETAILS_KEY, MESSAGE_SLACK, draft_counts, duration, number
+from draftd.strategies import QualityClass, RemoteLevel, Strategy
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
 
 _LOOK_SECONDS = 0.5  # between two looks at whether a model is loaded
 
 Message = tuple[str, str]  # role, content
-Handler = Callable[[int, FrameType | None], object]
 
 
 _TOO_LARGE = re.compile(r"SERVER: Received message larger than max \((\d+) vs\. (\d+)\)")  # gRPC's own words
@@ -49,7 +39,7 @@ class CallError(DraftdError):
     def __init__(self, error: grpc.RpcError) -> None:
         code, message = grpc.StatusCode.UNKNOWN, str(error)
         trailing: Sequence[Any] = ()
-        if isinstance(error, grpc.Call):
+        if isinstance(error, grpc.Call | grpc.aio.AioRpcError):
             code, message, trailing = error.code(), error.details() or "", error.trailing_metadata() or ()
         if too_large := _TOO_LARGE.search(message):
             size, most = map(int, too_large.groups())
@@ -79,7 +69,7 @@ class CallError(DraftdError):
 @dataclass(frozen=True)
 class Ask:
     """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon. Its `vars`
-    are what `DraftdClient.generate` takes."""
+    are what `message_of` takes."""
 
     messages: tuple[Message, ...] | None = None
     tools: tuple[pb.Tool, ...] = ()
@@ -98,14 +88,20 @@ class Ask:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
     json_schema: str = ""
+    strategy: Strategy | None = None
+    quality: QualityClass | None = None
+    max_seconds: float | None = None
+    max_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the answer: was it drafted and accepted, or did the target write it?"""
+    """A stretch of the answer: was it drafted and accepted, or did the target write it? `remote`: that of the daemon
+    behind the one that was asked."""
 
     text: str
     from_draft: bool
+    remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,65 +192,21 @@ class DraftdClient:
                 time.sleep(min(error.retry_after or 0.0, _LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        messages: Sequence[Message | pb.ChatMessage] | None = None,
-        tools: Sequence[pb.Tool] = (),
-        tool_choice: pb.ToolChoice | None = None,
-        parallel_tool_calls: bool | None = None,
-        template_arguments: Mapping[str, Any] | None = None,
-        tokens: Sequence[int] | None = None,
-        max_tokens: int | None = None,
-        sampling: SamplingParams | None = None,
-        stop: Sequence[str] = (),
-        mode: ModePreference = ModePreference.AUTO,
-        max_draft_tokens: int | None = None,
-        drafter: DrafterName | None = None,
-        depth_mode: DepthMode | None = None,
-        workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
-        caller: str = "",
-        json_schema: str = "",
-        timeout: float | None = None,
-        **more: Any,
+        self, prompt: str | None = None, *, timeout: float | None = None, **asked: Any
     ) -> Iterator[pb.GenerateResponse]:
-        """Streams one answer to a raw prompt, chat messages, or token ids. The request is sent when iteration begins;
-        closing the iterator cancels it. What concerns tools and the chat template goes with messages. `json_schema`:
-        what the answer must be. `more`: other fields of the request's message, such as `logprobs` or `n`."""
-        if json_schema:
-            more["response_format"] = pb.ResponseFormat(json_schema=json_schema)
-        chat = pb.ChatInput(
-            messages=[
-                one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
-                for one in messages or ()
-            ],
-            tools=tools,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            template_arguments=json.dumps(dict(template_arguments)) if template_arguments else "",
-        )
-        request = pb.GenerateRequest(
-            prompt=prompt,
-            chat=None if messages is None else chat,
-            tokens=None if tokens is None else pb.TokenInput(ids=tokens),
-            sampling=None if sampling is None else _sampling(sampling),
-            max_tokens=max_tokens,
-            stop=stop,
-            mode=number(pb.DecodeMode, mode),
-            max_draft_tokens=max_draft_tokens,
-            drafter=drafter or "",
-            depth_mode=number(pb.DepthMode, depth_mode),
-            workload=number(pb.WorkloadClass, workload),
-            caller=caller,
-            **more,
-        )
-        return self.generate_raw(request, timeout=timeout)
+        """Streams one answer. What is asked is as `message_of` takes it. The request is sent when iteration begins;
+        closing the iterator cancels it."""
+        return self.generate_raw(message_of(prompt, **asked), timeout=timeout)
 
     def generate_raw(
         self, request: pb.GenerateRequest, *, timeout: float | None = None
     ) -> Iterator[pb.GenerateResponse]:
-        """The same with a request of one's own making."""
+        """Likewise, with a request of one's own making."""
         yield from _streamed(self._begin(self._inference.Generate, request, timeout))
+
+    def route(self, request: pb.GenerateRequest, *, timeout: float = 10.0) -> pb.RouteResponse:
+        """Which way it would go now, and why."""
+        return self._call(self._inference.Route, pb.RouteRequest(request=request), timeout)  # type: ignore[no-any-return]
 
     def model(self, *, timeout: float = 10.0) -> pb.GetModelResponse:
         return self._call(self._inference.GetModel, pb.GetModelRequest(), timeout)  # type: ignore[no-any-return]
@@ -271,21 +223,30 @@ class DraftdClient:
         return self._call(self._control.GetDepth, control_pb2.GetDepthRequest())  # type: ignore[no-any-return]
 
     def get_flag(
-        self, *, workload: WorkloadClass = WorkloadClass.UNSPECIFIED, caller: str = ""
+        self,
+        *,
+        workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
+        caller: str = "",
+        key: str = "",
+        prompt_tokens: int = 0,
     ) -> control_pb2.GetFlagResponse:
-        request = control_pb2.GetFlagRequest(workload=number(pb.WorkloadClass, workload), caller=caller)
+        """`key`: speculative-decoding, which is the default, or decoding-strategy."""
+        request = control_pb2.GetFlagRequest(
+            workload=number(pb.WorkloadClass, workload), caller=caller, key=key, prompt_tokens=prompt_tokens
+        )
         return self._call(self._control.GetFlag, request)  # type: ignore[no-any-return]
 
-    def set_flag(self, variant: str) -> control_pb2.SetFlagResponse:
+    def set_flag(self, variant: str, *, key: str = "") -> control_pb2.SetFlagResponse:
         """Returns when the change is in force."""
-        return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant))  # type: ignore[no-any-return]
+        return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant, key=key))  # type: ignore[no-any-return]
 
     def level(self) -> control_pb2.FallbackState:
         """The level in force, and what asks for another."""
         return self._call(self._control.GetLevel, control_pb2.GetLevelRequest()).fallback  # type: ignore[no-any-return]
 
-    def hold_level(self, level: FallbackLevel, seconds: float | None = None) -> control_pb2.FallbackState:
-        """Keeps the ladder on `level` for so long, None until it is released. Returns the state that follows."""
+    def hold_level(self, level: FallbackLevel | RemoteLevel, seconds: float | None = None) -> control_pb2.FallbackState:
+        """Keeps the ladder, or what the remote is asked for, on `level` for so long, None until it is released. Returns
+        the state that follows."""
         request = control_pb2.HoldLevelRequest(level=level.label, expires_in=duration(seconds))
         return self._call(self._control.HoldLevel, request).fallback  # type: ignore[no-any-return]
 
@@ -344,7 +305,7 @@ class DraftdClient:
 
     def _begin(self, method: Any, request: Any, timeout: float | None) -> Any:
         # A stream that is begun and belongs to none of gRPC's threads yet keeps its channel from ever closing.
-        with _deferred():
+        with deferred():
             return method(request, metadata=self._metadata, timeout=timeout)
 
     def _call(self, method: Any, request: Any, timeout: float = 10.0) -> Any:
@@ -352,6 +313,67 @@ class DraftdClient:
             return method(request, metadata=self._metadata, timeout=timeout)
         except grpc.RpcError as error:
             raise CallError(error) from None
+
+
+def message_of(
+    prompt: str | None = None,
+    *,
+    messages: Sequence[Message | pb.ChatMessage] | None = None,
+    tools: Sequence[pb.Tool] = (),
+    tool_choice: pb.ToolChoice | None = None,
+    parallel_tool_calls: bool | None = None,
+    template_arguments: Mapping[str, Any] | None = None,
+    tokens: Sequence[int] | None = None,
+    max_tokens: int | None = None,
+    sampling: SamplingParams | None = None,
+    stop: Sequence[str] = (),
+    mode: ModePreference = ModePreference.AUTO,
+    max_draft_tokens: int | None = None,
+    drafter: DrafterName | None = None,
+    depth_mode: DepthMode | None = None,
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
+    caller: str = "",
+    json_schema: str = "",
+    strategy: Strategy | None = None,
+    quality: QualityClass | None = None,
+    max_seconds: float | None = None,
+    max_cost: float | None = None,
+    **more: Any,
+) -> pb.GenerateRequest:
+    """A request with a raw prompt, chat messages, or token ids. What concerns tools and the chat template goes with
+    messages. `json_schema`: what the answer must be. `more`: other fields of the request's message, such as `logprobs`
+    or `n`."""
+    if json_schema:
+        more["response_format"] = pb.ResponseFormat(json_schema=json_schema)
+    chat = pb.ChatInput(
+        messages=[
+            one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
+            for one in messages or ()
+        ],
+        tools=tools,
+        tool_choice=tool_choice,
+        parallel_tool_calls=parallel_tool_calls,
+        template_arguments=json.dumps(dict(template_arguments)) if template_arguments else "",
+    )
+    return pb.GenerateRequest(
+        prompt=prompt,
+        chat=None if messages is None else chat,
+        tokens=None if tokens is None else pb.TokenInput(ids=tokens),
+        sampling=None if sampling is None else _sampling(sampling),
+        max_tokens=max_tokens,
+        stop=stop,
+        mode=number(pb.DecodeMode, mode),
+        max_draft_tokens=max_draft_tokens,
+        drafter=drafter or "",
+        depth_mode=number(pb.DepthMode, depth_mode),
+        workload=number(pb.WorkloadClass, workload),
+        caller=caller,
+        strategy=number(pb.Strategy, strategy),
+        quality=number(pb.QualityClass, quality),
+        max_seconds=max_seconds,
+        max_cost=max_cost,
+        **more,
+    )
 
 
 def gather(
@@ -387,13 +409,13 @@ def gather(
 def split(chunk: pb.Chunk) -> list[Piece]:
     """The chunk's text, token by token; neighbours of one origin are joined, text past the tokens' is the target's."""
     pieces: list[Piece] = []
-    rest = chunk.text
+    rest, remote = chunk.text, chunk.verifier == pb.VERIFIER_REMOTE
     for length, from_draft in [*zip(chunk.text_lengths, chunk.from_draft, strict=False), (len(rest), False)]:
         text, rest = rest[:length], rest[length:]
         if text and pieces and pieces[-1].from_draft == from_draft:
-            pieces[-1] = Piece(pieces[-1].text + text, from_draft)
+            pieces[-1] = Piece(pieces[-1].text + text, from_draft, remote)
         elif text:
-            pieces.append(Piece(text, from_draft))
+            pieces.append(Piece(text, from_draft, remote))
     return pieces
 
 
@@ -413,36 +435,3 @@ def _streamed(call: Any) -> Iterator[Any]:
 
 def _read(path: Path | None) -> bytes | None:
     return None if path is None else path.read_bytes()
-
-
-@contextlib.contextmanager
-def answered(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """These answer signals for as long as the block runs, and then who did before. Signals are answered on the main
-    thread; on another this does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {}
-    try:
-        for one, handler in handlers.items():
-            before[one] = signal.signal(one, handler)
-        yield
-    finally:
-        for one, earlier in before.items():
-            signal.signal(one, earlier)
-
-
-@contextlib.contextmanager
-def _deferred() -> Iterator[None]:
-    """What the block does is done whole: a signal that a handler in Python answers comes when the block has ended.
-
-    For what takes no time.
-    """
-    came: list[int] = []
-    handled = [one for one in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(one))]
-    try:
-        with answered(dict.fromkeys(handled, lambda one, _: came.append(one))):
-            yield
-    finally:
-        if came:
-            signal.raise_signal(came[0])

@@ -20,9 +20,12 @@ from draftd.errors import ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
+from draftd.fronts.grpc.relay import GrpcAnswers
 from draftd.fronts.grpc.server import GrpcServer
+from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.fronts.http.server import HttpServer
 from draftd.service.inference import InferenceService
+from draftd.service.verification import VerificationService
 from draftd.service.watching import unless_set
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -50,7 +53,11 @@ class Daemon:
         """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""
         self._parts, self._settings, self._worker = parts, parts.settings, parts.worker
         self._announce, self._on_drain = announce, on_drain
-        self.service = InferenceService(parts.worker, parts.planner, parts.telemetry.begin_inference, parts.settings)
+        self._remote = GrpcAnswers(parts.settings.remote) if parts.settings.remote.enabled else None
+        self.service = InferenceService(
+            parts.worker, parts.planner, parts.telemetry.begin_inference, parts.settings, self._remote
+        )
+        self.verification = VerificationService(parts.worker, parts.settings, parts.telemetry.begin_verification)
         self._manifests = Manifests(parts.worker, parts.hardware, self._settings, version=__version__)
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()
@@ -68,14 +75,18 @@ class Daemon:
         if signals:
             for number in _SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
-        control = ControlServicer(self._parts, self.service, self._manifests, self._stop)
+        control = ControlServicer(self._parts, self.service, self.verification, self._manifests, self._stop)
         try:
             interceptor = self._parts.telemetry.rpc_interceptor
-            server = GrpcServer(self._settings.server, InferenceServicer(self.service), control, interceptor)
+            stall = self._settings.server.write_stall_seconds or None
+            verification = VerificationServicer(self.verification, stall)
+            inference = InferenceServicer(self.service)
+            server = GrpcServer(self._settings.server, inference, control, verification, interceptor)
             if self._settings.server.http_port is not None:
                 self._http = HttpServer(self._settings.server, self.service, self._parts.telemetry.http)
         except BaseException:
             self.service.close()
+            await self.verification.close()
             raise
         self._server, self.port = server, server.port
         await server.start()
@@ -138,6 +149,7 @@ class Daemon:
         """Ends every request in hand, or refuses it, and closes everything. True when nothing was left behind."""
         self._stop.set()
         self.service.draining = True
+        self.verification.drain()
         if self._server is not None:
             await self._server.draining()
         seconds = self._settings.server.drain_seconds
@@ -150,7 +162,8 @@ class Daemon:
         loading = self._worker.state is EngineState.LOADING
         ended = loading or await asyncio.to_thread(self._worker.close, seconds)
         await draining
-        delivered = await self.service.wait_idle(min(_DELIVERY_SECONDS, deadline - time.monotonic()))
+        patience = _DELIVERY_SECONDS + (seconds if self.service.relaying else 0.0)  # those the engine knows nothing of
+        delivered = await self.service.wait_idle(min(patience, deadline - time.monotonic()))
         await self._close_listener(_GRACE_SECONDS)
         left = max(_GRACE_SECONDS, deadline - time.monotonic())
         flush = min(self._settings.telemetry.shutdown_seconds, left)
@@ -183,7 +196,10 @@ class Daemon:
         if self._server is not None:
             await self._server.stop(grace)
         self.service.close()
+        await self.verification.close()
         self._manifests.close()
+        if self._remote is not None:
+            await self._remote.close()
 
     async def _watch_engine(self, server: GrpcServer) -> None:
         """Announces progress, turns health to SERVING, and stops the daemon when its engine has ended."""
@@ -197,6 +213,7 @@ class Daemon:
             elif state is EngineState.READY:
                 if not self._ready.is_set():
                     self.service.prepare()
+                    self.verification.prepare()
                     await server.serving()
                     if self._http is not None:
                         self._http.serving()

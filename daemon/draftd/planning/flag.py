@@ -1,8 +1,9 @@
-"""The feature flag through OpenFeature: flagd's provider, on a file by default, on a flagd server by configuration.
+"""The feature flags through OpenFeature: flagd's provider, on a file by default, on a flagd server by configuration.
 
 Evaluation is in the process in both cases (a server's flags are synced over a stream), so it never waits. What a
 request gets when the source is broken: the last good state, reason STALE. When there never was a good one, or the flag
-is not in it: the configured default variant, reason ERROR."""
+is not in it: the configured default variant, reason ERROR; a `decoding-strategy` that is not in it is no error, for
+sources without it were in order before there was one."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from openfeature.contrib.provider.flagd import FlagdProvider
 from openfeature.contrib.provider.flagd.config import ResolverType
 from openfeature.evaluation_context import EvaluationContext
 from openfeature.event import EventDetails, ProviderEvent
+from openfeature.exception import ErrorCode
 from openfeature.flag_evaluation import FlagEvaluationDetails
 from openfeature.hook import Hook
 from openfeature.provider import ProviderStatus
@@ -27,9 +29,10 @@ from openfeature.provider.no_op_provider import NoOpProvider
 from draftd.errors import DeadlineExceeded, FlagReadOnly
 from draftd.fallback.journal import Journal, Subject
 from draftd.planning import flag_file
-from draftd.planning.flag_file import FLAG_KEY, VARIANTS, FlagFile, FlagResolution
+from draftd.planning.flag_file import SPECULATION, STRATEGY, Flag, FlagFile, FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
+from draftd.strategies import Strategy
 from draftd.threads import run_again
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ _SETTLE_SECONDS = 5.0  # how long a change may take to be in force
 
 @dataclass(frozen=True, slots=True)
 class FlagState:
-    """Where the flag lives and what its default is. `error` says why the source is broken, empty when it is not."""
+    """Where a flag lives and what its default is. `error` says why the source is broken, empty when it is not."""
 
     key: str
     default_variant: str
@@ -54,9 +57,17 @@ class FlagState:
 class FlagService:
     """Owns one provider, in an OpenFeature domain of its own. Any thread."""
 
-    def __init__(self, settings: FlagSettings, *, hook: Hook | None = None, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        settings: FlagSettings,
+        *,
+        strategy: str = Strategy.AUTO,
+        hook: Hook | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         """Writes the file when it is missing; where that cannot be done, the configured default is in force until there
-        is one. A broken file, or a server that is away, is logged and waited for."""
+        is one. A broken file, or a server that is away, is logged and waited for. `strategy`: the default variant of
+        `decoding-strategy`."""
         self._file = FlagFile(settings.file) if settings.provider == "file" else None
         if self._file is not None:
             self._name, self._source = "flagd (file)", str(settings.file)
@@ -72,7 +83,8 @@ class FlagService:
             self._provider = FlagdProvider(
                 resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
             )
-        self._default = VARIANTS[settings.default_variant]
+        self._defaults = {SPECULATION: settings.default_variant, STRATEGY: strategy}
+        self._default = SPECULATION.variants[settings.default_variant] is True
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
         self._client.add_hooks([] if hook is None else [hook])
@@ -83,47 +95,70 @@ class FlagService:
         self._changed = threading.Event()
         self._error = ""
         logging.getLogger("openfeature.contrib").addFilter(_quiet)
-        self._begin(settings.default_variant)
-        self._noted = self.state().default_variant  # the default variant that the journal knows of
+        self._begin()
+        # The default variants that the journal knows of.
+        self._noted = {flag: self.state(flag).default_variant for flag in self._defaults}
         # Only now: a handler is told at once of the state of the provider in place, which was another one before.
         for event, handler in self._handlers():
             self._client.add_handler(event, handler)
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
         """About 0.1 ms. Never raises."""
-        attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller}
-        known = EvaluationContext(context.caller or None, attributes)
-        return self._resolved(self._client.get_boolean_details(FLAG_KEY, self._default, known))
+        return self._resolved(self._client.get_boolean_details(SPECULATION.key, self._default, _known(context)))
+
+    def strategy(self, context: FlagContext) -> FlagResolution:
+        """Where a request is to be decoded: one of `Strategy`. Likewise."""
+        if self._details(STRATEGY).error_code is ErrorCode.FLAG_NOT_FOUND:  # which is no failed evaluation
+            return self._look(STRATEGY)
+        known = _known(context, prompt_tokens=context.prompt_tokens)
+        said = self._resolved(self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], known))
+        if said.value in STRATEGY.variants:
+            return said
+        default = self._defaults[STRATEGY]
+        return FlagResolution(default, default, "ERROR", f"{said.value!r} is no strategy")
 
     def default_value(self) -> bool | None:
         """What the flag says where nothing is known of a request; None while its source has told nothing."""
-        said = self._look()
-        return None if said.reason == "ERROR" else said.value
+        said = self._look(SPECULATION)
+        return None if said.reason == "ERROR" else bool(said.value)
 
-    def _look(self) -> FlagResolution:
-        return self._resolved(self._looking.get_boolean_details(FLAG_KEY, self._default))
+    def _look(self, flag: Flag) -> FlagResolution:
+        return self._resolved(self._details(flag), flag)
 
-    def _resolved(self, details: FlagEvaluationDetails[bool]) -> FlagResolution:
-        variant = details.variant or ("on" if details.value else "off")
+    def _details(self, flag: Flag) -> FlagEvaluationDetails[bool] | FlagEvaluationDetails[str]:
+        if flag is SPECULATION:
+            return self._looking.get_boolean_details(flag.key, self._default)
+        return self._looking.get_string_details(flag.key, self._defaults[flag])
+
+    def _resolved(
+        self, details: FlagEvaluationDetails[bool] | FlagEvaluationDetails[str], flag: Flag = SPECULATION
+    ) -> FlagResolution:
+        said = details.value
+        variant = details.variant or (said if isinstance(said, str) else "on" if said else "off")
+        if flag is STRATEGY and details.error_code is ErrorCode.FLAG_NOT_FOUND:
+            return FlagResolution(variant, said, "DEFAULT")
         reason = str(details.reason or "UNKNOWN")
         if details.error_code is not None:
             return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
         error = self._error
         return FlagResolution(variant, details.value, "STALE" if error else reason, error)
 
-    def state(self) -> FlagState:
+    def state(self, flag: Flag = SPECULATION) -> FlagState:
         """The source as it is now, even where that is not in force yet."""
         error = self._error
         if self._file is not None and self._file.writable:
             try:
                 document = self._file.read()
-                variants, default = flag_file.variants(document), flag_file.default_variant(document)
-                return FlagState(FLAG_KEY, default, variants, self._name, True, self._source, error)
+                variants, default = flag_file.variants(document, flag), flag_file.default_variant(document, flag)
+                if flag is STRATEGY and flag.key not in document["flags"]:
+                    default = self._defaults[flag]
+                return FlagState(flag.key, default, variants, self._name, True, self._source, error)
             except ValueError as broken:
                 error = str(broken)
-        return FlagState(FLAG_KEY, self._look().variant, tuple(VARIANTS), self._name, False, self._source, error)
+        look = self._look(flag)
+        return FlagState(flag.key, look.variant, tuple(flag.variants), self._name, False, self._source, error)
 
-    def set_variant(self, variant: str) -> str:
+    def set_variant(self, variant: str, flag: Flag = SPECULATION) -> str:
         """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the
         event loop.
 
@@ -134,10 +169,10 @@ class FlagService:
         with self._writing:
             self._changed.clear()
             with self._noting:  # the provider's own notice of this change comes after it
-                previous = self._file.set_default(variant)
-                self._note(previous or self._noted, self._edited)
-                self._note(variant, "set over gRPC")
-            if previous != variant and not self._settled(variant):
+                previous = self._file.set_default(flag, variant)
+                self._note(flag, previous or self._noted[flag], self._edited)
+                self._note(flag, variant, "set over gRPC")
+            if previous != variant and not self._settled(flag, variant):
                 raise DeadlineExceeded(
                     f"{self._source} was written but is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
                 )
@@ -150,16 +185,16 @@ class FlagService:
         api.set_provider(NoOpProvider(), self._domain)
         logging.getLogger("openfeature.contrib").removeFilter(_quiet)
 
-    def _begin(self, default_variant: str) -> None:
+    def _begin(self) -> None:
         if self._file is None:
             api.set_provider(self._provider, self._domain)  # connects in the background
             return
         try:
-            if self._file.create_if_missing(default_variant):
+            if self._file.create_if_missing(self._defaults):
                 log.info("wrote the flag file %s", self._source)
         except OSError as error:
             said = f"{self._source} cannot be written ({error.strerror})"
-            log.warning("%s; the flag is %s until there is one", said, default_variant)
+            log.warning("%s; the flag is %s until there is one", said, self._defaults[SPECULATION])
         try:
             api.set_provider_and_wait(self._provider, self._domain)
         except Exception:
@@ -179,15 +214,16 @@ class FlagService:
 
     def _notice(self) -> None:
         with self._noting:
-            self._note(self.state().default_variant, self._edited)
+            for flag in self._defaults:
+                self._note(flag, self.state(flag).default_variant, self._edited)
 
-    def _note(self, variant: str, cause: str) -> None:
+    def _note(self, flag: Flag, variant: str, cause: str) -> None:
         """Holds `_noting`."""
-        if variant == self._noted:
+        if variant == (noted := self._noted[flag]):
             return
-        log.info("flag %s: default variant %s, was %s (%s)", FLAG_KEY, variant, self._noted, cause)
-        self._journal.record(Subject.FLAG, self._noted, variant, cause)
-        self._noted = variant
+        log.info("flag %s: default variant %s, was %s (%s)", flag.key, variant, noted, cause)
+        self._journal.record(Subject.FLAG, noted, variant, cause if flag is SPECULATION else f"{flag.key}: {cause}")
+        self._noted[flag] = variant
 
     @property
     def _edited(self) -> str:
@@ -218,11 +254,11 @@ class FlagService:
                 "flag source %s: %s; the last good state, or else the default, is in force", self._source, reason
             )
 
-    def _settled(self, variant: str) -> bool:
+    def _settled(self, flag: Flag, variant: str) -> bool:
         """Waits until the provider answers with the new default."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while self._changed.wait(max(0.0, deadline - time.monotonic())):
-            details = self._looking.get_boolean_details(FLAG_KEY, self._default)
+            details = self._details(flag)
             if details.variant == variant:
                 return True
             if details.reason == "TARGETING_MATCH":
@@ -231,6 +267,11 @@ class FlagService:
                 return True
             self._changed.clear()
         return False
+
+
+def _known(context: FlagContext, **more: int) -> EvaluationContext:
+    attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller, **more}
+    return EvaluationContext(context.caller or None, attributes)
 
 
 def _quiet(record: logging.LogRecord) -> bool:

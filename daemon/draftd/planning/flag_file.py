@@ -1,10 +1,12 @@
-"""The feature flag `speculative-decoding` as data: its key, its variants, and flagd's file.
+"""The feature flags `speculative-decoding` and `decoding-strategy` as data: keys, variants, and flagd's file.
 
     {"flags": {"speculative-decoding": {"state": "ENABLED", "variants": {"on": true, "off": false},
-                                        "defaultVariant": "on", "targeting": {…}}}}
+                                        "defaultVariant": "on", "targeting": {…}},
+               "decoding-strategy": {"state": "ENABLED", "variants": {"local": "local", …}, "defaultVariant": "auto"}}}
 
-An operator may add `targeting` (by `workload`, `model` or `caller`; JsonLogic, as flagd defines it) and flags of
-other programs. What is written here changes `defaultVariant` and nothing else.
+An operator may add `targeting` (by `workload`, `model` or `caller`, the strategy also by `prompt_tokens`; JsonLogic, as
+flagd defines it) and flags of other programs. What is written here changes `defaultVariant` and nothing else. A file
+without the one or the other flag is in order: the configured default is then in force.
 """
 
 from __future__ import annotations
@@ -19,9 +21,21 @@ from typing import Any
 
 from draftd.errors import FlagReadOnly, InvalidRequest
 from draftd.fallback.store import remove_leftovers, replace_file
+from draftd.strategies import Strategy
 
-FLAG_KEY = "speculative-decoding"
-VARIANTS: Mapping[str, bool] = {"on": True, "off": False}
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Flag:
+    """A flag that this daemon asks: its key, and the variants of a newly written one."""
+
+    key: str
+    variants: Mapping[str, bool | str]
+
+
+SPECULATION = Flag("speculative-decoding", {"on": True, "off": False})
+STRATEGY = Flag("decoding-strategy", {strategy.value: strategy.value for strategy in Strategy})
+FLAGS = {flag.key: flag for flag in (SPECULATION, STRATEGY)}
+FLAG_KEY = SPECULATION.key
 _LEFT_SECONDS = 60.0  # another daemon may have the same file, and be about to replace it
 _SCHEMA = "https://flagd.dev/schema/v0/flags.json"
 
@@ -34,7 +48,7 @@ class FlagResolution:
     (the source is broken, its last good state is in force) or ERROR (the configured default). `error` says more."""
 
     variant: str
-    value: bool
+    value: bool | str
     reason: str
     error: str = ""
 
@@ -47,39 +61,40 @@ def parse(text: str) -> Document:
         raise ValueError(f"not valid JSON ({error})") from None
     if not isinstance(document, dict) or not isinstance(document.get("flags"), dict):
         raise ValueError('no object "flags" at its top')
-    flag = document["flags"].get(FLAG_KEY)
-    if flag is not None and not (isinstance(flag, dict) and isinstance(flag.get("variants"), dict)):
-        raise ValueError(f'flag "{FLAG_KEY}" has no object "variants"')
+    for key in FLAGS:
+        flag = document["flags"].get(key)
+        if flag is not None and not (isinstance(flag, dict) and isinstance(flag.get("variants"), dict)):
+            raise ValueError(f'flag "{key}" has no object "variants"')
     return document
 
 
-def default_variant(document: Document) -> str:
+def default_variant(document: Document, flag: Flag = SPECULATION) -> str:
     """The variant where no targeting rule matches; empty where the document names none."""
-    value = document["flags"].get(FLAG_KEY, {}).get("defaultVariant")
+    value = document["flags"].get(flag.key, {}).get("defaultVariant")
     if isinstance(value, bool):  # flagd reads true as "true"
         return str(value).lower()
     return value if isinstance(value, str) else ""
 
 
-def variants(document: Document) -> tuple[str, ...]:
-    flag = document["flags"].get(FLAG_KEY)
-    return tuple(VARIANTS) if flag is None else tuple(flag["variants"])
+def variants(document: Document, flag: Flag = SPECULATION) -> tuple[str, ...]:
+    found = document["flags"].get(flag.key)
+    return tuple(flag.variants) if found is None else tuple(found["variants"])
 
 
-def with_default_variant(document: Document, variant: str) -> Document:
+def with_default_variant(document: Document, variant: str, flag: Flag = SPECULATION) -> Document:
     """A copy with that default. Adds the flag where the document lacks it.
 
     Raises InvalidRequest for a variant the flag does not have, FlagReadOnly where the flag is disabled: a default
     would change nothing there.
     """
-    allowed = variants(document)
+    allowed = variants(document, flag)
     if variant not in allowed:
         raise InvalidRequest("variant", variant, ", ".join(allowed))
     changed = copy.deepcopy(document)
-    flag = changed["flags"].setdefault(FLAG_KEY, {"state": "ENABLED", "variants": dict(VARIANTS)})
-    if flag.get("state") == "DISABLED":
-        raise FlagReadOnly(f'flag "{FLAG_KEY}" is DISABLED in its file: set its state to ENABLED there first')
-    flag["defaultVariant"] = variant
+    found = changed["flags"].setdefault(flag.key, {"state": "ENABLED", "variants": dict(flag.variants)})
+    if found.get("state") == "DISABLED":
+        raise FlagReadOnly(f'flag "{flag.key}" is DISABLED in its file: set its state to ENABLED there first')
+    found["defaultVariant"] = variant
     return changed
 
 
@@ -89,13 +104,16 @@ class FlagFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def create_if_missing(self, variant: str) -> bool:
-        """Whether it was written. Raises OSError where it cannot be."""
+    def create_if_missing(self, defaults: Mapping[Flag, str]) -> bool:
+        """With these flags and their default variants. Whether it was written. Raises OSError where it cannot be."""
         remove_leftovers(self.path, _LEFT_SECONDS)
         if self.path.exists():
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._write(with_default_variant({"$schema": _SCHEMA, "flags": {}}, variant))
+        document: Document = {"$schema": _SCHEMA, "flags": {}}
+        for flag, variant in defaults.items():
+            document = with_default_variant(document, variant, flag)
+        self._write(document)
         return True
 
     def read(self) -> Document:
@@ -112,21 +130,21 @@ class FlagFile:
         # YAML is flagd's other format; rewriting it would drop the operator's comments.
         return self.path.suffix != ".yaml" and os.access(self.path.resolve().parent, os.W_OK)
 
-    def set_default(self, variant: str) -> str:
-        """Changes `defaultVariant` only, and returns the previous one; empty where the file was missing.
+    def set_default(self, flag: Flag, variant: str) -> str:
+        """Changes `defaultVariant` only, and returns the previous one; empty where the file lacked the flag.
 
         Raises InvalidRequest for an unknown variant, FlagReadOnly where the file cannot be rewritten faithfully.
         """
         if not self.writable:
             raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
         try:
-            if self.create_if_missing(variant):
+            if self.create_if_missing({flag: variant}):
                 return ""
             document = self.read()
-            changed = with_default_variant(document, variant)
+            changed = with_default_variant(document, variant, flag)
             if changed != document:
                 self._write(changed)
-            return default_variant(document)
+            return default_variant(document, flag)
         except ValueError as error:
             raise FlagReadOnly(f"{self.path} is broken and is left as it is: {error}") from None
         except OSError as error:

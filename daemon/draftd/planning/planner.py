@@ -1,10 +1,11 @@
 """How one request will be decoded: the flag, what the client asks for, the ladder's ceiling and the model's capability.
 
-They are asked in that order, and each can only lower the last. The reason travels with the plan."""
+They are asked in that order, and each can only lower the last. Where there is another daemon, the router then says
+which way the request goes. The reason travels with the plan."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from draftd.core import (
@@ -24,6 +25,8 @@ from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import LadderLevel, LevelInForce
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
+from draftd.planning.router import Router, refusal
+from draftd.planning.routing import Asked, Route
 from draftd.strategies import QualityClass, Strategy
 
 
@@ -34,6 +37,7 @@ class FlagContext:
     model: str = ""
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
+    prompt_tokens: int = 0  # for `decoding-strategy` alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +56,98 @@ class Wish:
     max_seconds: float | None = None
     max_cost: float | None = None
 
+    @property
+    def demanded(self) -> Strategy | None:
+        """The strategy that it names; None where the router decides."""
+        return None if self.strategy is Strategy.AUTO else self.strategy
+
 
 class FlagSource(Protocol):
-    """Answers what the flag says: FlagService. Never blocks on a network, never raises."""
+    """Answers what the flags say: FlagService. Never blocks on a network, never raises."""
 
     def evaluate(self, context: FlagContext) -> FlagResolution: ...
+
+    def strategy(self, context: FlagContext) -> FlagResolution:
+        """Its value is one of `Strategy`."""
 
 
 class Planner:
     """Gives each request its plan. `in_force` holds the level that is the ceiling; `depth_mode` is for requests that
-    name none."""
+    name none; `router` knows the other daemon, where there is one."""
 
     def __init__(
-        self, flag: FlagSource, in_force: LevelInForce, *, depth_mode: DepthMode = DepthMode.AUTOMATIC
+        self,
+        flag: FlagSource,
+        in_force: LevelInForce,
+        *,
+        depth_mode: DepthMode = DepthMode.AUTOMATIC,
+        router: Router | None = None,
     ) -> None:
         self._flag = flag
         self.in_force, self.depth_mode = in_force, depth_mode
+        self.router = router or Router()
 
     @property
     def max_draft_tokens(self) -> int:
         """The daemon's own, whatever the level."""
         return self.in_force.ladder[0].max_draft_tokens
 
-    def plan(self, wish: Wish, context: FlagContext, model: ModelInfo) -> DecodePlan:
-        """Raises SpeculationUnavailable where speculation was demanded and cannot be had."""
+    def plan(
+        self,
+        wish: Wish,
+        context: FlagContext,
+        model: ModelInfo,
+        max_tokens: int | None = None,
+        *,
+        by_id: str = "",
+    ) -> DecodePlan:
+        """`max_tokens` of the answer; `by_id` as `Router.route` has it. Raises SpeculationUnavailable where speculation
+        was demanded and cannot be had, RemoteUnavailable where the other daemon was."""
         flag = self._flag.evaluate(context)
-        return decide(wish, flag, self.in_force.level, model, self.depth_mode)
+        plan = decide(wish, flag, self.in_force.level, model, self.depth_mode)
+        router = self.router
+        if not router.enabled and wish.demanded in (None, Strategy.LOCAL) and (wish.quality or 0) <= router.quality:
+            return plan
+        route = self._route(wish, flag, context, max_tokens, by_id)
+        if route.strategy is None:
+            raise refusal(route)
+        return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
+
+    def route(
+        self,
+        wish: Wish,
+        context: FlagContext,
+        max_tokens: int | None = None,
+        *,
+        by_id: str = "",
+    ) -> Route:
+        """Which way such a request would go now."""
+        return self._route(wish, self._flag.evaluate(context), context, max_tokens, by_id)
+
+    def local_allowed(self, wish: Wish) -> bool:
+        """Whether a request that has another way may go on with this daemon's own model."""
+        demanded = wish.demanded in (Strategy.REMOTE, Strategy.SPECULATIVE)
+        return not demanded and (wish.quality or 0) <= self.router.quality
+
+    def _route(
+        self, wish: Wish, flag: FlagResolution, context: FlagContext, max_tokens: int | None, by_id: str
+    ) -> Route:
+        only = wish.demanded
+        if wish.strategy is None and self.router.enabled:
+            only = Strategy(str(self._flag.strategy(context).value))
+        if only is Strategy.SPECULATIVE:
+            only = self.router.lowered
+        asked = Asked(
+            prompt_tokens=context.prompt_tokens,
+            tokens=self.router.expected(context.workload, max_tokens),
+            only=None if only is Strategy.AUTO else only,
+            demanded=wish.demanded is not None,
+            quality=wish.quality,
+            max_seconds=wish.max_seconds,
+            max_cost=wish.max_cost,
+            drafting=_no_drafts(wish, flag, self.in_force.level) or "",
+        )
+        return self.router.route(asked, context.caller, context.workload, by_id=by_id)
 
 
 def decide(
@@ -89,21 +159,12 @@ def decide(
 ) -> DecodePlan:
     """The plan. `ceiling` is the most that the fallback allows now; `depth_mode` is for a wish that names none. Raises
     SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
-    said = f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
-    if not flag.value:
-        return _lowered(wish, flag, ceiling, f"{said}, variant {flag.variant}")
-    if wish.preference is ModePreference.AUTOREGRESSIVE:
-        return _lowered(wish, flag, ceiling, "request: autoregressive")
-    if wish.max_draft_tokens == 0:
-        return _lowered(wish, flag, ceiling, "request: max_draft_tokens is 0")
-    if ceiling.kind is FallbackLevel.AUTOREGRESSIVE:
-        return _lowered(wish, flag, ceiling, "ladder: autoregressive")
-    if ceiling.max_draft_tokens == 0:
-        return _lowered(wish, flag, ceiling, "configuration: max_draft_tokens is 0")
+    if (why := _no_drafts(wish, flag, ceiling)) is not None:
+        return _lowered(wish, flag, ceiling, why)
     drafter = _drafter(wish, ceiling)
     if drafter == GRAMMAR and not wish.constrained:
         return _lowered(wish, flag, ceiling, "request: drafter grammar needs a response_format")
-    mode, notes = wish.depth_mode or depth_mode, [said]
+    mode, notes = wish.depth_mode or depth_mode, [_said(flag)]
     if drafter not in model.drafters:
         missing = _missing(drafter, wish, model)
         if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
@@ -125,6 +186,23 @@ def decide(
         others = frozenset(weightless & set(model.drafters) - {drafter})
     reason = "; ".join(notes)
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
+
+
+def _no_drafts(wish: Wish, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
+    """Why nothing may be drafted, whatever there is to draft with; None where it may."""
+    if not flag.value:
+        return f"{_said(flag)}, variant {flag.variant}"
+    if wish.preference is ModePreference.AUTOREGRESSIVE:
+        return "request: autoregressive"
+    if wish.max_draft_tokens == 0:
+        return "request: max_draft_tokens is 0"
+    if ceiling.kind is FallbackLevel.AUTOREGRESSIVE:
+        return "ladder: autoregressive"
+    return "configuration: max_draft_tokens is 0" if ceiling.max_draft_tokens == 0 else None
+
+
+def _said(flag: FlagResolution) -> str:
+    return f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
 
 
 def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:

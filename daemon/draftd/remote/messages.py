@@ -16,6 +16,7 @@ VERSION = 1
 """Of the protocol."""
 
 _MICRO = 1e-6
+_MOST_TRACE = 64  # characters; W3C's has 55
 
 
 def to_verifier(message: ToVerifier, fingerprint: str = "") -> pb.VerifyRequest:
@@ -35,6 +36,7 @@ def to_verifier(message: ToVerifier, fingerprint: str = "") -> pb.VerifyRequest:
         end_tokens=options.ends,
         grammar=options.grammar,
         model_fingerprint=fingerprint,
+        traceparent=message.trace,
     )
     if options.logprobs is not None:
         made.logprobs = options.logprobs
@@ -63,7 +65,8 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
         logprobs=given.logprobs if given.HasField("logprobs") else None,
         grammar=given.grammar,
     )
-    return Open(given.sequence, tuple(given.tokens), options, given.max_tokens)
+    trace = given.traceparent if len(given.traceparent) <= _MOST_TRACE else ""
+    return Open(given.sequence, tuple(given.tokens), options, given.max_tokens, trace)
 
 
 def to_edge(message: FromVerifier) -> pb.VerifyResponse:

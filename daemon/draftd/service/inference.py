@@ -21,13 +21,12 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from draftd.core import (
-    DEADLINE_SLACK_SECONDS,
     ContextTier,
     DecodeRequest,
     Emission,
@@ -36,13 +35,23 @@ from draftd.core import (
     SamplingParams,
 )
 from draftd.engine.loop import EngineState, EngineWorker
-from draftd.errors import ClientStalled, DeadlineExceeded, DraftdError, EngineFailure, NotServing, QueueFull
+from draftd.errors import (
+    ClientStalled,
+    DeadlineExceeded,
+    DraftdError,
+    EngineFailure,
+    NotServing,
+    QueueFull,
+    RemoteDown,
+)
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.answer import AnswerStream, reading_of, stop_matcher
 from draftd.service.chat import ChatRenderer
+from draftd.service.endings import error_of, reason_to_leave
 from draftd.service.formats import Constraint, constraint_of
 from draftd.service.messages import message_parts, text_part
 from draftd.service.prefixes import beginning
+from draftd.service.remote import Begun, Events, RemoteAnswers, TextRelay, begin, local_plan
 from draftd.service.request import (
     Chat,
     Chunk,
@@ -50,13 +59,15 @@ from draftd.service.request import (
     Prompt,
     RawText,
     Request,
+    Routed,
     Send,
     ServedModel,
     Started,
+    by_id,
     checked,
     default_max_tokens,
 )
-from draftd.service.stream import Mailbox, TokenStream, stall_guard
+from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
 from draftd.service.text import Ends, tokenise
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
@@ -81,13 +92,17 @@ class InferenceService:
         planner: Planner,
         begin_span: Callable[[InferenceStart], InferenceSpan],
         settings: Settings,
+        remote: RemoteAnswers | None = None,
     ) -> None:
+        """`remote`: the daemon that answers in text, where its token ids are not this one's."""
         self._worker, self._planner, self._begin_span = worker, planner, begin_span
+        self._remote = remote
         self._default_max_tokens = settings.engine.default_max_tokens
         self._stall = settings.server.write_stall_seconds or None
         self.limit = settings.engine.queue_capacity + settings.engine.max_batch + _SPARE_CALLS
         self.refused = 0
-        self.left: Counter[FinishReason] = Counter()  # requests that ended before the engine had them
+        self.left: Counter[FinishReason] = Counter()  # requests that ended and the engine never had
+        self.relaying = 0  # requests that another daemon answers in text, now
         self.draining = False
         self._open: set[str] = set()
         # Of these, whose clients have gone: the choices whose ends the engine has yet to tell.
@@ -134,6 +149,7 @@ class InferenceService:
             max_draft_tokens=self._planner.max_draft_tokens,
             depth_mode=self._planner.depth_mode,
             chat_template=self._worker.tokenizer.has_chat_template,
+            quality=self._planner.router.quality,
         )
 
     async def beginning(self, request: Request) -> tuple[int, ...]:
@@ -151,6 +167,16 @@ class InferenceService:
         model = self._ready()
         prompt, client = checked(request, model).prompt, request.client
         return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
+
+    async def route(self, request: Request) -> Routed:
+        """Which way it would go now. Raises as for a request that is refused for other reasons than its way."""
+        model, tokenizer = self._ready(), self._worker.tokenizer
+        valid, planner = checked(request, model), self._planner
+        ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+        most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
+        route = planner.route(valid.wish, _context(valid, model, ids), most, by_id=by_id(valid))
+        expected = planner.router.expected(valid.workload, most)
+        return Routed(route, len(ids), round(expected), planner.router.prices.currency)
 
     def token_bytes(self, token: int) -> bytes:
         """What a token is written as; of one that no text has, what it is called."""
@@ -193,11 +219,22 @@ class InferenceService:
             must = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
             start = replace(start, prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
             span = self._begin_span(start)
-            context = FlagContext(model.info.model, valid.workload, valid.caller)
-            plan = self._planner.plan(replace(valid.wish, constrained=bool(must.grammar)), context, model.info)
+            wish, context = replace(valid.wish, constrained=bool(must.grammar)), _context(valid, model, ids)
+            plan = self._planner.plan(wish, context, model.info, valid.max_tokens, by_id=by_id(valid))
             span.planned(plan, ContextTier.of(len(ids)))
             if must.grammar:
                 span.constrained(must.kind, must.seconds)
+            handed: tuple[Events, Begun] | None = None
+            if self._planner.router.relayed(plan.strategy) and self._remote is not None:
+                try:
+                    # The default of max_tokens is the other daemon's own.
+                    asked = replace(valid, max_tokens=request.max_tokens)
+                    handed = await begin(self._remote, asked, span.trace)
+                except RemoteDown as down:
+                    if not self._planner.local_allowed(wish):
+                        raise
+                    plan = local_plan(plan, down.message)
+                    span.planned(plan, ContextTier.of(len(ids)))
             if valid.deadline is not None and valid.deadline <= time.monotonic():
                 raise DeadlineExceeded("the deadline passed before the request reached the engine")
             assert valid.max_tokens is not None
@@ -217,19 +254,21 @@ class InferenceService:
                 stop_ids=frozenset(valid.stop_token_ids),
                 logprobs=valid.logprobs,
                 grammar=must.grammar,
+                local_allowed=self._planner.local_allowed(wish),
+                trace=span.trace,
             )
             ends = Ends(valid.stop, valid.stop_token_ids, valid.include_stop)
-            call = _Call(valid, must, Started(request_id, model.info, len(ids), plan))
+            choices, arrived = [], asyncio.Event()
             for i in range(valid.n):
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
-                stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), call.arrived)
+                stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), arrived)
                 stop = stop_matcher(tokenizer, ends, reading)
                 own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=stop)
-                answer = AnswerStream(tokenizer, ends, reading, i)
-                call.choices.append(_Choice(i, own, stream, answer, span))
-            self._worker.submit_choices([(one.decode, one.stream) for one in call.choices])
+                choices.append(_Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i), span))
+            if handed is None:
+                self._worker.submit_choices([(one.decode, one.stream) for one in choices])
         except asyncio.CancelledError:
-            reason = _reason_to_leave(request)
+            reason = reason_to_leave(request)
             self.left[reason] += 1
             (span or self._begin_span(start)).left(reason)
             raise
@@ -239,10 +278,30 @@ class InferenceService:
             self.refused += 1
             (span or self._begin_span(start)).refused(refusal)
             raise
-        for one in call.choices[1:]:
+        for one in choices[1:]:
             one.span = self._begin_span(replace(start, choice=one.index, sampling=one.decode.sampling))
             one.span.planned(plan, ContextTier.of(len(ids)))
-        return call
+        router, told_tokens = self._planner.router, len(ids) if handed is None else handed[1].prompt_tokens
+        started = Started(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
+        if handed is None:
+            return _Call(valid, must, started, choices, arrived=arrived)
+        spans = [one.span for one in choices]
+        relay = TextRelay(handed[0], started, valid, arrival, spans, router, self._relayed)
+        return _Call(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
+
+    def _go_on(self, call: _Call, text: str, tokens: int, why: str) -> None:
+        """With this daemon's own model, after `text`, of so many tokens of the other's. Raises DraftdError where that
+        may not be, or cannot."""
+        one, request = call.own, call.request
+        assert one is not None
+        decode, left = one.decode, one.decode.max_tokens - tokens
+        if not decode.local_allowed or decode.grammar or request.n > 1 or request.echo or left < 1:
+            raise RemoteDown(why)
+        prompt = (*decode.prompt, *self._worker.tokenizer.encode_rendered(text))
+        least, plan = max(0, decode.min_tokens - tokens), local_plan(decode.plan, why)
+        one.decode = replace(decode, prompt=prompt, max_tokens=left, min_tokens=least, plan=plan)
+        self._worker.submit(one.decode, one.stream)
+        call.choices.append(one)
 
     def _ready(self) -> ServedModel:
         if self.draining:
@@ -255,16 +314,17 @@ class InferenceService:
 
     async def _relay(self, call: _Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
-        started, left, error = call.started, list(call.choices), None
+        started, error = call.started, None
         async with stall_guard(self._stall) as write:
-            await write(send(started))
-            seconds, first = 0.0, call.choices[0].stream
-            while self._worker.unloaded and await first.quiet(seconds):
-                await write(send(Loading(self._worker.progress)))
-                seconds = _LOADING_SECONDS
-            if call.request.echo and isinstance(call.request.prompt, RawText):
-                for one in left:
-                    await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))
+            if call.relay is not None:
+                self.relaying += 1
+                try:
+                    await call.relay.run(send, write, partial(self._go_on, call))
+                finally:
+                    self.relaying -= 1
+            else:
+                await self._begin(call, send, write)
+            left = list(call.choices)
             while left:
                 one = await _next(left, call.arrived)
                 stream, answer = one.stream, one.answer
@@ -275,14 +335,29 @@ class InferenceService:
                 left.remove(one)
                 outcome = stream.outcome
                 assert outcome is not None
+                if call.relay is not None:
+                    outcome = call.relay.joined(outcome)
                 if (rest := answer.finish(outcome)) is not None:
                     await write(send(rest))
+                worth = self._planner.router.finished(started.plan, call.request.workload, outcome)
                 # Before the client learns of the end: whoever looks then finds it counted.
+                one.span.priced(worth.quality, worth.costs, worth.currency)
                 one.span.finished(outcome, answer.parts())
-                await write(send(answer.finished(outcome, started.plan)))
-                error = error or _error_of(outcome)
+                await write(send(replace(answer.finished(outcome, started.plan), worth=worth)))
+                error = error or error_of(outcome)
         if error is not None:
             raise error
+
+    async def _begin(self, call: _Call, send: Send, write: Write) -> None:
+        """What is said before the engine says anything."""
+        await write(send(call.started))
+        seconds, first = 0.0, call.choices[0].stream
+        while self._worker.unloaded and await first.quiet(seconds):
+            await write(send(Loading(self._worker.progress)))
+            seconds = _LOADING_SECONDS
+        if call.request.echo and isinstance(call.request.prompt, RawText):
+            for one in call.choices:
+                await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))
 
     def _leave(self, call: _Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
@@ -293,11 +368,15 @@ class InferenceService:
                 continue
             one.stream.abandon()
             late[one.decode.id] = one.span
-            self._worker.cancel(one.decode.id, _reason_to_leave(call.request))
+            self._worker.cancel(one.decode.id, reason_to_leave(call.request))
         if late:
             self._abandoned[request_id] = late
         else:
             self._forget(request_id)
+
+    def _relayed(self, outcome: Outcome) -> None:
+        """The engine never had it."""
+        self.left[outcome.reason] += 1
 
     def _ended(self, request_id: str, choice: str, outcome: Outcome) -> None:
         """Of a choice that its front has left."""
@@ -327,12 +406,15 @@ class _Choice:
 @dataclass(frozen=True, slots=True)
 class _Call:
     """One request that the engine has taken. `must`: what its answers follow, compiled until they have ended, or the
-    engine thread would have to. `arrived`: something has come of one of its choices."""
+    engine thread would have to. `arrived`: something has come of one of its choices.
+    `relay`: another daemon has it; the engine has not, unless that goes: then `own` goes on."""
 
     request: Request
     must: Constraint
     started: Started
     choices: list[_Choice] = field(default_factory=list)
+    relay: TextRelay | None = None
+    own: _Choice | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -353,22 +435,8 @@ def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
     return asked if asked.seed is None else replace(asked, seed=(asked.seed + choice) % 2**64)
 
 
-def _reason_to_leave(request: Request) -> FinishReason:
-    """A client whose time is up leaves too, a little before this clock says so: its own began to run earlier."""
-    late = request.deadline is not None and time.monotonic() >= request.deadline - DEADLINE_SLACK_SECONDS
-    return FinishReason.DEADLINE if late else FinishReason.CANCELLED
-
-
-def _error_of(outcome: Outcome) -> DraftdError | None:
-    if outcome.reason is FinishReason.ERROR:
-        return EngineFailure(outcome.error or "decoding failed")
-    emitted = outcome.stats.counts.emitted
-    if outcome.reason is FinishReason.DEADLINE:
-        return DeadlineExceeded(f"the deadline passed after {emitted} tokens")
-    if outcome.reason is FinishReason.CANCELLED:
-        # The client did not cancel: its task would be gone. The daemon is stopping.
-        return NotServing(f"the daemon is stopping; the answer ended after {emitted} tokens", retry_after=1.0)
-    return None
+def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagContext:
+    return FlagContext(model.info.model, request.workload, request.caller, len(ids))
 
 
 def _messages(prompt: Prompt) -> tuple[ToldMessage, ...]:

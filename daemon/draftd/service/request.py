@@ -6,6 +6,7 @@ A field is named in errors by its path here: `chat.messages[0].role`, `sampling.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,12 +15,15 @@ from draftd.core import DecodePlan, DepthMode, Emission, ModePreference, Outcome
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
+from draftd.planning.prices import Worth
+from draftd.planning.routing import Route
 from draftd.service.messages import Chat as Chat
 from draftd.service.messages import Message as Message
 from draftd.service.messages import Tool as Tool
 from draftd.service.messages import ToolCall as ToolCall
 from draftd.service.messages import ToolMode as ToolMode
 from draftd.service.messages import check_chat
+from draftd.strategies import QualityClass
 
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
@@ -105,6 +109,7 @@ class Started:
     model: ModelInfo
     prompt_tokens: int
     plan: DecodePlan
+    quality: QualityClass = QualityClass.STANDARD  # of the model whose text it will be
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,8 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of one choice. `stop` is the stop string that ended the text, where one did, and `stop_token_id` the id
-    of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer."""
+    of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer.
+    `worth`: what it cost and what it is good for."""
 
     outcome: Outcome
     plan: DecodePlan
@@ -175,6 +181,7 @@ class Finished:
     tool_calls: int = 0
     reasoning_tokens: int = 0
     warning: str = ""
+    worth: Worth = field(default_factory=Worth)
 
 
 AnswerEvent = Started | Chunk | Finished
@@ -191,6 +198,7 @@ class ServedModel:
     max_draft_tokens: int
     depth_mode: DepthMode
     chat_template: bool
+    quality: QualityClass = QualityClass.STANDARD
 
 
 def checked(request: Request, model: ServedModel) -> Request:
@@ -214,6 +222,28 @@ def checked(request: Request, model: ServedModel) -> Request:
     # -0.0 would be greedy too, and look strange on a span.
     sampling = replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
     return replace(request, max_tokens=max_tokens, sampling=sampling, stop=tuple(dict.fromkeys(request.stop)))
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Which way a request would go. `expected_tokens` of the answer."""
+
+    route: Route
+    prompt_tokens: int
+    expected_tokens: int
+    currency: str
+
+
+def by_id(request: Request) -> str:
+    """What of the request has meaning only with this model's token ids, for people; empty where nothing has."""
+    has = {
+        "tokens": isinstance(request.prompt, TokenIds),
+        "logprobs": request.logprobs is not None,
+        "stop_token_ids": bool(request.stop_token_ids),
+        "sampling.logit_bias": bool(request.sampling.logit_bias),
+    }
+    named = ", ".join(name for name, given in has.items() if given)
+    return f"{named} of this model's token ids, and the remote has another tokenizer" if named else ""
 
 
 def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None:
@@ -315,5 +345,7 @@ def _check_wish(wish: Wish, info: ModelInfo) -> None:
     known, cap = info.registered_drafters, wish.max_draft_tokens
     _check(wish.drafter is None or wish.drafter in known, "drafter", wish.drafter, ", ".join(known))
     _check(cap is None or cap >= 0, "max_draft_tokens", cap, "0 or more; 0 means autoregressive")
+    for name, most in (("max_seconds", wish.max_seconds), ("max_cost", wish.max_cost)):
+        _check(most is None or 0 < most < math.inf, name, most, "above 0")
     demanded = wish.preference is ModePreference.SPECULATIVE
     _check(not (cap == 0 and demanded), "max_draft_tokens", cap, "1 or more where the mode is speculative")

@@ -15,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
 
 from draftd.core import Emission, Outcome
 from draftd.errors import ClientStalled
@@ -22,6 +23,10 @@ from draftd.errors import ClientStalled
 log = logging.getLogger(__name__)
 
 _MERGE_TOKENS = 4096  # most tokens in one message: far below what clients take
+
+
+class Receiver(Protocol):
+    def receive(self, item: Any, /) -> None: ...
 
 
 class Mailbox:
@@ -34,7 +39,7 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: deque[tuple[TokenStream, Emission | Outcome]] = deque()
+        self._queue: deque[tuple[Receiver, Any]] = deque()
         self._awake = False
         self._write = ctypes.PyDLL(None).write  # libc's write(2), which keeps the interpreter lock when called so
         self._write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
@@ -46,12 +51,12 @@ class Mailbox:
             os.set_blocking(end, False)
         loop.add_reader(self._out, self._deliver)
 
-    def post(self, stream: TokenStream, item: Emission | Outcome) -> None:
+    def post(self, to: Receiver, item: Any) -> None:
         """Engine thread. After `close` it is dropped."""
         with self._lock:
             if self._closed:
                 return
-            self._queue.append((stream, item))
+            self._queue.append((to, item))
             if not self._awake:
                 self._awake = True
                 if self._write(self._in, b"\0", 1) != 1:  # the wake-up that cannot fail, if a slower one
@@ -73,9 +78,9 @@ class Mailbox:
                 os.read(self._out, 1)
         self._awake = False  # first: what is posted from here on wakes the loop again
         while self._queue:
-            stream, item = self._queue.popleft()
+            to, item = self._queue.popleft()
             try:
-                stream.receive(item)
+                to.receive(item)
             except Exception:  # the other streams are not held up by it
                 log.exception("what the engine said was not delivered to one stream")
 
@@ -117,7 +122,8 @@ class TokenStream:
         self._arrived.set()
 
     async def take(self) -> Emission | None:
-        """All that has come since the last call, as one; None when the request has ended and all was taken."""
+        """All of one verifier that has come since the last call, as one; None when the request has ended and all was
+        taken."""
         while not self._pending:
             if self.outcome is not None:
                 return None
@@ -127,12 +133,16 @@ class TokenStream:
         if not self._pending:
             return first
         tokens, from_draft, logprobs = list(first.tokens), list(first.from_draft), list(first.logprobs)
-        while self._pending and len(tokens) + len(self._pending[0].tokens) <= _MERGE_TOKENS:
+        while (
+            self._pending
+            and len(tokens) + len(self._pending[0].tokens) <= _MERGE_TOKENS
+            and self._pending[0].verifier is first.verifier
+        ):
             emission = self._pending.popleft()
             tokens += emission.tokens
             from_draft += emission.from_draft
             logprobs += emission.logprobs
-        return Emission(tuple(tokens), tuple(from_draft), tuple(logprobs))
+        return Emission(tuple(tokens), tuple(from_draft), tuple(logprobs), first.verifier)
 
     @property
     def ready(self) -> bool:

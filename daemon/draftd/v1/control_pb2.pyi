@@ -56,7 +56,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes", "remote", "verification")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,8 @@ class GetStatusResponse(_message.Message):
     PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     UNLOADED_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
     uptime: _duration_pb2.Duration
@@ -122,7 +124,103 @@ class GetStatusResponse(_message.Message):
     prefix_cache: PrefixCache
     unloaded: bool
     kv_cache_limit_bytes: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ...) -> None: ...
+    remote: RemoteStatus
+    verification: VerificationStatus
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ..., remote: _Optional[_Union[RemoteStatus, _Mapping]] = ..., verification: _Optional[_Union[VerificationStatus, _Mapping]] = ...) -> None: ...
+
+class RemoteStatus(_message.Message):
+    __slots__ = ("up", "why", "target", "model", "quality", "round_trip", "load", "open_sequences", "steps_in_flight", "bytes_sent", "bytes_received", "connections", "errors", "counts", "failed_over", "break_even", "speedup", "level", "retry_after")
+    UP_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_OVER_FIELD_NUMBER: _ClassVar[int]
+    BREAK_EVEN_FIELD_NUMBER: _ClassVar[int]
+    SPEEDUP_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    up: bool
+    why: str
+    target: str
+    model: str
+    quality: _inference_pb2.QualityClass
+    round_trip: _duration_pb2.Duration
+    load: float
+    open_sequences: int
+    steps_in_flight: int
+    bytes_sent: int
+    bytes_received: int
+    connections: int
+    errors: int
+    counts: _inference_pb2.RemoteCounts
+    failed_over: int
+    break_even: _duration_pb2.Duration
+    speedup: float
+    level: str
+    retry_after: _duration_pb2.Duration
+    def __init__(self, up: _Optional[bool] = ..., why: _Optional[str] = ..., target: _Optional[str] = ..., model: _Optional[str] = ..., quality: _Optional[_Union[_inference_pb2.QualityClass, str]] = ..., round_trip: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[float] = ..., open_sequences: _Optional[int] = ..., steps_in_flight: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., errors: _Optional[int] = ..., counts: _Optional[_Union[_inference_pb2.RemoteCounts, _Mapping]] = ..., failed_over: _Optional[int] = ..., break_even: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., speedup: _Optional[float] = ..., level: _Optional[str] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class VerificationStatus(_message.Message):
+    __slots__ = ("peers", "total", "open_sequences")
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
+    total: PeerCounts
+    open_sequences: int
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., total: _Optional[_Union[PeerCounts, _Mapping]] = ..., open_sequences: _Optional[int] = ...) -> None: ...
+
+class PeerStatus(_message.Message):
+    __slots__ = ("address", "counts")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    counts: PeerCounts
+    def __init__(self, address: _Optional[str] = ..., counts: _Optional[_Union[PeerCounts, _Mapping]] = ...) -> None: ...
+
+class PeerCounts(_message.Message):
+    __slots__ = ("connections", "opened", "refused", "steps", "stale", "verdicts", "drafted_tokens", "accepted_tokens", "tokens", "discarded_tokens", "wasted_tokens", "bytes_received", "bytes_sent", "queue_time", "target_time")
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WASTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIME_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TIME_FIELD_NUMBER: _ClassVar[int]
+    connections: int
+    opened: int
+    refused: int
+    steps: int
+    stale: int
+    verdicts: int
+    drafted_tokens: int
+    accepted_tokens: int
+    tokens: int
+    discarded_tokens: int
+    wasted_tokens: int
+    bytes_received: int
+    bytes_sent: int
+    queue_time: _duration_pb2.Duration
+    target_time: _duration_pb2.Duration
+    def __init__(self, connections: _Optional[int] = ..., opened: _Optional[int] = ..., refused: _Optional[int] = ..., steps: _Optional[int] = ..., stale: _Optional[int] = ..., verdicts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., tokens: _Optional[int] = ..., discarded_tokens: _Optional[int] = ..., wasted_tokens: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., queue_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PrefixCache(_message.Message):
     __slots__ = ("bytes", "limit_bytes", "entries", "lookups", "hits", "read_tokens", "disk_bytes", "disk_limit_bytes", "disk_files", "pins", "pinned_bytes")
@@ -350,22 +448,28 @@ class FlagState(_message.Message):
     def __init__(self, key: _Optional[str] = ..., default_variant: _Optional[str] = ..., variants: _Optional[_Iterable[str]] = ..., provider: _Optional[str] = ..., writable: _Optional[bool] = ..., source: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class FlagEvaluation(_message.Message):
-    __slots__ = ("variant", "value", "reason")
+    __slots__ = ("variant", "value", "reason", "strategy")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
     variant: str
     value: bool
     reason: str
-    def __init__(self, variant: _Optional[str] = ..., value: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    strategy: str
+    def __init__(self, variant: _Optional[str] = ..., value: _Optional[bool] = ..., reason: _Optional[str] = ..., strategy: _Optional[str] = ...) -> None: ...
 
 class GetFlagRequest(_message.Message):
-    __slots__ = ("workload", "caller")
+    __slots__ = ("workload", "caller", "key", "prompt_tokens")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     workload: _inference_pb2.WorkloadClass
     caller: str
-    def __init__(self, workload: _Optional[_Union[_inference_pb2.WorkloadClass, str]] = ..., caller: _Optional[str] = ...) -> None: ...
+    key: str
+    prompt_tokens: int
+    def __init__(self, workload: _Optional[_Union[_inference_pb2.WorkloadClass, str]] = ..., caller: _Optional[str] = ..., key: _Optional[str] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class GetFlagResponse(_message.Message):
     __slots__ = ("flag", "evaluation")
@@ -376,10 +480,12 @@ class GetFlagResponse(_message.Message):
     def __init__(self, flag: _Optional[_Union[FlagState, _Mapping]] = ..., evaluation: _Optional[_Union[FlagEvaluation, _Mapping]] = ...) -> None: ...
 
 class SetFlagRequest(_message.Message):
-    __slots__ = ("variant",)
+    __slots__ = ("variant", "key")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     variant: str
-    def __init__(self, variant: _Optional[str] = ...) -> None: ...
+    key: str
+    def __init__(self, variant: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class SetFlagResponse(_message.Message):
     __slots__ = ("flag", "previous_variant")
@@ -434,7 +540,7 @@ class Lease(_message.Message):
     def __init__(self, alert: _Optional[str] = ..., fingerprint: _Optional[str] = ..., level: _Optional[str] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class FallbackState(_message.Message):
-    __slots__ = ("ladder", "position", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file", "absent_drafters", "unsaved")
+    __slots__ = ("ladder", "position", "since", "cause", "hold", "demands", "leases", "wait", "relapses", "loaded_drafters", "draft_weight_bytes", "state_file", "absent_drafters", "unsaved", "remote")
     class AbsentDraftersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -456,6 +562,7 @@ class FallbackState(_message.Message):
     STATE_FILE_FIELD_NUMBER: _ClassVar[int]
     ABSENT_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     UNSAVED_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
     ladder: _containers.RepeatedCompositeFieldContainer[LadderLevel]
     position: int
     since: _timestamp_pb2.Timestamp
@@ -470,7 +577,8 @@ class FallbackState(_message.Message):
     state_file: str
     absent_drafters: _containers.ScalarMap[str, str]
     unsaved: str
-    def __init__(self, ladder: _Optional[_Iterable[_Union[LadderLevel, _Mapping]]] = ..., position: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ..., absent_drafters: _Optional[_Mapping[str, str]] = ..., unsaved: _Optional[str] = ...) -> None: ...
+    remote: FallbackState
+    def __init__(self, ladder: _Optional[_Iterable[_Union[LadderLevel, _Mapping]]] = ..., position: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[str] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., demands: _Optional[_Iterable[_Union[Demand, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., relapses: _Optional[int] = ..., loaded_drafters: _Optional[_Iterable[str]] = ..., draft_weight_bytes: _Optional[int] = ..., state_file: _Optional[str] = ..., absent_drafters: _Optional[_Mapping[str, str]] = ..., unsaved: _Optional[str] = ..., remote: _Optional[_Union[FallbackState, _Mapping]] = ...) -> None: ...
 
 class GetLevelRequest(_message.Message):
     __slots__ = ()

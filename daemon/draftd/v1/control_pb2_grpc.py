@@ -170,7 +170,8 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLevel(self, request, context):
-        """Ends a hold. From a lower level the ladder returns at once to the one before, unless a signal asks for less.
+        """Ends the holds of the ladder and of the remote. From a lower level each returns at once to the one before, unless a
+        signal asks for less.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

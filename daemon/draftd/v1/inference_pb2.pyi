@@ -516,6 +516,64 @@ class RemoteCounts(_message.Message):
     target_time: _duration_pb2.Duration
     def __init__(self, steps: _Optional[int] = ..., proposed_tokens: _Optional[int] = ..., verdicts: _Optional[int] = ..., tokens: _Optional[int] = ..., wasted_tokens: _Optional[int] = ..., hidden_round_trips: _Optional[int] = ..., late_verdicts: _Optional[int] = ..., reopened: _Optional[int] = ..., round_trip: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., queue_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
+class RouteRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: GenerateRequest
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ...) -> None: ...
+
+class RouteResponse(_message.Message):
+    __slots__ = ("rows", "strategy", "reason", "refusal", "prompt_tokens", "expected_tokens", "currency", "quality")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[RouteRow]
+    strategy: Strategy
+    reason: str
+    refusal: str
+    prompt_tokens: int
+    expected_tokens: int
+    currency: str
+    quality: QualityClass
+    def __init__(self, rows: _Optional[_Iterable[_Union[RouteRow, _Mapping]]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., reason: _Optional[str] = ..., refusal: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., expected_tokens: _Optional[int] = ..., currency: _Optional[str] = ..., quality: _Optional[_Union[QualityClass, str]] = ...) -> None: ...
+
+class RouteRow(_message.Message):
+    __slots__ = ("strategy", "unavailable", "total", "load", "queue", "prefill", "decode", "round_trips", "tokens_per_second", "measured", "cost", "quality", "chosen", "why")
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    strategy: Strategy
+    unavailable: str
+    total: _duration_pb2.Duration
+    load: _duration_pb2.Duration
+    queue: _duration_pb2.Duration
+    prefill: _duration_pb2.Duration
+    decode: _duration_pb2.Duration
+    round_trips: _duration_pb2.Duration
+    tokens_per_second: float
+    measured: bool
+    cost: float
+    quality: QualityClass
+    chosen: bool
+    why: str
+    def __init__(self, strategy: _Optional[_Union[Strategy, str]] = ..., unavailable: _Optional[str] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_trips: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tokens_per_second: _Optional[float] = ..., measured: _Optional[bool] = ..., cost: _Optional[float] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., chosen: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
+
 class GetModelRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -44,6 +44,11 @@ class InferenceServiceStub:
                 request_serializer=draftd_dot_v1_dot_inference__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=draftd_dot_v1_dot_inference__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.Route = channel.unary_unary(
+                '/draftd.v1.InferenceService/Route',
+                request_serializer=draftd_dot_v1_dot_inference__pb2.RouteRequest.SerializeToString,
+                response_deserializer=draftd_dot_v1_dot_inference__pb2.RouteResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -64,6 +69,13 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Route(self, request, context):
+        """Which way a request would go now, what each way is expected to take and cost, and why. Nothing is decoded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +88,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=draftd_dot_v1_dot_inference__pb2.GetModelRequest.FromString,
                     response_serializer=draftd_dot_v1_dot_inference__pb2.GetModelResponse.SerializeToString,
+            ),
+            'Route': grpc.unary_unary_rpc_method_handler(
+                    servicer.Route,
+                    request_deserializer=draftd_dot_v1_dot_inference__pb2.RouteRequest.FromString,
+                    response_serializer=draftd_dot_v1_dot_inference__pb2.RouteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +149,33 @@ class InferenceService:
             '/draftd.v1.InferenceService/GetModel',
             draftd_dot_v1_dot_inference__pb2.GetModelRequest.SerializeToString,
             draftd_dot_v1_dot_inference__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Route(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftd.v1.InferenceService/Route',
+            draftd_dot_v1_dot_inference__pb2.RouteRequest.SerializeToString,
+            draftd_dot_v1_dot_inference__pb2.RouteResponse.FromString,
             options,
             channel_credentials,
             insecure,

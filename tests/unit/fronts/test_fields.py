@@ -27,10 +27,15 @@ from draftd.core import (
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc.control import LEVELS, hold_seconds
 from draftd.fronts.grpc.inference import message_of, request_of
+from draftd.fronts.http.answer import metrics
+from draftd.fronts.http.body import Wishes
+from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
+from draftd.planning.prices import Worth
 from draftd.protocol import DEPTH_MODES, WORKLOADS, member
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
-from draftd.service.request import Chunk, Finished, RawText, Request, TokenIds
+from draftd.service.request import Chunk, Finished, RawText, Request, Started, TokenIds
+from draftd.strategies import QualityClass, RemoteCounts, RemoteLevel, Strategy, Verifier
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -102,6 +107,36 @@ def test_an_answers_places_and_its_choice_are_told() -> None:
         finished = message_of(Finished(end, plan, "", choice=2, stop_token_id=stop_id)).finished
         assert finished.choice == 2
         assert (finished.stop_token_id if finished.HasField("stop_token_id") else None) == stop_id
+
+
+def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
+    asked = request(strategy=pb.STRATEGY_AUTO, quality=pb.QUALITY_CLASS_DRAFT, max_seconds=2, max_cost=0.5)
+    wish = request_of(asked).wish
+    assert (wish.strategy, wish.quality, wish.max_seconds, wish.max_cost) == (Strategy.AUTO, QualityClass.DRAFT, 2, 0.5)
+    assert message_of(Chunk(Emission((7,), (True,), (), Verifier.REMOTE), ("a",))).chunk.verifier == pb.VERIFIER_REMOTE
+    plan = DecodePlan(
+        DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test", strategy=Strategy.SPECULATIVE
+    )
+    started = message_of(Started("r", ModelInfo("m", None, 9, 9, (), 0, 0, "cpu"), 1, plan, QualityClass.PROFESSIONAL))
+    assert started.started.plan.strategy == pb.STRATEGY_SPECULATIVE
+    assert started.started.plan.quality == pb.QUALITY_CLASS_PROFESSIONAL
+    stats = RequestStats(prompt_tokens=1, arrival=0.0)
+    stats.remote = RemoteCounts(steps=3, proposed=9, verdicts=2, tokens=5, wasted=1, hidden=1, round_trips=2)
+    stats.remote.round_trip_seconds, stats.remote.target_seconds = 0.5, 0.75
+    end = Outcome(FinishReason.STOP, stats, failed_over="gone")
+    worth = Worth({Verifier.LOCAL: 0.25, Verifier.REMOTE: 0.5}, "$", QualityClass.STANDARD)
+    told = message_of(Finished(end, plan, "", worth=worth)).finished
+    assert (told.cost, told.currency, told.quality) == (0.75, "$", pb.QUALITY_CLASS_STANDARD)
+    assert (told.failed_over, told.remote.proposed_tokens, told.remote.hidden_round_trips) == ("gone", 9, 1)
+    assert (told.remote.round_trip.ToMilliseconds(), told.remote.target_time.ToMilliseconds()) == (250, 750)
+    assert not message_of(Finished(end, plan, "")).finished.HasField("cost")
+    over_http = metrics([Finished(end, plan, "", worth=worth), Finished(end, plan, "", 1, worth=worth)])["draftd"]
+    assert (over_http["strategy"], over_http["quality"], over_http["cost"]) == ("speculative", "standard", 1.5)
+    assert (over_http["failed_over"], over_http["remote"]["proposed"]) == ("gone", 18)
+    assert Wishes(strategy="auto", quality="draft", max_seconds=2.0, max_cost=0.5).wish() == wish
+    for field, value in (("strategy", "fast"), ("quality", "good")):
+        with pytest.raises(InvalidRequest, match=f"draftd.{field}: got '{value}'"):
+            Wishes(**{field: value}).wish()
 
 
 def test_zeros_that_are_set_are_not_left_out() -> None:
@@ -208,8 +243,10 @@ def test_a_workload_that_is_none_is_refused() -> None:
 def test_a_name_that_is_no_levels_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         member(LEVELS, name, "level", LEVELS)
-    assert refused.value.message == f"level: got {name!r}; allowed: full, short_block, light_draft, autoregressive"
-    assert {LEVELS[level.label] for level in FallbackLevel} == set(FallbackLevel)
+    allowed = "full, short_block, light_draft, autoregressive, speculative, streaming, local"
+    assert refused.value.message == f"level: got {name!r}; allowed: {allowed}"
+    assert list(LEVELS.values()) == [*sorted(FallbackLevel, reverse=True), *sorted(RemoteLevel, reverse=True)]
+    assert len(LEVELS) == len(FallbackLevel) + len(RemoteLevel), "no label names two"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from draftd.core import WorkloadClass
 from draftd.errors import FlagReadOnly, InvalidRequest
 from draftd.fallback.journal import Journal
 from draftd.planning.flag import FlagService
-from draftd.planning.flag_file import FLAG_KEY
+from draftd.planning.flag_file import FLAG_KEY, STRATEGY, FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
 from tests.waiting import until
@@ -361,3 +361,55 @@ def test_what_a_flagd_server_changes_is_in_the_journal_and_unknown_before_it_ans
         flagd.documents.put(None)
         service.close()
         server.stop(0).wait()
+
+
+STRATEGY_RULE = {"if": [{">": [{"var": "prompt_tokens"}, 1000]}, "remote", None]}
+
+
+def test_the_strategy_has_a_flag_beside_the_other(service: FlagService, path: Path) -> None:
+    flags = json.loads(path.read_text())["flags"]
+    assert flags["decoding-strategy"]["defaultVariant"] == "auto"
+    assert service.set_variant("local", STRATEGY) == "auto"
+    assert service.strategy(ANY).value == "local"
+    assert service.evaluate(ANY).value is True
+    with pytest.raises(InvalidRequest, match="local, remote, speculative, auto"):
+        service.set_variant("on", STRATEGY)
+    written = json.loads(path.read_text())
+    written["flags"]["decoding-strategy"]["targeting"] = STRATEGY_RULE
+    path.write_text(json.dumps(written))
+    long = FlagContext("model", prompt_tokens=5000)
+    until(lambda: service.strategy(long).value == "remote")
+    assert service.strategy(long).reason == "TARGETING_MATCH"
+    assert service.strategy(ANY).value == "local"
+
+
+def test_a_file_without_the_strategy_is_in_order(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(document())
+    heard: list[FlagEvaluationDetails[Any]] = []
+
+    class Listen(Hook):
+        def finally_after(
+            self, hook_context: HookContext, details: FlagEvaluationDetails[Any], hints: HookHints
+        ) -> None:
+            heard.append(details)
+
+    service = FlagService(FlagSettings(file=path), strategy="speculative", hook=Listen())
+    try:
+        said = service.strategy(ANY)
+        assert (said.value, said.reason, said.error) == ("speculative", "DEFAULT", "")
+        assert not heard  # no failed evaluation
+        assert service.state(STRATEGY).default_variant == "speculative"
+        assert service.set_variant("local", STRATEGY) == ""
+        assert service.strategy(ANY).value == "local"
+        assert [details.flag_key for details in heard] == ["decoding-strategy"]
+    finally:
+        service.close()
+
+
+def test_a_variant_that_is_no_strategy_is_the_default(service: FlagService, path: Path) -> None:
+    written = json.loads(path.read_text())
+    written["flags"]["decoding-strategy"] |= {"variants": {"fast": "warp"}, "defaultVariant": "fast"}
+    path.write_text(json.dumps(written))
+    until(lambda: service.strategy(ANY).reason == "ERROR")
+    assert service.strategy(ANY) == FlagResolution("auto", "auto", "ERROR", "'warp' is no strategy")

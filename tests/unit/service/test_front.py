@@ -230,7 +230,7 @@ async def test_a_seed_repeats_a_sampled_text() -> None:
 
 
 async def test_a_request_that_a_bug_refuses_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **more: object) -> None:
         raise LookupError("a bug")
 
     async with fronting() as front:

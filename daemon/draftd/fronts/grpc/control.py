@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,6 +16,7 @@ from draftd import __version__
 from draftd.core import FallbackLevel
 from draftd.engine.cache.pins import check_name
 from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.targets.link import LinkState
 from draftd.errors import InvalidRequest, NotServing
 from draftd.fallback.controller import Controller
 from draftd.fallback.journal import Journal
@@ -25,12 +27,15 @@ from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
 from draftd.planning.flag import FlagService
+from draftd.planning.flag_file import FLAGS, SPECULATION, STRATEGY, Flag
 from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration, member
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
+from draftd.service.verification import VerificationService
 from draftd.service.watching import Transitions, unless_set
 from draftd.settings import Settings
+from draftd.strategies import RemoteLevel
 from draftd.telemetry.setup import Telemetry
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc, inference_pb2
@@ -48,7 +53,10 @@ LONGEST_HOLD_DAYS = 30
 
 _DAY = 86_400
 _NANOS = 1_000_000_000
-LEVELS = {level.label: level for level in sorted(FallbackLevel, reverse=True)}
+LEVELS: dict[str, FallbackLevel | RemoteLevel] = {
+    **{level.label: level for level in sorted(FallbackLevel, reverse=True)},
+    **{level.label: level for level in sorted(RemoteLevel, reverse=True)},
+}
 
 T = TypeVar("T")
 
@@ -65,17 +73,25 @@ class DaemonParts:
     journal: Journal
     hardware: HardwareView
     controller: Controller
+    link: Callable[[], LinkState | None] = lambda: None  # to the daemon that verifies for this one
 
 
 class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     """`stopping` is set when the daemon begins to stop: from then on no call waits here."""
 
     def __init__(
-        self, parts: DaemonParts, service: InferenceService, manifests: Manifests, stopping: asyncio.Event
+        self,
+        parts: DaemonParts,
+        service: InferenceService,
+        verification: VerificationService,
+        manifests: Manifests,
+        stopping: asyncio.Event,
     ) -> None:
         self._service, self._manifests, self._stopping = service, manifests, stopping
         self._worker, self._planner, self._flags = parts.worker, parts.planner, parts.flags
         self._journal, self._hardware, self._controller = parts.journal, parts.hardware, parts.controller
+        self._link, self._remote_target = parts.link, parts.settings.remote.target or ""
+        self._verification = verification
         self._exporting = parts.telemetry.exporting
         stall = parts.settings.server.write_stall_seconds or None
         self._transitions = Transitions(parts.journal, stopping, stall)
@@ -89,6 +105,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
             model, backend = None, ""
+        link, verifies = self._link(), self._verification.enabled
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return filled(
             pb.GetStatusResponse,
@@ -115,6 +132,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             started=self._started,
             prefix_cache=filled(pb.PrefixCache, engine.prefix),
             fallback=reply.fallback(fallback),
+            remote=None if link is None else reply.remote(self._remote_target, link, engine, fallback.remote),
+            verification=reply.verification(self._verification.status()) if verifies else None,
         )
 
     async def GetManifest(self, request: pb.GetManifestRequest, context: Context) -> pb.GetManifestResponse:
@@ -126,23 +145,32 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def GetFlag(self, request: pb.GetFlagRequest, context: Context) -> pb.GetFlagResponse:
         workload = member(WORKLOADS, request.workload, "workload", inference_pb2.WorkloadClass.keys())
         check_caller(request.caller)
+        flag = _flag(request.key)
         try:
             model = self._worker.info.model
         except NotServing:
             model = ""
-        state = await asyncio.to_thread(self._flags.state)
-        said = self._flags.evaluate(FlagContext(model, workload, request.caller))
+        state = await asyncio.to_thread(self._flags.state, flag)
+        known = FlagContext(model, workload, request.caller, request.prompt_tokens)
+        said = self._flags.strategy(known) if flag is STRATEGY else self._flags.evaluate(known)
         reason = f"{said.reason} ({said.error})" if said.error else said.reason
         return pb.GetFlagResponse(
-            flag=filled(pb.FlagState, state), evaluation=filled(pb.FlagEvaluation, said, reason=reason)
+            flag=filled(pb.FlagState, state),
+            evaluation=pb.FlagEvaluation(
+                variant=said.variant,
+                value=said.value is True,
+                reason=reason,
+                strategy=said.value if isinstance(said.value, str) else "",
+            ),
         )
 
     async def SetFlag(self, request: pb.SetFlagRequest, context: Context) -> pb.SetFlagResponse:
+        flag = _flag(request.key)
         if not request.variant:
-            raise InvalidRequest("variant", "", "on, off")
+            raise InvalidRequest("variant", "", ", ".join(flag.variants))
         # Not given up when the caller goes: half a change is no change.
-        previous = await asyncio.to_thread(self._flags.set_variant, request.variant)
-        state = await asyncio.to_thread(self._flags.state)
+        previous = await asyncio.to_thread(self._flags.set_variant, request.variant, flag)
+        state = await asyncio.to_thread(self._flags.state, flag)
         return pb.SetFlagResponse(flag=filled(pb.FlagState, state), previous_variant=previous)
 
     async def GetLevel(self, request: pb.GetLevelRequest, context: Context) -> pb.GetLevelResponse:
@@ -216,6 +244,10 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         end = asyncio.wrap_future(running)
         end.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio complains of an error
         return await unless_set(self._stopping, asyncio.shield(end))
+
+
+def _flag(key: str) -> Flag:
+    return member(FLAGS, key or SPECULATION.key, "key", FLAGS)
 
 
 def hold_seconds(given: Duration) -> float:

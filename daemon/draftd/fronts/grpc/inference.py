@@ -17,7 +17,7 @@ from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
-from draftd.protocol import DEPTH_MODES, MODES, WORKLOADS, duration, member, number
+from draftd.protocol import DEPTH_MODES, MODES, QUALITIES, STRATEGIES, WORKLOADS, duration, member, number
 from draftd.service.inference import InferenceService
 from draftd.service.messages import Chat
 from draftd.service.request import (
@@ -46,6 +46,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         return reply.model(self._service.model())
 
+    async def Route(self, request: pb.RouteRequest, context: Context) -> pb.RouteResponse:
+        return reply.route(await self._service.route(request_of(request.request, client=context.peer())))
+
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         # A client that leaves cancels this task. The cancellation must leave here, too: gRPC leaks a call whose
         # handler returns instead.
@@ -71,6 +74,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
             return next(iter(known.values()))
 
     mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
+    strategy, quality = read(STRATEGIES, pb.Strategy, "strategy"), read(QUALITIES, pb.QualityClass, "quality")
     workload = read(WORKLOADS, pb.WorkloadClass, "workload")
     prompt: Prompt = RawText(given.prompt)
     if given.HasField("chat"):
@@ -87,7 +91,16 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
         sampling=_sampling(given.sampling),
         stop=tuple(given.stop),
-        wish=Wish(mode, cap, given.drafter or None, depth_mode),
+        wish=Wish(
+            mode,
+            cap,
+            given.drafter or None,
+            depth_mode,
+            strategy=strategy,
+            quality=quality,
+            max_seconds=given.max_seconds if given.HasField("max_seconds") else None,
+            max_cost=given.max_cost if given.HasField("max_cost") else None,
+        ),
         workload=workload,
         caller=given.caller,
         deadline=deadline,
@@ -139,6 +152,7 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 deltas=map(delta_of, told.deltas),
                 logprobs=[_logprobs(one) for one in told.emission.logprobs],
                 choice=told.choice,
+                verifier=number(pb.Verifier, told.emission.verifier),
             )
         )
     if isinstance(told, Started):
@@ -149,20 +163,12 @@ def message_of(told: Event) -> pb.GenerateResponse:
 
 
 def _started(told: Started) -> pb.Started:
-    plan = told.plan
     return reply.filled(
         pb.Started,
         told,
         model=told.model.model,
         draft_model=told.model.draft_model,
-        plan=reply.filled(
-            pb.DecodePlan,
-            plan,
-            mode=number(pb.DecodeMode, plan.mode),
-            level=plan.level.label,
-            depth_mode=number(pb.DepthMode, plan.depth_mode if plan.drafter is not None else None),
-            alternatives=sorted(plan.alternatives),
-        ),
+        plan=reply.plan(told.plan, told.quality),
     )
 
 
@@ -185,6 +191,11 @@ def _finished(told: Finished) -> pb.Finished:
         stop_token_id=told.stop_token_id,
         tool_calls=told.tool_calls > 0,
         warning=told.warning,
+        cost=told.worth.cost,
+        currency=told.worth.currency if told.worth.cost is not None else "",
+        quality=number(pb.QualityClass, told.worth.quality),
+        remote=reply.remote_counts(stats.remote),
+        failed_over=outcome.failed_over,
     )
 
 

@@ -9,7 +9,7 @@ import hmac
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -87,6 +87,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def guarded(request: Any, context: Context) -> Any:
             try:
+                if handler.request_streaming:
+                    return await inner(_well_formed(request), context)
                 if isinstance(request, InvalidRequest):
                     raise request
                 return await inner(request, context)
@@ -102,6 +104,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 await abort(context, EngineFailure(f"internal error: {type(error).__name__}"))
 
         return around(handler, guarded, parse)
+
+
+async def _well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Raises the error that stands in a request's place."""
+    async for request in requests:
+        if isinstance(request, InvalidRequest):
+            raise request
+        yield request
 
 
 def explain(data: bytes, message: Descriptor) -> InvalidRequest:

@@ -9,17 +9,23 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DraftCounts
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan
+from draftd.counts import DraftCounts
 from draftd.engine.depth.acceptance_rates import emitted
 from draftd.engine.depth.saved import Learnt
+from draftd.engine.observer import EngineStatus
+from draftd.engine.targets.link import LinkState
 from draftd.errors import NotServing
 from draftd.fallback.controller import FallbackState
 from draftd.fallback.journal import Transition
-from draftd.fallback.ladder import LadderLevel
+from draftd.fallback.ladder import LadderLevel, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
+from draftd.fallback.remote import REMOTE_LADDER, RemoteState
 from draftd.hardware.state import HardwareView
+from draftd.planning.routing import Way
 from draftd.protocol import duration, number
-from draftd.service.request import ServedModel
+from draftd.service.request import Routed, ServedModel
+from draftd.strategies import PeerCounts, QualityClass, RemoteCounts, VerificationStatus
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 
@@ -51,7 +57,77 @@ def model(told: ServedModel) -> pb.GetModelResponse:
         max_draft_tokens=told.max_draft_tokens,
         chat_template=told.chat_template,
         depth_mode=number(pb.DepthMode, told.depth_mode),
+        quality=number(pb.QualityClass, told.quality),
     )
+
+
+def plan(told: DecodePlan, quality: QualityClass) -> pb.DecodePlan:
+    """`quality`: of the model whose text it will be."""
+    return filled(
+        pb.DecodePlan,
+        told,
+        mode=number(pb.DecodeMode, told.mode),
+        level=told.level.label,
+        depth_mode=number(pb.DepthMode, told.depth_mode if told.drafter is not None else None),
+        alternatives=sorted(told.alternatives),
+        strategy=number(pb.Strategy, told.strategy),
+        quality=number(pb.QualityClass, quality),
+    )
+
+
+def remote_counts(c: RemoteCounts | None) -> pb.RemoteCounts | None:
+    if c is None:
+        return None
+    return filled(
+        pb.RemoteCounts,
+        c,
+        proposed_tokens=c.proposed,
+        wasted_tokens=c.wasted,
+        hidden_round_trips=c.hidden,
+        late_verdicts=c.late,
+        round_trip=duration(c.round_trip_seconds / c.round_trips if c.round_trips else None),
+        queue_time=duration(c.queue_seconds),
+        target_time=duration(c.target_seconds),
+    )
+
+
+def route(told: Routed) -> pb.RouteResponse:
+    found = told.route
+    return pb.RouteResponse(
+        rows=map(_row, found.ways),
+        strategy=number(pb.Strategy, found.strategy),
+        reason=found.reason,
+        refusal=found.refusal,
+        prompt_tokens=told.prompt_tokens,
+        expected_tokens=told.expected_tokens,
+        currency=told.currency,
+        quality=number(pb.QualityClass, found.wanted),
+    )
+
+
+def _row(way: Way) -> pb.RouteRow:
+    made = pb.RouteRow(
+        strategy=number(pb.Strategy, way.strategy),
+        unavailable=way.unavailable,
+        quality=number(pb.QualityClass, way.quality),
+        chosen=way.chosen,
+        why=way.why,
+    )
+    if (found := way.estimate) is not None:
+        made.MergeFrom(
+            pb.RouteRow(
+                total=duration(found.seconds),
+                load=duration(found.load),
+                queue=duration(found.queue),
+                prefill=duration(found.prefill),
+                decode=duration(found.decode),
+                round_trips=duration(found.round_trips),
+                tokens_per_second=found.tokens_per_second,
+                measured=found.measured,
+                cost=found.cost,
+            )
+        )
+    return made
 
 
 def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
@@ -130,15 +206,13 @@ def fallback(found: FallbackState) -> control_pb2.FallbackState:
         since=timestamp(found.since),
         cause="" if found.signal is None else found.signal.text,
         hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
-        demands=[
-            filled(control_pb2.Demand, one, signal=one.cause.value, level=one.asks_for.label) for one in found.signals
-        ],
+        demands=map(_demand, found.signals),
         leases=[
             filled(
                 control_pb2.Lease,
                 lease.notice,
                 alert=lease.notice.name,
-                level=lease.notice.level.label,
+                level=lease.signal.asks_for.label,
                 started=timestamp(lease.notice.starts_at),
                 until=timestamp(lease.until),
             )
@@ -148,6 +222,63 @@ def fallback(found: FallbackState) -> control_pb2.FallbackState:
         loaded_drafters=sorted(found.loaded_drafters),
         state_file=None if found.state_file is None else str(found.state_file),
         absent_drafters=dict(found.missing),
+        remote=None if found.remote is None else _remote_ladder(found.remote),
+    )
+
+
+def _remote_ladder(found: RemoteState) -> control_pb2.FallbackState:
+    """The ladder of what the remote is asked for."""
+    return control_pb2.FallbackState(
+        ladder=[control_pb2.LadderLevel(level=one.label) for one in REMOTE_LADDER],
+        position=found.position,
+        since=timestamp(found.since),
+        cause="" if found.signal is None else found.signal.text,
+        hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
+        demands=map(_demand, found.signals),
+        wait=duration(found.wait),
+        relapses=found.relapses,
+    )
+
+
+def _demand(one: Signal) -> control_pb2.Demand:
+    return filled(control_pb2.Demand, one, signal=one.cause.value, level=one.asks_for.label)
+
+
+def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteState | None) -> control_pb2.RemoteStatus:
+    """The daemon that verifies for this one."""
+    model = link.model
+    return filled(
+        control_pb2.RemoteStatus,
+        link,
+        target=target,
+        model="" if model is None else model.model,
+        quality=None if model is None else number(pb.QualityClass, model.quality),
+        round_trip=duration(link.round_trip),
+        retry_after=duration(link.retry_after),
+        steps_in_flight=engine.remote_in_flight,
+        counts=remote_counts(engine.remote),
+        failed_over=engine.remote.failed_over,
+        break_even=duration(engine.remote_break_even),
+        speedup=None if allowed is None else allowed.speedup,
+        level="" if allowed is None else allowed.level.label,
+    )
+
+
+def verification(found: VerificationStatus) -> control_pb2.VerificationStatus:
+    """This daemon as a verifier of others."""
+    return control_pb2.VerificationStatus(
+        peers=[
+            control_pb2.PeerStatus(address=address, counts=peer_counts(counts))
+            for address, counts in sorted(found.peers.items())
+        ],
+        total=peer_counts(found.total),
+        open_sequences=found.open_sequences,
+    )
+
+
+def peer_counts(c: PeerCounts) -> control_pb2.PeerCounts:
+    return filled(
+        control_pb2.PeerCounts, c, queue_time=duration(c.queue_seconds), target_time=duration(c.target_seconds)
     )
 
 

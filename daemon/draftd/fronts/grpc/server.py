@@ -13,14 +13,23 @@ from draftd.errors import ConfigError
 from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
+from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.hardware.descriptors import most_connections
 from draftd.protocol import MESSAGE_SLACK
 from draftd.settings import ServerSettings
 from draftd.telemetry.rpc import RpcInterceptor
-from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from draftd.v1 import (
+    control_pb2,
+    control_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    verification_pb2,
+    verification_pb2_grpc,
+)
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
+VERIFICATION = verification_pb2.DESCRIPTOR.services_by_name["VerificationService"].full_name
 
 
 class GrpcServer:
@@ -31,6 +40,7 @@ class GrpcServer:
         settings: ServerSettings,
         inference: InferenceServicer,
         control: ControlServicer,
+        verification: VerificationServicer,
         telemetry: RpcInterceptor,
     ) -> None:
         """Raises ConfigError where it cannot listen. `telemetry` sees every call first."""
@@ -44,9 +54,12 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)  # type: ignore[no-untyped-call]
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, self._server)  # type: ignore[no-untyped-call]
+        verification_pb2_grpc.add_VerificationServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            verification, self._server
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if settings.reflection:
-            services = [INFERENCE, CONTROL, health.SERVICE_NAME, reflection.SERVICE_NAME]
+            services = [INFERENCE, CONTROL, VERIFICATION, health.SERVICE_NAME, reflection.SERVICE_NAME]
             reflection.enable_server_reflection(services, self._server)
 
     async def start(self) -> None:

@@ -4,11 +4,12 @@ speculative figures."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from draftd.core import DraftCounts, Emission, FinishReason, RequestStats
+from draftd.core import Emission, FinishReason, RequestStats
+from draftd.counts import DraftCounts
 from draftd.service.request import (
     Chunk,
     Delta,
@@ -113,7 +114,26 @@ def metrics(finished: Sequence[Finished]) -> dict[str, Any]:
     for one in finished[1:]:
         counts = counts.combined(one.outcome.stats.counts, lambda a, b: a + b)
     times = _times(finished[0].outcome.stats) if len(finished) == 1 else {}
-    return {**times, "speculative_decoding": _speculative(counts)}
+    return {**times, "speculative_decoding": _speculative(counts), "draftd": _routed(finished)}
+
+
+def _routed(finished: Sequence[Finished]) -> dict[str, Any]:
+    """Which way the answer went, its class and its cost; of several choices the least class, and the sum."""
+    costs = [one.worth.cost for one in finished if one.worth.cost is not None]
+    classes = [one.worth.quality for one in finished if one.worth.quality is not None]
+    remote = None
+    for counts in (one.outcome.stats.remote for one in finished):
+        if counts is not None:
+            remote = counts if remote is None else remote.combined(counts, lambda a, b: a + b)
+    return {
+        "strategy": finished[0].plan.strategy.value,
+        "quality": min(classes).label if classes else None,
+        "cost": sum(costs) if costs else None,
+        "currency": finished[0].worth.currency if costs else None,
+        "failed_over": next((one.outcome.failed_over for one in finished if one.outcome.failed_over), None),
+        "reason": finished[0].plan.reason,
+        "remote": None if remote is None else asdict(remote),
+    }
 
 
 def _times(stats: RequestStats) -> dict[str, Any]:

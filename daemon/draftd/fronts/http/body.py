@@ -19,6 +19,7 @@ from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
 from draftd.listening import BodyTooLarge, read_whole
 from draftd.planning.planner import Wish
 from draftd.service.request import FormatKind, ResponseFormat
+from draftd.strategies import QualityClass, Strategy
 
 BODY_SECONDS = 30.0  # for all of it
 
@@ -77,6 +78,10 @@ class Wishes(Body):
     depth_mode: str | None = None
     workload: str | None = None
     caller: str | None = None
+    strategy: str | None = None
+    quality: str | None = None
+    max_seconds: float | None = None
+    max_cost: float | None = None
 
     def wish(self) -> Wish:
         """Raises InvalidRequest."""
@@ -85,7 +90,17 @@ class Wishes(Body):
             self.max_draft_tokens,
             self.drafter or None,
             member(DepthMode, self.depth_mode, "draftd.depth_mode"),
+            strategy=member(Strategy, self.strategy, "draftd.strategy"),
+            quality=self._quality(),
+            max_seconds=self.max_seconds,
+            max_cost=self.max_cost,
         )
+
+    def _quality(self) -> QualityClass | None:
+        labels = {quality.label: quality for quality in QualityClass}
+        if self.quality is not None and self.quality not in labels:
+            raise InvalidRequest("draftd.quality", self.quality, ", ".join(labels))
+        return None if self.quality is None else labels[self.quality]
 
 
 class Common(Body):
@@ -148,6 +163,8 @@ FIELDS: Mapping[str, str] = {
     "sampling.": "",
     "drafter": "draftd.drafter",
     "max_draft_tokens": "draftd.max_draft_tokens",
+    "max_seconds": "draftd.max_seconds",
+    "max_cost": "draftd.max_cost",
 }
 
 

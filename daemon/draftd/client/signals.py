@@ -1,0 +1,44 @@
+"""Signals, answered for as long as a block runs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextlib.contextmanager
+def answered(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """These answer signals for as long as the block runs, and then who did before. Signals are answered on the main
+    thread; on another this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {}
+    try:
+        for one, handler in handlers.items():
+            before[one] = signal.signal(one, handler)
+        yield
+    finally:
+        for one, earlier in before.items():
+            signal.signal(one, earlier)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """What the block does is done whole: a signal that a handler in Python answers comes when the block has ended.
+
+    For what takes no time.
+    """
+    came: list[int] = []
+    handled = [one for one in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(one))]
+    try:
+        with answered(dict.fromkeys(handled, lambda one, _: came.append(one))):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])

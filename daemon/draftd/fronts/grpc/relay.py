@@ -1,0 +1,205 @@
+"""Another daemon as what answers: the service's request to a message's fields, messages to the service's events. The
+counterpart of inference.py."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import grpc
+
+from draftd.client.client import CallError
+from draftd.core import Emission, FinishReason
+from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
+from draftd.protocol import REASONS, draft_counts, number
+from draftd.service.messages import Chat, Message, ToolMode
+from draftd.service.remote import Begun, Ended
+from draftd.service.request import (
+    Chunk,
+    Delta,
+    FormatKind,
+    RawText,
+    ReasoningDelta,
+    Request,
+    ResponseFormat,
+    TextDelta,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from draftd.settings import RemoteSettings
+from draftd.strategies import Verifier
+from draftd.v1 import inference_pb2 as pb
+from draftd.v1 import inference_pb2_grpc
+
+_RETRY_SECONDS = 1.0  # where the remote says nothing of it
+
+
+class GrpcAnswers:
+    """A `RemoteAnswers`: the daemon at `remote.target`. Made and used on one event loop; it connects when it is first
+    asked."""
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        assert settings.target is not None
+        self._metadata = (("authorization", f"Bearer {settings.token}"),) if settings.token else ()
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_reconnect_backoff_ms", 5_000)]
+        if settings.encrypted:
+            parts = (settings.tls_ca, settings.tls_key, settings.tls_cert)
+            credentials = grpc.ssl_channel_credentials(*(_read(path) for path in parts))
+            self._channel = grpc.aio.secure_channel(settings.target, credentials, options)
+        else:
+            self._channel = grpc.aio.insecure_channel(settings.target, options)
+        self._stub = inference_pb2_grpc.InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    async def answer(self, request: Request, trace: str) -> AsyncGenerator[Begun | Chunk | Ended, None]:
+        left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+        metadata = (*self._metadata, *((("traceparent", trace),) if trace else ()))
+        call = self._stub.Generate(message_of(request), timeout=left, metadata=metadata)
+        try:
+            async for response in call:
+                if (event := event_of(response)) is not None:
+                    yield event
+        except grpc.RpcError as error:
+            raise _error_of(CallError(error)) from None
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+
+def message_of(request: Request) -> pb.GenerateRequest:
+    """As the request came, but for what concerns this daemon alone: how it drafts, and which way it goes."""
+    made = pb.GenerateRequest(
+        max_tokens=request.max_tokens,
+        stop=request.stop,
+        workload=number(pb.WorkloadClass, request.workload),
+        caller=request.caller,
+        min_tokens=request.min_tokens,
+        ignore_eos=request.ignore_eos,
+        include_stop=request.include_stop,
+        n=request.n,
+        echo=request.echo,
+        priority=request.priority,
+        response_format=_format(request.response_format),
+        strategy=pb.STRATEGY_LOCAL,  # by its own model: no daemon asks on in a circle
+    )
+    sampling = request.sampling
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"):
+        setattr(made.sampling, name, getattr(sampling, name))
+    made.sampling.frequency_penalty = sampling.frequency_penalty
+    if sampling.seed is not None:
+        made.sampling.seed = sampling.seed
+    if isinstance(request.prompt, RawText):
+        made.prompt = request.prompt.text
+    elif isinstance(request.prompt, Chat):
+        made.chat.CopyFrom(_chat(request.prompt))
+    else:
+        raise RemoteUnavailable("token ids mean nothing to a daemon with another tokenizer")
+    return made
+
+
+def event_of(told: pb.GenerateResponse) -> Begun | Chunk | Ended | None:
+    """None while it loads."""
+    kind = told.WhichOneof("event")
+    if kind == "started":
+        return Begun(told.started.prompt_tokens)
+    if kind == "chunk":
+        return _chunk(told.chunk)
+    if kind != "finished":
+        return None
+    end = told.finished
+    counts = draft_counts(end.counts, end.usage.output_tokens)
+    prefill = end.timings.prefill.ToNanoseconds() / 1e9
+    return Ended(
+        end.choice,
+        REASONS.get(end.reason, FinishReason.ERROR),
+        counts,
+        cached_tokens=end.usage.cache_read_tokens,
+        reasoning_tokens=end.usage.reasoning_tokens,
+        queue_seconds=end.timings.queue.ToNanoseconds() / 1e9,
+        target_seconds=prefill + counts.draft_seconds + counts.verify_seconds,
+        stop=end.stop,
+        stop_token_id=end.stop_token_id if end.HasField("stop_token_id") else None,
+        tool_calls=int(end.tool_calls),
+        warning=end.warning,
+        degraded=end.degraded,
+    )
+
+
+def _chunk(told: pb.Chunk) -> Chunk:
+    pieces, at = [], 0
+    for length in told.text_lengths:
+        pieces.append(told.text[at : at + length])
+        at += length
+    emission = Emission(tuple(told.token_ids), tuple(told.from_draft), (), Verifier.REMOTE)
+    return Chunk(emission, pieces, told.text[at:], [_delta(one) for one in told.deltas], told.choice)
+
+
+def _delta(told: pb.Delta) -> Delta:
+    kind = told.WhichOneof("kind")
+    if kind == "reasoning":
+        return ReasoningDelta(told.reasoning)
+    if kind == "tool_call_begun":
+        begun = told.tool_call_begun
+        return ToolCallBegun(begun.index, begun.id, begun.name)
+    if kind == "tool_call_arguments":
+        return ToolCallArguments(told.tool_call_arguments)
+    if kind == "tool_call":
+        return ToolCallEnded(ToolCall(told.tool_call.id, told.tool_call.name, told.tool_call.arguments))
+    return TextDelta(told.text)
+
+
+def _chat(given: Chat) -> pb.ChatInput:
+    choice = pb.ToolChoice(name=given.tool_choice)
+    if isinstance(given.tool_choice, ToolMode):
+        choice = pb.ToolChoice(mode=f"MODE_{given.tool_choice.name}")
+    return pb.ChatInput(
+        messages=map(_message, given.messages),
+        tools=[pb.Tool(name=one.name, description=one.description, parameters=one.parameters) for one in given.tools],
+        tool_choice=choice,
+        parallel_tool_calls=given.parallel_tool_calls,
+        template_arguments=json.dumps(dict(given.template_arguments)) if given.template_arguments else "",
+    )
+
+
+def _message(given: Message) -> pb.ChatMessage:
+    return pb.ChatMessage(
+        role=given.role,
+        content=given.content,
+        tool_calls=[pb.ToolCall(id=one.id, name=one.name, arguments=one.arguments) for one in given.tool_calls],
+        tool_call_id=given.tool_call_id,
+        name=given.name,
+        reasoning=given.reasoning,
+    )
+
+
+def _format(given: ResponseFormat | None) -> pb.ResponseFormat | None:
+    if given is None:
+        return None
+    if given.kind is FormatKind.JSON_OBJECT:
+        return pb.ResponseFormat(json_object=True)
+    if given.kind is FormatKind.CHOICE:
+        return pb.ResponseFormat(choices=pb.Choices(texts=json.loads(given.source)))
+    made = pb.ResponseFormat()
+    setattr(made, given.kind.value, given.source)
+    return made
+
+
+def _error_of(error: CallError) -> DraftdError:
+    """As this daemon's own client is told."""
+    said = f"the remote daemon: {error.details}"
+    if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(said)
+    if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return QueueFull(said, retry_after=error.retry_after)
+    if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED):
+        return RemoteDown(said, retry_after=error.retry_after or _RETRY_SECONDS)
+    return RemoteUnavailable(said)
+
+
+def _read(path: Path | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

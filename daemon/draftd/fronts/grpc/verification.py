@@ -1,0 +1,121 @@
+"""VerificationService: what other daemons ask of this one's target."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from draftd.errors import DeadlineExceeded, InvalidRequest, NotNow
+from draftd.fronts.grpc.interceptors import Context
+from draftd.fronts.grpc.reply import filled
+from draftd.remote.messages import VERSION, from_edge, to_edge
+from draftd.service.peers import Connection
+from draftd.service.stream import stall_guard
+from draftd.service.verification import VerificationService
+from draftd.v1 import verification_pb2 as pb
+from draftd.v1 import verification_pb2_grpc
+
+HELLO_SECONDS = 10.0
+"""That an edge has for its greeting."""
+MOST_TOKENS = 65_536
+"""Of the vocabulary, in one answer."""
+
+
+class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
+    def __init__(self, service: VerificationService, write_stall_seconds: float | None) -> None:
+        """`write_stall_seconds`: the connection of an edge that reads nothing for so long is ended; None: never."""
+        self._service, self._stall = service, write_stall_seconds
+
+    async def Verify(self, requests: AsyncIterator[pb.VerifyRequest], context: Context) -> None:
+        # An edge that goes cancels this task. The cancellation must leave here, too (see InferenceServicer).
+        self._check_enabled()
+        hello = await _hello(requests)
+        served = await self._service.served()
+        welcome = pb.VerifyResponse(welcome=filled(pb.Welcome, served, protocol=VERSION))
+        connection = self._service.connect(hello.edge, context.peer())
+        both: list[asyncio.Task[None]] = []
+        try:
+            # Here, and not in a task that may be cancelled: a first message that is cut short leaves gRPC in two minds
+            # of whether its headers were sent, and no status would ever follow.
+            await context.write(welcome)
+            both = [
+                asyncio.create_task(self._read(requests, connection, served.context_length)),
+                asyncio.create_task(self._write(connection, context)),
+            ]
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._service.disconnect(connection)
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def GetVocabulary(self, request: pb.GetVocabularyRequest, context: Context) -> pb.GetVocabularyResponse:
+        self._check_enabled()
+        fingerprint, tokens = await self._service.vocabulary()
+        if request.count > MOST_TOKENS:
+            raise InvalidRequest("count", request.count, f"at most {MOST_TOKENS}")
+        found = tokens[request.first : request.first + request.count]
+        return pb.GetVocabularyResponse(fingerprint=fingerprint, size=len(tokens), tokens=found)
+
+    def _check_enabled(self) -> None:
+        if not self._service.enabled:
+            raise NotNow("this daemon verifies for no others: set verify.enabled")
+
+    async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: Connection, context: int) -> None:
+        """Each message when the last was handled, until the edge says no more."""
+        async for request in requests:
+            connection.exchanged(received=request.ByteSize())
+            kind = request.WhichOneof("message")
+            if kind == "ping":
+                connection.outbox.put(pb.VerifyResponse(pong=request.ping))
+                await connection.handled()
+            elif kind in ("open", "step", "close"):
+                await self._take(request, connection, context)
+            else:
+                raise InvalidRequest("message", kind or "nothing", "open, step, close or ping, after one hello")
+
+    async def _take(self, request: pb.VerifyRequest, connection: Connection, context: int) -> None:
+        opened, fingerprint = request.open, ""
+        try:
+            if request.HasField("open"):
+                fingerprint = opened.model_fingerprint
+                if len(opened.tokens) >= context:  # before they are copied
+                    allowed = f"1 to {context - 1} tokens, one less than the model's context"
+                    raise InvalidRequest("open.tokens", f"{len(opened.tokens)} tokens", allowed)
+            message = from_edge(request)
+        except InvalidRequest as error:
+            self._service.refuse(connection, opened.sequence, error)
+            await connection.handled()
+            return
+        assert message is not None
+        await self._service.take(connection, message, fingerprint)
+
+    async def _write(self, connection: Connection, context: Context) -> None:
+        async with stall_guard(self._stall) as write:
+            while True:
+                item = await connection.outbox.take()
+                message = item if isinstance(item, pb.VerifyResponse) else to_edge(item)
+                connection.exchanged(sent=message.ByteSize())
+                await write(context.write(message))
+
+
+async def _hello(requests: AsyncIterator[pb.VerifyRequest]) -> pb.Hello:
+    """The edge's greeting. Raises InvalidRequest where something else comes first, NotNow for another protocol."""
+    first = None
+    try:
+        async with asyncio.timeout(HELLO_SECONDS):
+            with contextlib.suppress(StopAsyncIteration):
+                first = await anext(requests)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no hello came within {HELLO_SECONDS:g} s") from None
+    if first is None or not first.HasField("hello"):
+        kind = None if first is None else first.WhichOneof("message")
+        raise InvalidRequest("message", kind or "nothing", "hello, which comes first")
+    if first.hello.protocol != VERSION:
+        raise NotNow(
+            f"hello.protocol: the edge speaks version {first.hello.protocol} of the protocol, and this daemon {VERSION}"
+        )
+    return first.hello

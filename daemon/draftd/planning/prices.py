@@ -1,0 +1,125 @@
+"""What an answer costs here and at the remote daemon, and what it is good for. Pure.
+
+Here: the machine's price for an hour, and its power, for the seconds of the engine that the answer took, shared with
+those it was decoded together with; and a price for each token. There: a price for each token, for an hour of the
+target, of which the answer pays its share of the forwards it was in, and for an hour of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from draftd.core import DecodePlan, Outcome
+from draftd.settings import CostSettings
+from draftd.strategies import QualityClass, Strategy, Verifier
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Of one answer. `costs` in `currency` by whose target was paid for: those that are known."""
+
+    costs: Mapping[Verifier, float] = field(default_factory=dict)
+    currency: str = ""
+    quality: QualityClass | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """None where no price is known."""
+        return _sum(self.costs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """`cost.*` of the settings; what is None is not known and not counted."""
+
+    currency: str = "$"
+    per_hour: float | None = None
+    watts: float | None = None
+    tariff: float | None = None
+    per_token: float | None = None
+    remote_per_hour: float | None = None
+    remote_per_target_hour: float | None = None
+    remote_per_token: float | None = None
+
+    @classmethod
+    def of(cls, settings: CostSettings) -> Prices:
+        return cls(**settings.model_dump())
+
+    def measuring(self, watts: float | None) -> Prices:
+        """With the power that was measured, where none is set."""
+        return replace(self, watts=watts) if self.watts is None else self
+
+    @property
+    def hourly(self) -> float | None:
+        """Of this machine, its power included; None where nothing is known."""
+        energy = None if self.watts is None or self.tariff is None else self.watts / 1000 * self.tariff
+        return _sum((self.per_hour, energy))
+
+    @property
+    def known(self) -> bool:
+        """Whether the remote daemon has a price: only then money can decide. A machine of one's own without a price
+        costs nothing beside it."""
+        return any(
+            one is not None for one in (self.remote_per_hour, self.remote_per_target_hour, self.remote_per_token)
+        )
+
+    def here(self, seconds: float, tokens: float) -> float | None:
+        """Of so many seconds of this machine's engine, and of tokens that its model chose."""
+        found = _sum((_times(self.hourly, seconds / _HOUR), _times(self.per_token, tokens)))
+        return 0.0 if found is None and self.known else found
+
+    def there(self, seconds: float, target_seconds: float, tokens: float) -> float | None:
+        """Of a request that is `seconds` long at the remote daemon, takes `target_seconds` of its target, and of the
+        tokens that this chose; None where the remote has no price."""
+        return _sum(
+            (
+                _times(self.remote_per_hour, seconds / _HOUR),
+                _times(self.remote_per_target_hour, target_seconds / _HOUR),
+                _times(self.remote_per_token, tokens),
+            )
+        )
+
+
+def worth_of(
+    prices: Prices, plan: DecodePlan, outcome: Outcome, local: QualityClass, remote: QualityClass | None
+) -> Worth:
+    """`local` and `remote`: the classes of the two models. An answer has the least of those that chose its tokens."""
+    stats = outcome.stats
+    emitted, theirs = stats.counts.emitted, 0 if stats.remote is None else stats.remote.tokens
+    away = plan.strategy is not Strategy.LOCAL
+    local_too = not away or bool(outcome.failed_over)
+    prefill = 0.0 if away else stats.prefill_seconds or 0.0
+    costs = {Verifier.LOCAL: prices.here(prefill + stats.engine_seconds, max(0, emitted - theirs) if local_too else 0)}
+    if away:
+        spent = 0.0 if stats.finished is None or stats.scheduled is None else stats.finished - stats.scheduled
+        if local_too:
+            spent *= theirs / max(1, emitted)
+        target = 0.0 if stats.remote is None else stats.remote.target_seconds
+        costs[Verifier.REMOTE] = prices.there(spent, target, theirs)
+    classes = [quality for quality, chose in ((remote, theirs or not local_too), (local, local_too)) if chose]
+    known = {verifier: cost for verifier, cost in costs.items() if cost is not None}
+    return Worth(known, prices.currency, min((one for one in classes if one is not None), default=local))
+
+
+def money(currency: str, amount: float | None) -> str:
+    """For people: two digits that count, no exponent."""
+    if amount is None:
+        return "no price"
+    if amount >= 100:
+        return f"{currency}{amount:.0f}"
+    text = f"{amount:.2g}"
+    if "e" in text:
+        text = f"{amount:.{int(text.rpartition('-')[2]) + 1}f}".rstrip("0")
+    return f"{currency}{text}"
+
+
+def _times(price: float | None, amount: float) -> float | None:
+    return None if price is None else price * amount
+
+
+def _sum(parts: Iterable[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

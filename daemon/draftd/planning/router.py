@@ -1,0 +1,261 @@
+"""What the choice of a way is made from, live: the engine and the link as they are, and what finished requests showed.
+
+Any thread may ask; what finished is told on one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
+from draftd.engine.depth.remote import RemoteEstimate, RemoteMode
+from draftd.engine.loop import EngineWorker
+from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.errors import RemoteDown, RemoteUnavailable
+from draftd.planning.prices import Prices, Worth, worth_of
+from draftd.planning.routing import Asked, Local, Remote, Route, choose
+from draftd.settings import CostSettings, RemoteSettings
+from draftd.strategies import QualityClass, RemoteLevel, Strategy
+
+EXPECTED_TOKENS = 256.0  # of an answer, before any has ended
+_LATE_SECONDS = 600.0  # what was measured longer ago gives way to the formula, and is so tried anew
+_WEIGHT = 0.2  # of the newest
+_GUESSED_STEP = 0.05  # seconds of a plain step, where nothing is known
+_PREFILL = 0.07  # of a plain step: what a token of a prompt takes, where it was not measured
+_DRAFT, _ACCEPTANCE = 0.15, 0.7  # of a plain step: a drafted token; and how often it is accepted: likewise
+_LEAST_PREFILL = 16  # tokens of a prompt that say something of prefill
+_RETRY_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Average:
+    """Exponentially weighted; None before the first."""
+
+    value: float | None = None
+    at: float = 0.0
+
+    def add(self, value: float, now: float) -> None:
+        self.value = value if self.value is None else self.value + _WEIGHT * (value - self.value)
+        self.at = now
+
+    def late(self, now: float) -> float | None:
+        return self.value if now - self.at < _LATE_SECONDS else None
+
+
+@dataclass(slots=True)
+class Measured:
+    """Of requests that finished, clients' alone. By workload class, and of all together under None."""
+
+    rates: dict[tuple[Strategy, WorkloadClass | None], Average] = field(default_factory=dict)  # tokens per second
+    lengths: dict[WorkloadClass | None, Average] = field(default_factory=dict)  # of answers
+    prefill: Average = field(default_factory=Average)  # seconds of a token of a prompt, here
+    request: Average = field(default_factory=Average)  # seconds in the engine, here
+    draft: Average = field(default_factory=Average)  # seconds of a drafted token
+    acceptance: Average = field(default_factory=Average)  # of a drafted token, given those before it
+
+    def add(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome, now: float) -> None:
+        stats, counts = outcome.stats, outcome.stats.counts
+        if outcome.reason not in (FinishReason.STOP, FinishReason.LENGTH) or outcome.failed_over:
+            return
+        for kind in (workload, None):
+            self.lengths.setdefault(kind, Average()).add(counts.emitted, now)
+            if rate := stats.decode_tokens_per_second:
+                self.rates.setdefault((plan.strategy, kind), Average()).add(rate, now)
+        if counts.drafted:
+            self.draft.add(counts.draft_seconds / counts.drafted, now)
+            self.acceptance.add(counts.accepted / (counts.accepted + counts.rollbacks or 1), now)
+        if plan.strategy is not Strategy.LOCAL:
+            return
+        if stats.prefill_seconds is not None and stats.prompt_tokens - stats.cached_tokens >= _LEAST_PREFILL:
+            self.prefill.add(stats.prefill_seconds / (stats.prompt_tokens - stats.cached_tokens), now)
+        if stats.finished is not None and stats.scheduled is not None:
+            self.request.add(stats.finished - stats.scheduled, now)
+
+    def rate(self, strategy: Strategy, workload: WorkloadClass, now: float) -> float | None:
+        """Of late."""
+        found = (self.rates.get((strategy, kind)) for kind in (workload, None))
+        return next((late for one in found if one is not None and (late := one.late(now))), None)
+
+    def length(self, workload: WorkloadClass) -> float:
+        found = (self.lengths.get(kind) for kind in (workload, None))
+        return next((one.value for one in found if one is not None and one.value), EXPECTED_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNow:
+    """What the estimate needs of the engine. `load`: seconds until the weights are there; `step`: of a plain step,
+    None where it was not measured. `remote`: what the engine expects of the other daemon's target."""
+
+    active: int = 0
+    queued: int = 0
+    load: float = 0.0
+    step: float | None = None
+    remote: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, worker: EngineWorker) -> EngineNow:
+        status, learnt = worker.status(), worker.learnt()
+        plain = (
+            None if learnt is None or not learnt.prices.plain else learnt.costs(None).plain(1, learnt.prices.context)
+        )
+        load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
+        return cls(status.active - status.resting, status.queued, load, plain, status.remote_estimates)
+
+
+class Router:
+    """Without arguments: of a daemon that has no other behind it."""
+
+    def __init__(
+        self,
+        remote: RemoteSettings | None = None,
+        cost: CostSettings | None = None,
+        quality: QualityClass = QualityClass.STANDARD,
+        *,
+        link: Callable[[], LinkState] = LinkState,
+        engine: Callable[[], EngineNow] = EngineNow,
+        max_batch: int = 8,
+        watts: Callable[[], float | None] = lambda: None,
+        allowed: Callable[[], RemoteLevel] = lambda: RemoteLevel.SPECULATIVE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`quality`: of the model that is served here. `watts`: as measured. `allowed`: what the fallback lets the
+        remote do."""
+        self._settings, self._prices = remote or RemoteSettings(), Prices.of(cost or CostSettings())
+        self.quality, self._link, self._engine = quality, link, engine
+        self._max_batch, self._watts, self._clock, self._allowed = max_batch, watts, clock, allowed
+        self._measured, self._lock = Measured(), threading.Lock()
+
+    @property
+    def enabled(self) -> bool:
+        return self._settings.enabled
+
+    @property
+    def prices(self) -> Prices:
+        return self._prices.measuring(self._watts())
+
+    @property
+    def remote_quality(self) -> QualityClass | None:
+        """None while it is not known."""
+        if self._settings.quality is not None:
+            return QualityClass.of(self._settings.quality)
+        model = self._link().model
+        return None if model is None else model.quality
+
+    @property
+    def lowered(self) -> Strategy:
+        """What becomes of `speculative`: where the fallback has the remote stream, the same text comes without drafts.
+        Where it sends nothing there, that is said when the way is asked for."""
+        streams = self._allowed() is RemoteLevel.STREAMING and self._settings.enabled
+        return Strategy.REMOTE if streams else Strategy.SPECULATIVE
+
+    def quality_of(self, strategy: Strategy) -> QualityClass:
+        return self.quality if strategy is Strategy.LOCAL else self.remote_quality or self.quality
+
+    def relayed(self, strategy: Strategy) -> bool:
+        """Whether the remote answers in text, since its token ids are not this daemon's."""
+        model = self._link().model
+        return strategy is Strategy.REMOTE and model is not None and not model.shared_tokenizer
+
+    def pinned(self, caller: str, workload: WorkloadClass) -> str:
+        """Why a request never leaves this machine; empty where it may."""
+        if not self._settings.enabled:
+            return "remote.enabled is false"
+        if caller and caller in self._settings.local_callers:
+            return f"caller {caller} is one of remote.local_callers"
+        if workload.value in self._settings.local_workloads:
+            return f"workload {workload.value} is one of remote.local_workloads"
+        return ""
+
+    def expected(self, workload: WorkloadClass, max_tokens: int | None) -> float:
+        """Tokens of an answer, by those of its class that ended, or else by all."""
+        with self._lock:
+            length = self._measured.length(workload)
+        return length if max_tokens is None else min(length, max_tokens)
+
+    def route(self, asked: Asked, caller: str, workload: WorkloadClass, *, by_id: str = "") -> Route:
+        """`by_id`: what of the request has meaning only with this model's token ids."""
+        engine = self._engine()
+        return choose(
+            asked, self._local(engine, workload), self._remote(engine, asked, caller, workload, by_id), self.prices
+        )
+
+    def finished(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> Worth:
+        """Of a client's request that has ended: is learnt from, and priced."""
+        with self._lock:
+            self._measured.add(plan, workload, outcome, self._clock())
+        return worth_of(self.prices, plan, outcome, self.quality, self.remote_quality)
+
+    def _local(self, engine: EngineNow, workload: WorkloadClass) -> Local:
+        now = self._clock()
+        with self._lock:
+            found = self._measured
+            step = engine.step or _GUESSED_STEP
+            full = engine.active >= self._max_batch
+            waiting = (engine.queued + 1) / self._max_batch if full else 0.0
+            return Local(
+                self.quality,
+                step,
+                found.prefill.value or _PREFILL * step,
+                engine.load,
+                waiting * (found.request.value or EXPECTED_TOKENS * step),
+                found.rate(Strategy.LOCAL, workload, now),
+                min(engine.active + 1, self._max_batch),
+                found.draft.value or _DRAFT * step,
+                _ACCEPTANCE if found.acceptance.value is None else found.acceptance.value,
+            )
+
+    def _remote(self, engine: EngineNow, asked: Asked, caller: str, workload: WorkloadClass, by_id: str) -> Remote:
+        state, now = self._link(), self._clock()
+        if pinned := self.pinned(caller, workload):
+            return Remote(pinned, quality=self.remote_quality or self.quality)
+        model, allowed = state.model, self._allowed()
+        if allowed is RemoteLevel.LOCAL:
+            why = "the fallback sends nothing to the remote for now (draftd level)"
+            return Remote(why, down=True, retry_after=_RETRY_SECONDS, quality=self.remote_quality or self.quality)
+        if not state.up or model is None:
+            why = f"the remote cannot be reached{f' ({state.why})' if state.why else ''}"
+            retry = state.retry_after if state.retry_after is not None else _RETRY_SECONDS
+            return Remote(why, down=True, retry_after=retry, quality=self.remote_quality or self.quality)
+        with self._lock:
+            ways = (Strategy.REMOTE, Strategy.SPECULATIVE)
+            rates = {strategy: self._measured.rate(strategy, workload, now) for strategy in ways}
+        expected = engine.remote.get(workload)
+        estimated = {}
+        if expected is not None:
+            estimated = {Strategy.REMOTE: expected.rates[RemoteMode.STREAM], Strategy.SPECULATIVE: expected.rate}
+        step = model.step_seconds or _GUESSED_STEP
+        return Remote(
+            _too_long(asked, model) or (by_id if not model.shared_tokenizer else ""),
+            _no_speculation(model, allowed),
+            quality=self.remote_quality or self.quality,
+            step=step,
+            prefill=model.prefill_seconds or _PREFILL * step,
+            round_trip=state.round_trip or 0.0,
+            busy=state.load,
+            most_drafted=min(self._settings.max_draft_tokens, model.max_draft_tokens),
+            measured={strategy: rate for strategy, rate in rates.items() if rate is not None},
+            estimated=estimated,
+        )
+
+
+def refusal(route: Route) -> RemoteUnavailable:
+    """Of a route that has no way."""
+    if route.down:
+        return RemoteDown(route.refusal, retry_after=route.retry_after)
+    return RemoteUnavailable(route.refusal)
+
+
+def _no_speculation(model: RemoteModel, allowed: RemoteLevel) -> str:
+    """Why the remote cannot verify for this daemon; empty where it can."""
+    if not model.shared_tokenizer:
+        return f"another tokenizer: {model.difference or 'ids differ'}"
+    return "" if allowed is RemoteLevel.SPECULATIVE else "the fallback has the remote stream for now (draftd level)"
+
+
+def _too_long(asked: Asked, model: RemoteModel) -> str:
+    if asked.prompt_tokens < model.context_length:
+        return ""
+    return f"a prompt of {asked.prompt_tokens} tokens has no room in the remote's context of {model.context_length}"

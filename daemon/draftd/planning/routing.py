@@ -1,0 +1,301 @@
+"""Which way a request goes: local, remote, or drafted here and verified there. Pure: figures in, a table out.
+
+Seconds to the complete answer = load + queue + prefill + tokens / throughput + round trips. Throughput is what was
+measured of late, or what the engine estimates from measured steps, or else a formula: the local one from a plain step,
+the remote's likewise, and the speculative one as E / (R + k·t_d + t_v), with R the round trip, k drafted tokens of t_d
+seconds, t_v the remote's forward over them, and E = (1 - a^(k+1)) / (1 - a) tokens for each, at an acceptance of a
+(Leviathan et al. 2023, arXiv 2211.17192); never less than the remote's own streaming, which is what it does where
+drafts do not pay.
+
+The way taken is the cheapest that reaches the class wanted within the limits; of equals the faster one. Where no
+prices are known it is the fastest. Where none is within the limits, it is the one that comes nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from draftd.planning.prices import Prices, money
+from draftd.strategies import QualityClass, Strategy
+
+DEFAULT_QUALITY = QualityClass.STANDARD
+"""Wanted where the request does not say."""
+DEEPEST = 16  # tokens that a step ever drafts
+_WIDER = 0.06  # of a plain step: what a forward takes longer for each more token, where it was not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Of one request. `only`: the one way that may be taken, by the request's demand or by the flag; None: the best.
+    `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `drafting`: why
+    nothing may be drafted; empty where it may."""
+
+    prompt_tokens: int
+    tokens: float  # expected of the answer
+    only: Strategy | None = None
+    demanded: bool = False
+    quality: QualityClass | None = None
+    max_seconds: float | None = None
+    max_cost: float | None = None
+    drafting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This daemon's engine now. Seconds; `prefill` of a token of a prompt, `draft` of a drafted token. `measured`:
+    tokens per second of late, None where there were none; `step` of a plain step. `batch`: that it would be decoded
+    with, itself included."""
+
+    quality: QualityClass
+    step: float
+    prefill: float
+    load: float = 0.0
+    queue: float = 0.0
+    measured: float | None = None
+    batch: int = 1
+    draft: float = 0.0
+    acceptance: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The other daemon now. `unavailable`: why it cannot be had; `speculation`: why it cannot verify for this one.
+    `down`: it may be had again after `retry_after`. `busy`: requests in its hand over those that it decodes together.
+    Tokens per second by strategy: `measured` of late, and `estimated` by the engine, from measurements of steps."""
+
+    unavailable: str = ""
+    speculation: str = ""
+    down: bool = False
+    retry_after: float | None = None
+    quality: QualityClass = QualityClass.PROFESSIONAL
+    step: float = 0.0
+    prefill: float = 0.0
+    round_trip: float = 0.0
+    busy: float = 0.0
+    most_drafted: int = DEEPEST
+    measured: Mapping[Strategy, float] = field(default_factory=dict)
+    estimated: Mapping[Strategy, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds, tokens per second and money; None where no price is known."""
+
+    load: float
+    queue: float
+    prefill: float
+    decode: float
+    round_trips: float
+    tokens_per_second: float
+    measured: bool
+    cost: float | None
+
+    @property
+    def seconds(self) -> float:
+        return self.load + self.queue + self.prefill + self.decode + self.round_trips
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A row of the table. `why` it was chosen, or was not. No estimate where it cannot be had."""
+
+    strategy: Strategy
+    quality: QualityClass
+    unavailable: str = ""
+    estimate: Estimate | None = None
+    chosen: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`strategy` is the way taken; None where the request is refused with `refusal`, which may be retried where the
+    remote is `down`. `reason`: for people. `wanted`: the least class."""
+
+    ways: tuple[Way, ...]
+    strategy: Strategy | None
+    reason: str
+    wanted: QualityClass
+    refusal: str = ""
+    down: bool = False
+    retry_after: float | None = None
+
+    def way(self, strategy: Strategy) -> Way:
+        return next(way for way in self.ways if way.strategy is strategy)
+
+
+def choose(asked: Asked, local: Local, remote: Remote, prices: Prices) -> Route:
+    """The table, and the way taken. A class that the request names is demanded: where no way reaches it, the request is
+    refused. Its limits of time and money are wishes: estimates promise nothing."""
+    ways = ways_of(asked, local, remote, prices)
+    considered, had, note = ways, [way for way in ways if not way.unavailable], ""
+    if asked.only is not None:
+        wanted = next(way for way in ways if way.strategy is asked.only)
+        if wanted.unavailable and asked.demanded:
+            return _refused(ways, f"strategy {asked.only} was demanded: {wanted.unavailable}", [wanted], asked, remote)
+        if wanted.unavailable:
+            note = f"{asked.only} is not to be had: {wanted.unavailable}"
+        had = [way for way in had if way.strategy is (Strategy.LOCAL if wanted.unavailable else asked.only)]
+        considered = [wanted, *had]
+    reaching = [way for way in had if way.quality >= (asked.quality or DEFAULT_QUALITY)]
+    if not reaching and asked.quality is not None:
+        whys = dict.fromkeys(way.unavailable or f"{way.strategy} is {way.quality.label}" for way in considered)
+        return _refused(ways, f"quality {asked.quality.label} is wanted: {'; '.join(whys)}", considered, asked, remote)
+    if not reaching:  # none is good enough, and the request does not insist
+        best = max(way.quality for way in had)
+        reaching = [way for way in had if way.quality is best]
+    within = [way for way in reaching if not _missed(way, asked, prices)]
+    costs = [way.estimate.cost for way in within or reaching if way.estimate is not None]
+    by_money = None not in costs
+    chosen = min(
+        within or reaching, key=lambda way: _order(way, by_money) if within else (_excess(way, asked), *_order(way))
+    )
+    missed = "" if within else _missed(chosen, asked, prices)
+    told = tuple(_judged(way, chosen, asked, prices, reaching, missed) for way in ways)
+    reason = _reason(asked, told, chosen, prices, note, missed)
+    return Route(told, chosen.strategy, reason, asked.quality or DEFAULT_QUALITY)
+
+
+def ways_of(asked: Asked, local: Local, remote: Remote, prices: Prices) -> list[Way]:
+    """Local, remote, speculative: what each would take, or why it cannot be had."""
+    tokens = max(1.0, asked.tokens)
+    rate = local.measured or 1 / local.step
+    prefill, decode, measured = asked.prompt_tokens * local.prefill, tokens / rate, bool(local.measured)
+    cost = prices.here(prefill + decode / local.batch, tokens)
+    at_home = Estimate(local.load, local.queue, prefill, decode, 0.0, rate, measured, cost)
+    ways = [Way(Strategy.LOCAL, local.quality, "", at_home)]
+    for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
+        drafts = strategy is Strategy.SPECULATIVE
+        why = remote.unavailable or ((remote.speculation or asked.drafting) if drafts else "")
+        estimate = None if why else _away(asked, local, remote, prices, drafts)
+        ways.append(Way(strategy, remote.quality, why, estimate))
+    return ways
+
+
+def _away(asked: Asked, local: Local, remote: Remote, prices: Prices, drafts: bool) -> Estimate:
+    tokens, strategy = max(1.0, asked.tokens), Strategy.SPECULATIVE if drafts else Strategy.REMOTE
+    rate, target, drafted = 1 / remote.step, remote.step * tokens, 0.0
+    if drafts:
+        depth, rate = speculative_rate(
+            remote.round_trip, remote.step, local.draft, local.acceptance, min(DEEPEST, remote.most_drafted)
+        )
+        if depth:
+            steps = tokens / expected_tokens(local.acceptance, depth)
+            target, drafted = steps * verify_seconds(remote.step, depth), steps * depth * local.draft
+    measured = remote.measured.get(strategy)
+    rate = measured or remote.estimated.get(strategy) or rate
+    prefill = asked.prompt_tokens * remote.prefill
+    queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
+    found = Estimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
+    there = prices.there(found.seconds, prefill + target, tokens)
+    here = prices.here(drafted, 0.0)
+    return replace(found, cost=None if there is None else there + (here or 0.0))
+
+
+def expected_tokens(acceptance: float, depth: int) -> float:
+    """Of a step that drafts so many: E."""
+    return float(sum(acceptance**i for i in range(depth + 1)))
+
+
+def verify_seconds(step: float, depth: int) -> float:
+    """Of the remote's forward over so many drafted tokens, from its plain step."""
+    return step * (1 + _WIDER * depth)
+
+
+def speculative_rate(
+    round_trip: float, step: float, draft: float, acceptance: float, deepest: int
+) -> tuple[int, float]:
+    """The depth with the most tokens per second, and those; depth 0 is the remote's own streaming."""
+    best, fastest, expected = 0, 1 / step, 1.0
+    for depth in range(1, deepest + 1):
+        expected += acceptance**depth
+        rate = expected / (round_trip + depth * draft + verify_seconds(step, depth))
+        if rate > fastest:
+            best, fastest = depth, rate
+    return best, fastest
+
+
+def _missed(way: Way, asked: Asked, prices: Prices) -> str:
+    """The limit that it does not keep, for people; a cost that is not known keeps any."""
+    assert way.estimate is not None
+    seconds, cost = way.estimate.seconds, way.estimate.cost
+    if asked.max_seconds is not None and seconds > asked.max_seconds:
+        return f"{_s(seconds)} is over max_seconds {asked.max_seconds:g}"
+    if asked.max_cost is not None and cost is not None and cost > asked.max_cost:
+        return f"{money(prices.currency, cost)} is over max_cost {asked.max_cost:g}"
+    return ""
+
+
+def _excess(way: Way, asked: Asked) -> float:
+    """How far beyond its limits it is: the larger ratio."""
+    assert way.estimate is not None
+    over = [way.estimate.seconds / asked.max_seconds] if asked.max_seconds else []
+    if asked.max_cost and way.estimate.cost is not None:
+        over.append(way.estimate.cost / asked.max_cost)
+    return max(over, default=0.0)
+
+
+def _order(way: Way, by_money: bool = True) -> tuple[float, float]:
+    assert way.estimate is not None
+    return (way.estimate.cost or 0.0) if by_money else 0.0, way.estimate.seconds
+
+
+def _judged(way: Way, chosen: Way, asked: Asked, prices: Prices, reaching: Sequence[Way], missed: str) -> Way:
+    if way is not chosen:
+        return replace(way, why=_why_not(way, asked, chosen, prices, reaching))
+    if asked.only is chosen.strategy:
+        why = "demanded" if asked.demanded else "by the flag decoding-strategy"
+    elif missed:
+        why = f"comes nearest: {missed}"
+    elif len(reaching) == 1:
+        why = f"alone reaches {(asked.quality or DEFAULT_QUALITY).label}"
+        if way.quality < (asked.quality or DEFAULT_QUALITY):
+            why = "has the best class"
+    else:
+        why = "cheapest" if prices.known else "fastest"
+    return replace(way, chosen=True, why=why)
+
+
+def _why_not(way: Way, asked: Asked, chosen: Way, prices: Prices, reaching: Sequence[Way]) -> str:
+    """In few words, its name among them."""
+    if way.unavailable:
+        return f"{way.strategy} is not to be had: {way.unavailable}"
+    if asked.only is not None and asked.only is not way.strategy:
+        return f"{way.strategy} was not asked for"
+    if way not in reaching:
+        return f"{way.strategy} is {way.quality.label}"
+    assert way.estimate is not None
+    assert chosen.estimate is not None
+    if missed := _missed(way, asked, prices):
+        return f"{way.strategy}: {missed}"
+    mine, its = way.estimate, chosen.estimate
+    if mine.cost is not None and its.cost is not None and mine.cost > its.cost:
+        return f"{way.strategy} costs {money(prices.currency, mine.cost)}"
+    return f"{way.strategy} takes {_s(mine.seconds)}"
+
+
+def _reason(asked: Asked, ways: Sequence[Way], chosen: Way, prices: Prices, note: str, missed: str) -> str:
+    assert chosen.estimate is not None
+    if asked.only is not None:
+        said = f"strategy: {'request' if asked.demanded else 'flag'}: {chosen.strategy}"
+        return "; ".join(part for part in (said, note, missed) if part)
+    spent = "" if chosen.estimate.cost is None else f" and {money(prices.currency, chosen.estimate.cost)}"
+    said = f"strategy: auto: {chosen.strategy}, {_s(chosen.estimate.seconds)}{spent} for {chosen.quality.label}"
+    missing: dict[str, list[str]] = {}
+    for way in ways:
+        missing.setdefault(way.unavailable, []).append(way.strategy)
+    others = [way.why for way in ways if not (way.chosen or way.unavailable)]
+    others += [f"{' and '.join(names)} not to be had: {why}" for why, names in missing.items() if why]
+    return "; ".join(part for part in (said, missed, *others) if part)
+
+
+def _refused(ways: Sequence[Way], why: str, considered: Sequence[Way], asked: Asked, remote: Remote) -> Route:
+    """A retry helps where one of those considered is down."""
+    down = remote.down and any(way.unavailable for way in considered)
+    told = tuple(replace(way, why=way.unavailable or f"{way.strategy} is {way.quality.label}") for way in ways)
+    return Route(told, None, "", asked.quality or DEFAULT_QUALITY, why, down, remote.retry_after if down else None)
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.2g} s"

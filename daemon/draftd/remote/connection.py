@@ -1,0 +1,174 @@
+"""One connection to a verifier: a channel, the stream on it, and the thread that reads it.
+
+With gRPC's threads rather than its asyncio: all event loops of a process share one completion queue there, so that the
+link would wait for the server's loop, and events of a loop that has closed are errors of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from draftd.errors import DraftdError, in_one_line
+from draftd.remote.messages import VERSION
+from draftd.settings import RemoteSettings
+from draftd.v1 import verification_pb2 as pb
+from draftd.v1 import verification_pb2_grpc
+
+_FRAME_BYTES = 5  # gRPC's own, before each message
+_MOST_OUT = 4096  # messages that wait to be sent
+_MOST_BYTES = 16 * 2**20  # of a message
+_PAGE = 16_384  # tokens of a vocabulary
+_JOIN_SECONDS = 2.0
+
+
+class LinkError(DraftdError):
+    """The verifier cannot be reached, or refuses; the message says why."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of messages, each with gRPC's frame, before compression and TLS."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class Connection:
+    """Made, and used, on any thread; nothing but `welcome` and `vocabulary` waits. `take` hears each message after the
+    greeting, and what it raises ends the connection; `ended` is called once, when it is over."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        traffic: Traffic,
+        take: Callable[[Connection, pb.VerifyResponse], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._take, self._ended, self._traffic = take, ended, traffic
+        self._channel = _channel(settings)
+        self._stub = verification_pb2_grpc.VerificationServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        token = settings.token
+        self._metadata = () if token is None else (("authorization", f"Bearer {token.get_secret_value()}"),)
+        self._out: queue.Queue[pb.VerifyRequest | None] = queue.Queue(_MOST_OUT)
+        self._welcome: Future[pb.Welcome] = Future()
+        self._call: Any = None
+        self._closing = threading.Lock()
+        self.why: str | None = None  # it is over; None while it is not
+        self.broken = False  # by what `take` raised
+        self._thread = threading.Thread(target=self._read, name="draftd-link-read", daemon=True)
+
+    def greet(self, edge: str, tokenizer: str) -> None:
+        """Begins to connect."""
+        self._call = self._stub.Verify(self._outgoing(), metadata=self._metadata)
+        self.send(pb.VerifyRequest(hello=pb.Hello(protocol=VERSION, edge=edge, tokenizer=tokenizer)))
+        self._thread.start()
+
+    def welcome(self, seconds: float) -> pb.Welcome | None:
+        """The verifier's answer; None where it has not come in so long. Raises LinkError where it never will."""
+        try:
+            return self._welcome.result(seconds)
+        except TimeoutError:
+            return None
+
+    def vocabulary(self, first: int, seconds: float) -> Sequence[bytes]:
+        """A page of the verifier's tokens; none beyond the last. Raises LinkError."""
+        request = pb.GetVocabularyRequest(first=first, count=_PAGE)
+        try:
+            page = self._stub.GetVocabulary(request, metadata=self._metadata, timeout=seconds)
+        except grpc.RpcError as error:
+            raise LinkError(_told(error)) from None
+        self._traffic.sent += request.ByteSize() + _FRAME_BYTES
+        self._traffic.received += page.ByteSize() + _FRAME_BYTES
+        return page.tokens  # type: ignore[no-any-return]
+
+    def send(self, request: pb.VerifyRequest) -> None:
+        """In order. What is sent too late is dropped; where too much waits, the connection ends."""
+        if self.why is not None:
+            return
+        try:
+            self._out.put_nowait(request)
+        except queue.Full:
+            self.end(f"it took none of {_MOST_OUT} messages")
+
+    def end(self, why: str) -> None:
+        """At once: nothing is taken any more."""
+        with self._closing:
+            if self.why is not None:
+                return
+            self.why = why
+        if not self._welcome.done():
+            with contextlib.suppress(Exception):
+                self._welcome.set_exception(LinkError(why))
+        self._ended()
+
+    def close(self) -> None:
+        """Frees what it has."""
+        self.end("closed")
+        with contextlib.suppress(queue.Full):
+            self._out.put_nowait(None)
+        if self._call is not None:
+            self._call.cancel()
+        self._channel.close()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _outgoing(self) -> Iterator[pb.VerifyRequest]:
+        while (request := self._out.get()) is not None:
+            self._traffic.sent += request.ByteSize() + _FRAME_BYTES
+            yield request
+
+    def _read(self) -> None:
+        why = "the verifier ended the stream"
+        try:
+            for response in self._call:
+                if self.why is not None:
+                    return
+                self._traffic.received += response.ByteSize() + _FRAME_BYTES
+                if self._welcome.done():
+                    self._take(self, response)
+                elif response.HasField("welcome"):
+                    self._welcome.set_result(response.welcome)
+                else:
+                    raise LinkError("the verifier did not greet first")
+        except grpc.RpcError as error:
+            why = _told(error)
+        except Exception as error:
+            why = error.message if isinstance(error, DraftdError) else in_one_line(error)
+            self.broken = True
+        finally:
+            self.end(why)
+
+
+def _channel(settings: RemoteSettings) -> grpc.Channel:
+    assert settings.target is not None
+    options = [
+        ("grpc.max_receive_message_length", _MOST_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # a new connection, which knows nothing of failures of another
+    ]
+    if not settings.encrypted:
+        return grpc.insecure_channel(settings.target, options)
+    authority, key, certificate = (
+        None if path is None else Path(path).read_bytes()
+        for path in (settings.tls_ca, settings.tls_key, settings.tls_cert)
+    )
+    return grpc.secure_channel(settings.target, grpc.ssl_channel_credentials(authority, key, certificate), options)
+
+
+def _told(error: grpc.RpcError) -> str:
+    if not isinstance(error, grpc.Call):
+        return in_one_line(error)
+    code = error.code()
+    return f"{code.name if code is not None else 'UNKNOWN'}: {error.details() or 'no reason given'}"

@@ -1,0 +1,430 @@
+"""The link to a verifier: it connects, keeps watch, resumes what was open, and gives up what cannot go on.
+
+A circuit breaker: the link goes down where a connection cannot be resumed, and after several errors in a row; from then
+on it tries again once a probe period, with jitter, until a verifier has greeted it. Then it is up; but until a verdict
+has come, the next error takes it down again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from uuid import uuid4
+
+from draftd.engine.targets.link import (
+    Close,
+    Closed,
+    FromVerifier,
+    LinkState,
+    Open,
+    Opened,
+    RemoteModel,
+    Step,
+    ToVerifier,
+    Verdict,
+)
+from draftd.fallback.logs import RateLimitedLog
+from draftd.remote.connection import Connection, LinkError, Traffic
+from draftd.remote.messages import VERSION, from_verifier, to_verifier
+from draftd.remote.sequences import Sequences
+from draftd.settings import RemoteSettings
+from draftd.strategies import QualityClass
+from draftd.threads import lasting
+from draftd.v1 import verification_pb2 as pb
+
+_TRIP = 3  # errors without a verdict between them
+_JITTER = 0.25  # of the probe period, either way
+_PING_SECONDS, _FIRST_PINGS = 1.0, 4  # the first ones come faster, so that the round trip is soon known
+_FIRST_PING_SECONDS = 0.1
+_LEAST_OF = 4  # round trips, of which the least is smoothed: what waited in a queue is none
+_SMOOTHING = 0.25
+_MOST_IN = 8192  # messages that the engine has not received
+_MOST_STRAY = 4096  # messages in a row that nothing awaits: those of sequences that were given up are fewer
+_MOST_CLOSES = 1024  # kept for the next connection
+_TICK_SECONDS = 0.5  # how often deadlines are looked at, at least
+_LOADING_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Vocabulary(Protocol):
+    """Of the local tokenizer."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def vocabulary(self) -> list[bytes]: ...
+
+
+class GrpcLink:
+    """A `VerifierLink` to `settings.target`, on a thread of its own from `start` to `close`."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        tokenizer: Callable[[], Vocabulary | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = lambda: random.uniform(1 - _JITTER, 1 + _JITTER),
+    ) -> None:
+        """`tokenizer`: None until it is loaded. `jitter`: what a probe period is multiplied by."""
+        self._settings, self._tokenizer = settings, tokenizer
+        self._clock, self._jitter = clock, jitter
+        self._tick = min(_TICK_SECONDS, settings.step_seconds / 5)
+        self.edge = uuid4().hex
+        self._traffic = Traffic()
+        self._differences: dict[str, str] = {}  # by the fingerprint of the other tokenizer
+        self._wake: Callable[[], None] = lambda: None
+        self._log = RateLimitedLog(log)
+        self._closing = threading.Event()
+        self._thread = lasting("draftd-link", self._run, self._closing)
+        # All that follows, and who waits for a change of it.
+        self._changed = threading.Condition(threading.RLock())
+        self._sequences = Sequences(settings.step_seconds)
+        self._trying: Connection | None = None
+        self._connection: Connection | None = None  # that is up
+        self._up, self._why = False, "it has not connected yet"
+        self._probe_at: float | None = None
+        self._tried_at = 0.0
+        self._model: RemoteModel | None = None
+        self._incoming: deque[FromVerifier] = deque()
+        self._closes: dict[int, Close] = {}  # that the verifier has not confirmed: the next connection has them again
+        self._pings: dict[int, float] = {}
+        self._ping_at, self._nonce = 0.0, 0
+        self._latest: deque[float] = deque(maxlen=_LEAST_OF)
+        self._round_trip: float | None = None
+        self._load = 0.0
+        self._connections = self._errors = self._streak = 0
+        self._strays = 0  # messages in a row that nothing awaited
+        self._failing = False  # no verdict has come since an error
+
+    def start(self) -> None:
+        """Returns at once."""
+        self._thread.start()
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """What is open is given up. False where the thread did not end in time."""
+        self._closing.set()
+        with self._changed:
+            connection = self._trying
+            self._changed.notify_all()
+        if connection is not None:
+            connection.end("this daemon is stopping")
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # the engine's side
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def send(self, message: ToVerifier) -> None:
+        lost = False
+        with self._changed:
+            now, connection = self._clock(), self._connection
+            if isinstance(message, Open):
+                if lost := not self._up:
+                    self._incoming.append(Closed(message.sequence, self._why, self._retry_after(now), lost=True))
+                else:
+                    self._sequences.open(message)
+                    if connection is not None:
+                        self._send_open(connection, message.sequence, now)
+            elif isinstance(message, Step):
+                if self._sequences.step(message, now) and connection is not None:
+                    connection.send(to_verifier(message))
+            else:
+                self._sequences.close(message.sequence, now)
+                self._closes[message.sequence] = message
+                if len(self._closes) > _MOST_CLOSES:
+                    del self._closes[next(iter(self._closes))]
+                if connection is not None:
+                    connection.send(to_verifier(message))
+        if lost:
+            self._wake()
+
+    def received(self) -> Sequence[FromVerifier]:
+        with self._changed:
+            messages = list(self._incoming)
+            self._incoming.clear()
+            for one in messages:
+                if isinstance(one, Opened):
+                    self._sequences.received(one.sequence)
+        return messages
+
+    @property
+    def state(self) -> LinkState:
+        with self._changed:
+            return LinkState(
+                up=self._up,
+                why="" if self._up else self._why,
+                retry_after=self._retry_after(self._clock()),
+                model=self._model,
+                round_trip=self._round_trip,
+                load=self._load,
+                bytes_sent=self._traffic.sent,
+                bytes_received=self._traffic.received,
+                connections=self._connections,
+                errors=self._errors,
+                open_sequences=len(self._sequences),
+            )
+
+    def _retry_after(self, now: float) -> float | None:
+        return None if self._up or self._probe_at is None else max(0.0, self._probe_at - now)
+
+    # the link's thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                if (tokenizer := self._tokenizer()) is None:
+                    self._closing.wait(_LOADING_SECONDS)
+                    continue
+                self._connected(tokenizer)
+                with self._changed:
+                    self._probe_at = self._tried_at + self._settings.probe_seconds * self._jitter()
+                    while not self._closing.is_set() and (left := self._probe_at - self._clock()) > 0:
+                        self._changed.wait(left)
+        finally:
+            self._down("this daemon is stopping" if self._closing.is_set() else "the link failed")
+
+    def _connected(self, tokenizer: Vocabulary) -> None:
+        """From a connection to the end of the last one that could be resumed at once."""
+        again = False
+        while not self._closing.is_set():
+            self._tried_at = self._clock()
+            connection = self._trying = Connection(self._settings, self._traffic, self._take, self._notify)
+            try:
+                model = self._greeted(connection, tokenizer)
+                self._opened(connection, model, again)
+                self._watch(connection)
+            except LinkError as error:  # an outage is one error, however often it is probed
+                self._down(error.message)
+                return
+            finally:
+                connection.close()
+            why = connection.why or ""
+            if self._closing.is_set():
+                return
+            self._count_error()
+            if connection.broken or self._streak >= _TRIP:
+                self._tried_at = self._clock()
+                self._down(why)
+                return
+            self._suspend(why)
+            again = True
+
+    def _greeted(self, connection: Connection, tokenizer: Vocabulary) -> RemoteModel:
+        seconds = self._settings.connect_seconds
+        until = self._clock() + seconds
+        connection.greet(self.edge, tokenizer.fingerprint)
+        while (welcome := connection.welcome(max(0.0, min(self._tick, until - self._clock())))) is None:
+            if self._clock() >= until:
+                raise LinkError(f"no connection within {seconds:g} s")
+            self._give_up_overdue()  # of those that are to be resumed
+        if welcome.protocol != VERSION:
+            raise LinkError(f"the verifier's protocol is version {welcome.protocol}, this daemon's {VERSION}")
+        difference = ""
+        if welcome.tokenizer != tokenizer.fingerprint:
+            if welcome.tokenizer not in self._differences:
+                self._differences.clear()
+                self._differences[welcome.tokenizer] = _difference(connection, tokenizer.vocabulary(), seconds)
+            difference = self._differences[welcome.tokenizer]
+        return RemoteModel(
+            model=welcome.model,
+            fingerprint=welcome.model_fingerprint,
+            context_length=welcome.context_length,
+            vocab_size=welcome.vocab_size,
+            max_draft_tokens=welcome.max_draft_tokens,
+            shared_tokenizer=not difference,
+            difference=difference,
+            quality=_quality(self._settings.quality or welcome.quality),
+            step_seconds=welcome.step_seconds,
+            prefill_seconds=welcome.prefill_seconds,
+        )
+
+    def _opened(self, connection: Connection, model: RemoteModel, again: bool) -> None:
+        """It is up. What was open goes on where the model is the same, else it is lost."""
+        with self._changed:
+            before, self._model = self._model, model
+            if again and before is not None and before.fingerprint != model.fingerprint:
+                self._lose(f"the verifier serves {model.model} with other weights now")
+            self._sequences.prefill_seconds, self._sequences.vocabulary = model.prefill_seconds, model.vocab_size
+            self._connections += 1
+            self._connection, self._up, self._why, self._probe_at = connection, True, "", None
+            now = self._clock()
+            self._pings.clear()
+            self._latest.clear()
+            self._ping_at = now
+            for message in self._closes.values():
+                connection.send(to_verifier(message))
+            for sequence in self._sequences:
+                self._send_open(connection, sequence, now)
+        if not again:
+            different = "" if model.shared_tokenizer else f"; its tokenizer is another: {model.difference}"
+            self._log.write(
+                logging.INFO, "up", f"verifier {self._settings.target}: up, it serves {model.model}{different}"
+            )
+        self._wake()
+
+    def _watch(self, connection: Connection) -> None:
+        """Pings, and looks at deadlines, until the connection is over."""
+        step_seconds = self._settings.step_seconds
+        while True:
+            with self._changed:
+                if connection.why is not None or self._closing.is_set():
+                    return
+                now = self._clock()
+                if self._pings and now - min(self._pings.values()) > step_seconds:
+                    connection.end(f"no answer to a ping within {step_seconds:g} s")
+                    return
+                if now >= self._ping_at:
+                    self._nonce += 1
+                    self._pings[self._nonce] = now
+                    connection.send(pb.VerifyRequest(ping=pb.Ping(nonce=self._nonce)))
+                    slow = len(self._latest) >= _FIRST_PINGS
+                    self._ping_at = now + (_PING_SECONDS if slow else _FIRST_PING_SECONDS)
+            self._give_up_overdue()
+            with self._changed:
+                if self._streak >= _TRIP:
+                    connection.end("several steps in a row passed their deadline")
+                if connection.why is None and not self._closing.is_set():
+                    self._changed.wait(max(0.0, min(self._tick, self._ping_at - self._clock())))
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # a verifier's message, on the thread that reads it
+
+    def _take(self, connection: Connection, response: pb.VerifyResponse) -> None:
+        """Raises BrokenRule and LinkError, which end the connection."""
+        message = from_verifier(response)
+        with self._changed:
+            if connection is not self._connection:
+                return
+            now = self._clock()
+            if isinstance(message, Opened):
+                known = self._sequences.opened(message.sequence, now)
+            elif isinstance(message, Verdict):
+                if known := self._sequences.verdict(message, now):
+                    self._streak, self._failing, self._load = 0, False, message.load
+            elif isinstance(message, Closed):
+                if not self._sequences.finished(message.sequence):  # else it says so, and answers a `Close` besides
+                    self._closes.pop(message.sequence, None)
+                resuming = self._sequences.closed(message.sequence)
+                known = resuming is not None
+                self._errors += bool(message.error) and message.retry_after is None
+                if resuming:
+                    message = Closed(message.sequence, message.error, message.retry_after, lost=True)
+            else:
+                known = self._ponged(response.pong.nonce, now)
+            self._strays = 0 if known else self._strays + 1
+            if self._strays >= _MOST_STRAY:
+                raise LinkError(f"the verifier sent {_MOST_STRAY} messages of nothing that is open")
+            if not known or message is None:
+                return
+            if len(self._incoming) >= _MOST_IN:
+                raise LinkError(f"the verifier sent {_MOST_IN} messages that were not taken yet")
+            self._incoming.append(message)
+        self._wake()
+
+    def _ponged(self, nonce: int, now: float) -> bool:
+        """Whether it was awaited."""
+        if (sent := self._pings.pop(nonce, None)) is None:
+            return False
+        self._latest.append(now - sent)
+        least = min(self._latest)
+        before = self._round_trip
+        self._round_trip = least if before is None else before + _SMOOTHING * (least - before)
+        return True
+
+    # what ends
+
+    def _send_open(self, connection: Connection, sequence: int, now: float) -> None:
+        message, early = self._sequences.sent(sequence, now)
+        fingerprint = "" if self._model is None else self._model.fingerprint
+        connection.send(to_verifier(message, fingerprint))
+        for step in early:
+            connection.send(to_verifier(step))
+
+    def _give_up_overdue(self) -> None:
+        """What passed its deadline. Without a connection that is no error besides."""
+        with self._changed:
+            overdue = self._sequences.overdue(self._clock())
+            for sequence in overdue:
+                if awaited := self._sequences.awaited(sequence):
+                    self._incoming.append(Closed(sequence, "no verdict came within its deadline", lost=True))
+                else:
+                    self._incoming.append(Closed(sequence))
+                self._sequences.closed(sequence)
+                if awaited and self._connection is not None:
+                    self._count_error()
+        if overdue:
+            self._wake()
+
+    def _suspend(self, why: str) -> None:
+        """The connection is lost; another is tried at once."""
+        with self._changed:
+            self._connection, self._why = None, why
+            for sequence in self._sequences.suspend():
+                self._incoming.append(Closed(sequence))
+        self._wake()
+
+    def _lose(self, why: str) -> None:
+        with self._changed:
+            for sequence in self._sequences:
+                lost = self._sequences.awaited(sequence)
+                self._sequences.closed(sequence)
+                self._incoming.append(Closed(sequence, why if lost else "", lost=lost))
+        self._wake()
+
+    def _down(self, why: str) -> None:
+        with self._changed:
+            was_up, self._up, self._why, self._connection = self._up, False, why, None
+            self._lose(why)
+            # A verifier that comes back has to give a verdict before it may fail more than once.
+            self._streak = _TRIP - 1
+        if was_up and not self._closing.is_set():
+            self._log.write(logging.WARNING, "down", f"verifier {self._settings.target}: down: {why}")
+
+    def _count_error(self) -> None:
+        """What fails until a verdict comes again is one error to others: they judge whether the verifier is any good,
+        not how often this was tried."""
+        with self._changed:
+            self._errors += not self._failing
+            self._failing = True
+            self._streak += 1
+
+
+def _quality(label: str) -> QualityClass:
+    """The lowest where this version does not know it."""
+    return QualityClass.of(label) if label.upper() in QualityClass.__members__ else QualityClass.DRAFT
+
+
+def _difference(connection: Connection, ours: Sequence[bytes], seconds: float) -> str:
+    """The first id that two vocabularies do not have in common; empty where there is none, though one is longer by
+    ids without a token. Raises LinkError."""
+    first = 0
+    while True:
+        theirs = connection.vocabulary(first, seconds)
+        for token, name in enumerate(theirs, first):
+            here = ours[token] if token < len(ours) else b""
+            if here != name:
+                return f"id {token} is {_shown(here)} here and {_shown(name)} there"
+        first += len(theirs)
+        if not theirs:
+            break
+    for token, here in enumerate(ours[first:], first):
+        if here:
+            return f"id {token} is {_shown(here)} here and {_shown(b'')} there"
+    return ""
+
+
+def _shown(token: bytes) -> str:
+    return repr(token.decode(errors="backslashreplace")) if token else "no token"

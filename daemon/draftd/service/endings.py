@@ -1,0 +1,29 @@
+"""How a request ends, where that is not with its answer."""
+
+from __future__ import annotations
+
+import time
+
+from draftd.core import DEADLINE_SLACK_SECONDS, FinishReason, Outcome
+from draftd.errors import DeadlineExceeded, DraftdError, EngineFailure, NotServing, RemoteDown
+from draftd.service.request import Request
+
+
+def reason_to_leave(request: Request) -> FinishReason:
+    """A client whose time is up leaves too, a little before this clock says so: its own began to run earlier."""
+    late = request.deadline is not None and time.monotonic() >= request.deadline - DEADLINE_SLACK_SECONDS
+    return FinishReason.DEADLINE if late else FinishReason.CANCELLED
+
+
+def error_of(outcome: Outcome) -> DraftdError | None:
+    if outcome.reason is FinishReason.ERROR and outcome.unavailable is not None:
+        return RemoteDown(outcome.error or "the remote cannot be reached", retry_after=outcome.unavailable)
+    if outcome.reason is FinishReason.ERROR:
+        return EngineFailure(outcome.error or "decoding failed")
+    emitted = outcome.stats.counts.emitted
+    if outcome.reason is FinishReason.DEADLINE:
+        return DeadlineExceeded(f"the deadline passed after {emitted} tokens")
+    if outcome.reason is FinishReason.CANCELLED:
+        # The client did not cancel: its task would be gone. The daemon is stopping.
+        return NotServing(f"the daemon is stopping; the answer ended after {emitted} tokens", retry_after=1.0)
+    return None

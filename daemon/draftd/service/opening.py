@@ -1,0 +1,101 @@
+"""A sequence that another daemon opens here: whether it is in order, and the request that it is to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Executor
+
+from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, PeerSteps
+from draftd.engine.targets.link import Open
+from draftd.errors import InvalidRequest
+from draftd.model_info import ModelInfo
+from draftd.models.grammar import Compiled, Grammars
+from draftd.models.tokenizer import Tokenizer
+from draftd.service.formats import MAX_FORMAT_BYTES
+from draftd.service.request import Request, ServedModel, TokenIds, checked
+
+MAX_GRAMMAR = 4 * MAX_FORMAT_BYTES
+"""Characters of a grammar as it is compiled, which is longer than what was written."""
+
+
+def check_text(message: Open, info: ModelInfo, tokenizer: Tokenizer) -> int:
+    """How many tokens may follow those that are given. Raises InvalidRequest for a field that is wrong."""
+    options, tokens = message.options, len(message.tokens)
+    answered, longest = tokens - options.prompt, info.context_length - 1
+    if not 0 < options.prompt <= tokens <= longest:
+        raise InvalidRequest("open.tokens", f"{tokens} tokens", f"1 to {longest} tokens, the prompt among them")
+    most = info.context_length - options.prompt
+    if not answered < message.max_tokens <= most:
+        allowed = f"{answered + 1} to {most}: {answered} are there, and the context has {info.context_length}"
+        raise InvalidRequest("open.max_tokens", message.max_tokens, allowed)
+    if not options.sampling.deterministic:
+        raise InvalidRequest("open.sampling.seed", None, "a seed, where the temperature is above 0")
+    asked = Request(
+        TokenIds(message.tokens),
+        message.max_tokens,
+        options.sampling,
+        logprobs=options.logprobs,
+        min_tokens=options.min_tokens,
+        stop_token_ids=tuple(token for token in options.ends if token not in tokenizer.eos_ids),
+    )
+    try:
+        checked(asked, ServedModel(info, message.max_tokens, 0, DepthMode.FIXED, chat_template=False))
+    except InvalidRequest as error:
+        named = error.field.replace("tokens.ids", "tokens").replace("stop_token_ids", "end_tokens")
+        raise InvalidRequest(f"open.{named}", error.value, error.allowed) from None
+    return message.max_tokens - answered
+
+
+def check_model(fingerprint: str, served: str, info: ModelInfo) -> None:
+    """Raises InvalidRequest for a text that another model began: tokens of two are never one text."""
+    if fingerprint and fingerprint != served:
+        allowed = f"{served}, which {info.model} has: another model began the text"
+        raise InvalidRequest("open.model_fingerprint", fingerprint, allowed)
+
+
+async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) -> Compiled | None:
+    """What keeps it compiled for as long as it is held; None for no grammar. Raises InvalidRequest."""
+    if not grammar:
+        return None
+    if len(grammar) > MAX_GRAMMAR:
+        raise InvalidRequest("open.grammar", f"{len(grammar)} characters", f"at most {MAX_GRAMMAR}")
+    if compiler is None:
+        raise InvalidRequest("open.grammar", grammar, "nothing: this model's tokenizer has no grammars")
+    try:
+        made, _ = await asyncio.get_running_loop().run_in_executor(executor, compiler.compile, grammar)
+    except ValueError as error:
+        raise InvalidRequest("open.grammar", grammar, f"what can be enforced: {error}") from None
+    return made
+
+
+def request_of(
+    message: Open, left: int, name: str, edge: str, steps: PeerSteps, *, deepest: int, priority: int
+) -> DecodeRequest:
+    """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess."""
+    options = message.options
+    plan = DecodePlan(
+        DecodeMode.SPECULATIVE if deepest else DecodeMode.AUTOREGRESSIVE,
+        deepest,
+        PEER if deepest else None,
+        FallbackLevel.FULL,
+        "peer",
+        "another daemon drafts",
+    )
+    return DecodeRequest(
+        id=name,
+        prompt=message.tokens,
+        max_tokens=left,
+        plan=plan,
+        arrival=time.monotonic(),
+        sampling=options.sampling,
+        client=f"peer {edge}",
+        priority=priority,
+        min_tokens=options.min_tokens,
+        ignore_eos=True,
+        stop_ids=frozenset(options.ends),
+        logprobs=options.logprobs,
+        grammar=options.grammar,
+        peer=steps,
+        answered=len(message.tokens) - options.prompt,
+    )

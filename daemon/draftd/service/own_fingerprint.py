@@ -1,0 +1,77 @@
+"""The fingerprints of the model that is served and of its tokenizer, by which other daemons know whose tokens these
+are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from draftd.engine.loop import EngineWorker
+from draftd.errors import DraftdError, NotServing
+from draftd.models.fingerprint import Fingerprints, digest, model_digest
+from draftd.models.folder import ModelFiles
+
+_WAIT_SECONDS = 2.0  # that a caller waits for it
+_RETRY_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Fingerprint(NamedTuple):
+    """SHA-256: of the model's files, and of the vocabulary."""
+
+    model: str
+    tokenizer: str
+
+
+class OwnFingerprint:
+    """Taken on a thread of its own, as hashing a large model takes a minute; again only where its weights were let go
+    and read anew, from other files. Event loop only."""
+
+    def __init__(self, worker: EngineWorker) -> None:
+        self._worker = worker
+        self._fingerprints = Fingerprints()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-model-hash")
+        self._taken: tuple[ModelFiles | None, asyncio.Future[Fingerprint]] | None = None
+
+    def begin(self) -> asyncio.Future[Fingerprint]:
+        """Raises NotServing until the model is loaded."""
+        files = self._worker.files.target
+        if self._taken is None or self._taken[0] != files:
+            self._taken = files, asyncio.get_running_loop().run_in_executor(self._thread, self._made, files)
+        return self._taken[1]
+
+    async def get(self) -> Fingerprint:
+        """Raises NotServing until it is known, after a short wait."""
+        taken = self.begin()
+        await asyncio.wait([taken], timeout=_WAIT_SECONDS)
+        if not taken.done():
+            raise NotServing("the model's files are being hashed for its fingerprint", retry_after=_RETRY_SECONDS)
+        try:
+            return taken.result()
+        except DraftdError as error:
+            self._taken = None
+            raise NotServing(f"the model has no fingerprint: {error.message}", retry_after=_RETRY_SECONDS) from None
+
+    async def vocabulary(self) -> list[bytes]:
+        """All tokens by id. Raises NotServing."""
+        run = asyncio.get_running_loop().run_in_executor
+        return list(await run(self._thread, self._worker.tokenizer.vocabulary))
+
+    def close(self) -> None:
+        """Gives up what it is at, within a piece."""
+        self._fingerprints.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _made(self, files: ModelFiles | None) -> Fingerprint:
+        info, tokenizer = self._worker.info, self._worker.tokenizer.fingerprint
+        if files is None or files.stamps is None:
+            what = ["made in memory", info.model, info.architecture, info.vocab_size, info.weight_bytes]
+            return Fingerprint(digest(what), tokenizer)
+        model = model_digest(self._fingerprints.of(files.folder, files.adapter))
+        if files.changed:
+            log.warning("the files of %s have changed since they were read: its fingerprint is not theirs", info.model)
+            model = digest(["read before", sorted((name, str(stamp)) for name, stamp in files.stamps.items())])
+        return Fingerprint(model, tokenizer)

@@ -1,0 +1,274 @@
+"""The peers of a verifier, other daemons: what they have open here, what that has cost, and what they are still to be
+told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from draftd.core import Emission, FinishReason, Outcome
+from draftd.engine.peer import PeerSequence
+from draftd.engine.targets.link import Closed, FromVerifier, Open, Verdict
+from draftd.errors import ClientStalled, DraftdError
+from draftd.models.grammar import Compiled
+from draftd.service.stream import Mailbox
+from draftd.service.turns import Pace, Share
+from draftd.strategies import PeerCounts
+from draftd.telemetry.remote import VerificationSpan
+
+MOST_UNREAD = 4096
+"""Messages that a peer may leave unread."""
+_MOST_ENDED = 256  # sequences of a peer that have ended and are remembered
+_PREFILL_SHARE, _PREFILL_OWED = 0.25, 2.5  # of the target's time, for a peer's texts, while others want it
+_RECENT = 0.1  # weight of the latest step in how wide a peer's are
+_MESSAGES_PER_SECOND = 200.0  # that nothing comes of, in the long run
+_MESSAGES_PER_VERDICT = 4.0  # steps under way of which one is used and the others are stale
+_MOST_CREDIT = 512.0
+RECENT_SECONDS = 1.0
+"""Without a step and a verdict, after which a sequence is taken to want nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a peer is told of this verifier at first."""
+
+    model: str
+    model_fingerprint: str
+    tokenizer: str
+    context_length: int
+    vocab_size: int
+    max_draft_tokens: int
+    quality: str
+    step_seconds: float
+    prefill_seconds: float
+    max_sequences: int
+
+
+class Outbox:
+    """What a connection is to be told, in order. One that does not read it is ended."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Any] = deque()
+        self._arrived = asyncio.Event()
+        self._error: DraftdError | None = None
+
+    def put(self, item: Any) -> None:
+        if len(self._queue) >= MOST_UNREAD:
+            self.cut(ClientStalled(f"{MOST_UNREAD} messages were not read: the connection was ended"))
+        if self._error is None:
+            self._queue.append(item)
+            self._arrived.set()
+
+    def cut(self, error: DraftdError) -> None:
+        """Ends the connection: nothing that was not taken is said any more."""
+        self._error = self._error or error
+        self._queue.clear()
+        self._arrived.set()
+
+    async def take(self) -> Any:
+        """The next one. Raises what the connection ends with."""
+        while not self._queue:
+            if self._error is not None:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._queue.popleft()
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One other daemon, over all of its connections. `open`: sequences by number; `leaving`: those that were replaced
+    and that the engine still has. `ended`: what is remembered of others, by number."""
+
+    edge: str
+    share: Share
+    prefill: Share = field(default_factory=lambda: Share(_PREFILL_SHARE, _PREFILL_OWED))
+    width: float = 1.0  # positions of a sequence in its steps of late
+    counts: PeerCounts = field(default_factory=PeerCounts)
+    connection: Connection | None = None
+    lost_since: float = 0.0
+    open: dict[int, HeldSequence] = field(default_factory=dict)
+    leaving: set[HeldSequence] = field(default_factory=set)
+    left: asyncio.Event = field(default_factory=asyncio.Event)  # one of those has
+    ended: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
+    forgotten: int = -1  # numbers up to this one are not used again
+
+    @property
+    def held(self) -> list[HeldSequence]:
+        """All that the engine has of it."""
+        return [*self.open.values(), *self.leaving]
+
+    @property
+    def reserved(self) -> int:
+        """Tokens of context that its sequences may come to need."""
+        return sum(one.reserved for one in self.open.values())
+
+    def busy(self, now: float) -> list[HeldSequence]:
+        """Those that want the target: with a step in hand, or by what came of late."""
+        return [one for one in self.open.values() if one.began and (one.waits or now - one.active < RECENT_SECONDS)]
+
+    def in_turn(self, most: int, now: float) -> list[HeldSequence]:
+        """So many of its busy sequences: those that have a step in hand, and had none decided for longest, first."""
+        return sorted(self.busy(now), key=lambda one: (not one.waits, one.turn))[:most]
+
+    def give_turns(self, chosen: Collection[HeldSequence], now: float) -> bool:
+        """Of its busy sequences only these are decided. Whether one is that was not before."""
+        busy, begun = self.busy(now), False
+        for one in self.open.values():
+            allowed = one in chosen or one not in busy
+            begun |= allowed and not one.steps.allowed
+            one.steps.allowed = allowed
+            if allowed:
+                one.turn = now
+        return begun
+
+    def remember(self, number: int, ended: Ended) -> None:
+        self.ended[number] = ended
+        self.ended.move_to_end(number)
+        while len(self.ended) > _MOST_ENDED:
+            oldest, _ = self.ended.popitem(last=False)
+            self.forgotten = max(self.forgotten, oldest)
+
+    def total(self) -> PeerCounts:
+        live = [PeerCounts(stale=one.steps.stale, wasted=one.steps.wasted) for one in self.held]
+        return summed([self.counts, *live])
+
+
+@dataclass(slots=True)
+class Ended:
+    """A sequence that has ended. Its text had `opened` tokens when it was opened, of which `text` is the hash, and
+    `decided` at its end. `closed`: the edge has said how many of them it applied, and says no more of it."""
+
+    opened: int
+    text: int
+    decided: int
+    closed: bool = False
+
+    def settle(self, applied: int) -> int:
+        """How many tokens were discarded, where the edge applied the first `applied` of the text."""
+        if self.closed:
+            return 0
+        self.closed = True
+        return max(0, self.decided - max(applied, self.opened))
+
+
+class HeldSequence:
+    """One sequence that the engine has: the receiver of its request. `compiled` keeps its grammar."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        message: Open,
+        reserved: int,
+        compiled: Compiled | None,
+        *,
+        mailbox: Mailbox,
+        heard: Callable[[HeldSequence, FromVerifier | Outcome], None],
+        wake: Callable[[], None],
+        span: VerificationSpan,
+    ) -> None:
+        """`heard` is told on the event loop what the engine says of it. `wake`: the engine, for a step that came."""
+        self.id = uuid.uuid4().hex
+        self.connection, self.peer, self.number = connection, connection.peer, message.sequence
+        self.opened = self.decided = len(message.tokens)
+        self.text = hash(message.tokens)
+        self.reserved, self.compiled = reserved, compiled
+        self.began = False  # the engine has it, and prefills it
+        self.charged = 0.0  # seconds of the target, for its prefill
+        self.active = self.turn = time.monotonic()  # a step or a verdict came last, and was allowed for last
+        self.closing: Closed | None = None  # what is said at its end, where the end is not its own
+        self.applied: int | None = None  # tokens of the text, where the edge is done with it
+        self.span, self.counts = span, PeerCounts()
+        self._mailbox, self._heard = mailbox, heard
+        self.steps = _Steps(self.number, self._told, wake)
+        self.steps.connection = connection
+
+    # engine thread
+
+    def _told(self, message: FromVerifier) -> None:
+        self._mailbox.post(self, message)
+
+    def on_tokens(self, emission: Emission) -> None:
+        """The verdict says it."""
+
+    def on_finish(self, outcome: Outcome) -> None:
+        self._mailbox.post(self, outcome)
+
+    # event loop
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a step in hand, be it held back or not."""
+        return PeerSequence.due(self.steps, ())
+
+    def receive(self, item: FromVerifier | Outcome) -> None:
+        self._heard(self, item)
+
+    def ended(self, outcome: Outcome, *, replaced: bool) -> None:
+        """Its span is told how, and what it came to. `replaced`: by a connection that came back."""
+        self.counts.stale, self.counts.wasted = self.steps.stale, self.steps.wasted
+        why = "" if self.closing is None else self.closing.error
+        how = "closed" if self.closing is not None else "finished"
+        if outcome.reason is FinishReason.ERROR:
+            how, why = "error", outcome.error
+        elif replaced or why:
+            how = "replaced" if replaced else "given_up"
+        self.span.ended(self.counts, how, why)
+
+
+class _Steps(PeerSequence):
+    """Holds steps back while the connection that opened the sequence is lost, and while it is not the sequence's
+    turn."""
+
+    connection: Connection
+    allowed = True
+
+    def due(self, tokens: Sequence[int]) -> bool:
+        return self.allowed and self.connection.alive and super().due(tokens)
+
+
+class Connection:
+    """One connection of a peer."""
+
+    def __init__(self, peer: Peer, address: str) -> None:
+        self.peer, self.address = peer, address
+        self.outbox, self.pace = Outbox(), Pace(_MESSAGES_PER_SECOND, _MOST_CREDIT)
+        self.alive = True
+
+    async def handled(self) -> None:
+        """A message was: returns when the next may be read. Each verdict allows for a few, and besides those some
+        hundreds are in a second: whoever sends what nothing comes of is read slowly, so that no other waits for it."""
+        if seconds := self.pace.spent():
+            await asyncio.sleep(seconds)
+
+    def exchanged(self, received: int = 0, sent: int = 0) -> None:
+        """Bytes of messages."""
+        self.peer.counts.bytes_received += received
+        self.peer.counts.bytes_sent += sent
+
+
+def count(held: HeldSequence, verdict: Verdict, now: float) -> None:
+    peer = held.peer
+    for counts in (peer.counts, held.counts):
+        counts.verdicts += 1
+        counts.drafted += verdict.drafted
+        counts.accepted += verdict.accepted
+        counts.tokens += len(verdict.tokens)
+        counts.queue_seconds += verdict.queue_seconds
+        counts.target_seconds += verdict.share_seconds
+    peer.share.took(verdict.share_seconds, now)
+    peer.width += _RECENT * (1 + verdict.drafted - peer.width)
+    held.connection.pace.earned(_MESSAGES_PER_VERDICT)
+
+
+def summed(several: Iterable[PeerCounts]) -> PeerCounts:
+    total = PeerCounts()
+    for one in several:
+        for each in fields(PeerCounts):
+            setattr(total, each.name, getattr(total, each.name) + getattr(one, each.name))
+    return total

@@ -1,0 +1,238 @@
+"""A request that another daemon answers in text, since its token ids are not this daemon's: what it tells is passed on.
+
+The engine has no part in it. Token ids and counts are the other daemon's, times are this one's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from operator import add
+from typing import Protocol
+
+from draftd.core import DecodePlan, FinishReason, Outcome, RequestStats
+from draftd.counts import DraftCounts
+from draftd.errors import DraftdError, RemoteDown
+from draftd.planning.router import Router
+from draftd.service.messages import text_part
+from draftd.service.request import Chunk, Finished, ReasoningDelta, Request, Send, Started, TextDelta
+from draftd.service.stream import Write
+from draftd.strategies import RemoteCounts, Strategy
+from draftd.telemetry.spans import InferenceSpan, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The other daemon has taken the request; `prompt_tokens` by its tokenizer."""
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of one choice, as the other daemon tells it. Seconds are its own: until it was scheduled, and of its
+    engine."""
+
+    choice: int
+    reason: FinishReason
+    counts: DraftCounts
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    queue_seconds: float = 0.0
+    target_seconds: float = 0.0
+    stop: str = ""
+    stop_token_id: int | None = None
+    tool_calls: int = 0
+    warning: str = ""
+    degraded: str = ""
+
+
+class RemoteAnswers(Protocol):
+    """The seam to the daemon that answers."""
+
+    def answer(self, request: Request, trace: str) -> AsyncGenerator[Begun | Chunk | Ended, None]:
+        """`Begun` first, then chunks, whose verifier is REMOTE, and the end of each choice. Closing it cancels the
+        request there. Raises RemoteDown where the other daemon cannot be reached, or goes; another DraftdError where it
+        refuses the request or ends it. `trace`: what names the request's span (W3C traceparent)."""
+
+    async def close(self) -> None:
+        """Requests are cancelled."""
+
+
+Events = AsyncGenerator[Begun | Chunk | Ended, None]
+
+
+@dataclass(slots=True)
+class _Choice:
+    span: InferenceSpan
+    stats: RequestStats
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    over: bool = False
+    parted: bool = False  # it has parts besides its text
+
+    def take(self, chunk: Chunk, now: float) -> None:
+        stats, tokens = self.stats, len(chunk.emission.tokens)
+        self.texts.append(chunk.text)
+        self.parted |= any(not isinstance(delta, TextDelta) for delta in chunk.deltas)
+        self.thoughts += [delta.text for delta in chunk.deltas if isinstance(delta, ReasoningDelta)]
+        if not tokens:
+            return
+        if stats.last_token is None:
+            stats.prefilled = stats.first_token = now
+            stats.first_chunk_tokens = tokens
+        else:
+            stats.gaps.append(now - stats.last_token)
+        stats.last_token = now
+        accepted = sum(chunk.emission.from_draft)  # until the end, when all is told
+        stats.counts.emitted += tokens
+        stats.counts.accepted += accepted
+        stats.counts.drafted += accepted
+        stats.counts.steps += tokens - accepted
+        assert stats.remote is not None
+        stats.remote.tokens += tokens
+
+    @property
+    def parts(self) -> list[Part]:
+        """As telemetry takes them."""
+        thought = "".join(self.thoughts)
+        return [*([{"type": "reasoning", "content": thought}] if thought else []), text_part("".join(self.texts))]
+
+
+class TextRelay:
+    """One request. `ended` hears of each choice's outcome, once."""
+
+    def __init__(
+        self,
+        events: Events,
+        started: Started,
+        request: Request,
+        arrival: float,
+        spans: Sequence[InferenceSpan],
+        router: Router,
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        self._events, self._started, self._request = events, started, request
+        self._router, self._ended, self._gone = router, ended, ""
+        now = time.monotonic()
+        self._choices = [
+            _Choice(span, RequestStats(started.prompt_tokens, arrival, scheduled=now, remote=RemoteCounts()))
+            for span in spans
+        ]
+
+    async def run(self, send: Send, write: Write, go_on: Callable[[str, int, str], None]) -> None:
+        """Passes on what comes. Where the other daemon goes, `go_on` is told the text so far, its tokens, and why, and
+        may have it continued. Raises DraftdError where the answer ended before its end, after its `Finished`."""
+        left = FinishReason.CANCELLED
+        try:
+            async with aclosing(self._events) as events:
+                await write(send(self._started))
+                async for event in events:
+                    if isinstance(event, Chunk):
+                        self._choices[event.choice].take(event, time.monotonic())
+                        await write(send(event))
+                    elif isinstance(event, Ended):
+                        self._count(event)
+                        if event.reason in (FinishReason.STOP, FinishReason.LENGTH):  # else an error follows
+                            await write(send(self._finished(event.choice, event.reason, event)))
+        except DraftdError as error:
+            if isinstance(error, RemoteDown) and self._continued(error, go_on):
+                return
+            left = FinishReason.DEADLINE if error.grpc_status == "DEADLINE_EXCEEDED" else FinishReason.ERROR
+            retry = error.retry_after or 1.0 if isinstance(error, RemoteDown) else None
+            for i, one in enumerate(self._choices):
+                if not one.over:
+                    await write(send(self._finished(i, left, error=error.message, unavailable=retry)))
+            raise
+        finally:
+            for i, one in enumerate(self._choices):
+                if not one.over:
+                    self._finished(i, left)
+
+    def _continued(self, error: RemoteDown, go_on: Callable[[str, int, str], None]) -> bool:
+        """Only plain text can be: of a thought or a call the local model has other marks."""
+        one = self._choices[0]
+        if one.over or one.parted:
+            return False
+        try:
+            go_on("".join(one.texts), one.stats.counts.emitted, error.message)
+        except DraftdError:
+            return False
+        one.over, self._gone = True, error.message
+        return True
+
+    def joined(self, outcome: Outcome) -> Outcome:
+        """Of the whole answer, that of its last part being `outcome`."""
+        before, after = self._choices[0].stats, outcome.stats
+        begun = (
+            {}
+            if before.first_token is None
+            else {name: getattr(before, name) for name in ("prefilled", "first_token", "first_chunk_tokens")}
+        )
+        stats = replace(
+            after,
+            **begun,
+            prompt_tokens=before.prompt_tokens,
+            cached_tokens=before.cached_tokens,
+            arrival=before.arrival,
+            scheduled=before.scheduled,
+            counts=before.counts.combined(after.counts, add),
+            gaps=before.gaps + after.gaps,
+            remote=replace(before.remote or RemoteCounts(), failed_over=1),
+        )
+        return replace(outcome, stats=stats, failed_over=self._gone)
+
+    def _count(self, told: Ended) -> None:
+        stats = self._choices[told.choice].stats
+        stats.counts, stats.cached_tokens = told.counts, told.cached_tokens
+        assert stats.remote is not None
+        stats.remote.tokens = told.counts.emitted
+        stats.remote.queue_seconds, stats.remote.target_seconds = told.queue_seconds, told.target_seconds
+
+    def _finished(
+        self,
+        index: int,
+        reason: FinishReason,
+        told: Ended | None = None,
+        *,
+        error: str = "",
+        unavailable: float | None = None,
+    ) -> Finished:
+        choice, plan = self._choices[index], self._started.plan
+        choice.over, choice.stats.finished = True, time.monotonic()
+        degraded = "" if told is None else told.degraded
+        outcome = Outcome(reason, choice.stats, degraded, error, unavailable=unavailable)
+        worth = self._router.finished(plan, self._request.workload, outcome)
+        choice.span.priced(worth.quality, worth.costs, worth.currency)
+        choice.span.finished(outcome, choice.parts)
+        self._ended(outcome)
+        if told is None:
+            return Finished(outcome, plan, "", index, worth=worth)
+        return Finished(
+            outcome,
+            plan,
+            told.stop,
+            index,
+            told.stop_token_id,
+            told.tool_calls,
+            told.reasoning_tokens,
+            told.warning,
+            worth,
+        )
+
+
+async def begin(answers: RemoteAnswers, request: Request, trace: str) -> tuple[Events, Begun]:
+    """The events that follow, once the other daemon has taken the request. Raises what it is refused with."""
+    events = answers.answer(request, trace)
+    first = await anext(events, None)
+    if not isinstance(first, Begun):
+        await events.aclose()
+        raise RemoteDown("the remote daemon ended the call without an answer", retry_after=1.0)
+    return events, first
+
+
+def local_plan(plan: DecodePlan, why: str) -> DecodePlan:
+    """The same, decoded here after all."""
+    return replace(plan, strategy=Strategy.LOCAL, reason=f"{plan.reason}; local after all: {why}")

@@ -1,0 +1,432 @@
+"""This daemon as a verifier: other daemons draft, its target decides.
+
+    1. connect: one connection for each edge, by its identity      QueueFull beyond verify.peers
+    2. open: checks, grammar, fingerprint, limits; to the engine   Closed says which field, or when to retry
+    3. steps go to the engine thread at once; verdicts come back by the event loop
+    4. closed: the edge is done, the text has ended, nothing came for long, or the daemon stops
+
+What the engine emits for peers, less what they discarded, is what their edges applied: of each sequence it is known how
+far its text was decided, and the edge says how much of that it has (`Close`, or an `Open` of the same number).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from draftd.core import DecodeRequest, FinishReason, Outcome
+from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoMemory, NotNow, NotServing, QueueFull
+from draftd.service.opening import check_model, check_text, compiled, request_of
+from draftd.service.own_fingerprint import OwnFingerprint
+from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Served, count, summed
+from draftd.service.request import MAX_PRIORITY
+from draftd.service.stream import Mailbox
+from draftd.service.turns import Pace, Share, give_turns
+from draftd.settings import Settings
+from draftd.strategies import PeerCounts, VerificationStatus
+from draftd.telemetry.remote import VerificationSpan
+
+MAX_PROPOSED = 1024
+"""Tokens in a step."""
+_TICK_SECONDS = 0.25
+_BUSY_SECONDS = 0.05  # between two looks, while a peer wants the target
+_PRESSED_SECONDS = 2.0  # that a sequence may be idle for, while requests wait for memory
+_RETRY_SECONDS = 5.0
+_REFUSAL_COST = 20.0  # messages that a refusal counts for
+_PREFILL_SHARE, _PREFILL_OWED = 0.5, 5.0  # of the target's time, for all peers' texts, while others want it
+_NEW_EDGES_PER_SECOND = 1.0  # edges that were not here before
+_MOST_NEW_EDGES = 64.0  # at once
+_REMEMBERED = 4  # peers are, for each that may be connected
+_EDGE = re.compile(r"[0-9a-f]{32}")
+
+log = logging.getLogger(__name__)
+
+
+class VerificationService:
+    """All peers of a daemon. Made and used on one event loop."""
+
+    def __init__(
+        self, worker: EngineWorker, settings: Settings, begin_span: Callable[[str, int], VerificationSpan]
+    ) -> None:
+        """`begin_span`: of a sequence, by the edge's own span and how many tokens it opened with."""
+        self.enabled, self._begin_span = settings.verify.enabled, begin_span
+        self.draining = False
+        self._worker, self._settings, self._limits = worker, settings, settings.verify
+        self._peers: OrderedDict[str, Peer] = OrderedDict()  # the one that connected last is the last
+        self._gone = PeerCounts()  # of those that are not remembered, and of connections that were refused
+        self._mailbox = Mailbox(asyncio.get_running_loop())
+        self._batch, self._capacity = settings.engine.max_batch, settings.engine.queue_capacity
+        self._prefill = Share(_PREFILL_SHARE, _PREFILL_OWED)  # of all peers
+        self._new_edges = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
+        self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
+        self._fingerprint = OwnFingerprint(worker)
+        self._watch: asyncio.Task[None] | None = None
+
+    # what there is
+
+    def prepare(self) -> None:
+        """The model is loaded: begins to take its fingerprint, which may take long."""
+        if self.enabled:
+            self._fingerprint.begin()
+
+    async def served(self) -> Served:
+        """Raises NotServing until the model is loaded and its fingerprint taken."""
+        self._check_serving()
+        fingerprint, info, worker = await self._fingerprint.get(), self._worker.info, self._worker
+        return Served(
+            model=info.model,
+            model_fingerprint=fingerprint.model,
+            tokenizer=fingerprint.tokenizer,
+            context_length=info.context_length,
+            vocab_size=info.vocab_size,
+            max_draft_tokens=self._settings.engine.max_draft_tokens,
+            quality=self._settings.model.quality,
+            step_seconds=worker.step_seconds,
+            prefill_seconds=worker.prefill_seconds,
+            max_sequences=self._limits.sequences_per_peer,
+        )
+
+    async def vocabulary(self) -> tuple[str, list[bytes]]:
+        """The tokenizer's fingerprint, and all tokens by id. Raises NotServing."""
+        self._check_serving()
+        return (await self._fingerprint.get()).tokenizer, await self._fingerprint.vocabulary()
+
+    def status(self) -> VerificationStatus:
+        """On any thread."""
+        peers = [(one.connection, one.total(), len(one.open)) for one in list(self._peers.values())]
+        connected = {at.address: counts for at, counts, _ in peers if at is not None}
+        total = summed([self._gone, *(counts for _, counts, _ in peers)])
+        return VerificationStatus(connected, total, sum(held for _, _, held in peers))
+
+    # connections
+
+    def connect(self, edge: str, address: str) -> Connection:
+        """Of the edge with this identity, which has no other after that. Raises NotServing, InvalidRequest,
+        QueueFull."""
+        try:
+            return self._connect(edge, address)
+        except DraftdError:
+            self._gone.refused += 1
+            raise
+
+    def _connect(self, edge: str, address: str) -> Connection:
+        self._check_serving()
+        if not _EDGE.fullmatch(edge):
+            raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, drawn at the edge's start")
+        known, most = self._peers.get(edge), self._limits.peers
+        if known is not None and known.connection is not None:
+            known.connection.outbox.cut(NotNow("another connection of the same edge took this one's place"))
+            self.disconnect(known.connection)
+        connected = sum(one.connection is not None for one in self._peers.values())
+        if connected >= most:
+            raise QueueFull(
+                f"{connected} peers are connected, and at most {most} may be (verify.peers)", retry_after=_RETRY_SECONDS
+            )
+        if known is None and (seconds := self._new_edges.spent()):
+            self._new_edges.earned(1.0)  # it is not taken
+            raise QueueFull("edges that were not here before come too fast", retry_after=seconds)
+        peer = known or Peer(edge, Share(self._limits.target_share_per_peer))
+        self._peers[edge] = peer
+        self._peers.move_to_end(edge)
+        peer.connection = connection = Connection(peer, address)
+        peer.counts.connections += 1
+        lost = sorted((one for one in self._lost() if one is not peer), key=lambda one: one.lost_since)
+        for one in lost[: max(0, connected + 1 + len(lost) - most)]:
+            self._end_all(one, "its edge is gone, and others came")
+        self._forget()
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._watched(), name="draftd-watch-peers")
+        return connection
+
+    def disconnect(self, connection: Connection) -> None:
+        """Its sequences are kept for a while, and decide nothing meanwhile."""
+        connection.alive = False
+        peer = connection.peer
+        if peer.connection is connection:
+            peer.connection, peer.lost_since = None, time.monotonic()
+        for held in list(peer.open.values()):
+            if held.connection is connection and not held.began:  # nothing is lost by that
+                self._end(held, Closed(held.number, "its connection was lost"))
+
+    async def take(self, connection: Connection, message: ToVerifier, fingerprint: str = "") -> None:
+        """One message of the peer: returns when the next may be read. `fingerprint`: of the model that the text of an
+        `Open` was chosen by so far. Raises InvalidRequest for a step that cannot be one."""
+        if isinstance(message, Step):
+            self._step(connection, message)
+        elif isinstance(message, Close):
+            self._close(connection, message)
+        else:
+            await self._open(connection, message, fingerprint)
+        await connection.handled()
+
+    def refuse(self, connection: Connection, sequence: int, error: DraftdError) -> None:
+        """Says why a sequence cannot be opened."""
+        connection.peer.counts.refused += 1
+        connection.pace.spent(_REFUSAL_COST)
+        connection.outbox.put(Closed(sequence, error.message, error.retry_after))
+
+    # sequences
+
+    def _step(self, connection: Connection, step: Step) -> None:
+        peer = connection.peer
+        peer.counts.steps += 1
+        held = peer.open.get(step.sequence)
+        if held is not None:
+            held.counts.steps += 1
+        if held is None or held.closing is not None or held.connection is not connection:
+            peer.counts.stale += 1  # it has ended, or is to be opened anew after a connection was lost
+            return
+        if len(step.proposed) > MAX_PROPOSED:
+            raise InvalidRequest("step.proposed", f"{len(step.proposed)} tokens", f"at most {MAX_PROPOSED} tokens")
+        vocabulary = self._worker.info.vocab_size
+        if (wrong := next((token for token in step.proposed if token >= vocabulary), None)) is not None:
+            error = InvalidRequest("step.proposed", wrong, f"token ids from 0 to {vocabulary - 1}")
+            self._end(held, Closed(step.sequence, error.message))
+            return
+        held.active = time.monotonic()
+        held.steps.offer(step)
+
+    def _close(self, connection: Connection, message: Close) -> None:
+        peer = connection.peer
+        held, ended = peer.open.get(message.sequence), peer.ended.get(message.sequence)
+        if held is not None:
+            if held.applied is None:
+                held.applied = message.known
+            self._end(held, Closed(message.sequence))
+            return
+        if ended is not None:
+            peer.counts.discarded += ended.settle(message.known)
+        connection.outbox.put(Closed(message.sequence))  # the edge need not say it on another connection again
+
+    async def _open(self, connection: Connection, message: Open, fingerprint: str) -> None:
+        peer = connection.peer
+        try:
+            known = await self._replace(peer, message)
+            held, request = await self._admitted(connection, message, fingerprint, known=known)
+            peer.open[message.sequence] = held
+            try:
+                self._worker.submit(request, held)
+            except BaseException as error:
+                del peer.open[message.sequence]
+                self._charge(held, 0.0)
+                held.span.ended(held.counts, "error", str(error))
+                raise
+            peer.counts.opened += 1
+        except DraftdError as error:
+            self.refuse(connection, message.sequence, error)
+
+    async def _replace(self, peer: Peer, message: Open) -> bool:
+        """An earlier sequence of that number ends with it: the edge goes on from what it knows of the text. Whether it
+        does so with the same text, which the prefix store may have."""
+        number, known = message.sequence, len(message.tokens)
+        ended, held = peer.ended.get(number), peer.open.pop(number, None)
+        if held is not None:
+            held.applied = known if held.applied is None else held.applied
+            peer.leaving.add(held)
+            self._end(held, Closed(number))
+            while len(peer.leaving) > self._limits.sequences_per_peer:
+                peer.left.clear()
+                await peer.left.wait()
+        elif ended is not None and not ended.closed:
+            peer.counts.discarded += ended.settle(known)
+            del peer.ended[number]
+        elif ended is not None or number <= peer.forgotten:
+            raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
+        before = held or ended
+        return before is not None and hash(message.tokens[: before.opened]) == before.text
+
+    async def _admitted(
+        self, connection: Connection, message: Open, fingerprint: str, *, known: bool
+    ) -> tuple[HeldSequence, DecodeRequest]:
+        """Raises DraftdError with what it is refused for."""
+        self._check_serving()
+        peer, worker, deepest = connection.peer, self._worker, self._settings.engine.max_draft_tokens
+        check_model(fingerprint, (await self._fingerprint.get()).model, worker.info)
+        left = check_text(message, worker.info, worker.tokenizer)
+        whole = len(message.tokens) + left
+        self._check_limits(peer, whole, known=known)
+        grammar = await compiled(message.options.grammar, worker.grammars, self._compiling)
+        if not connection.alive:
+            raise NotServing("the connection was lost")
+        held = HeldSequence(
+            connection, message, whole, grammar,
+            mailbox=self._mailbox, heard=self._heard, wake=worker.wake,
+            span=self._begin_span(message.trace, len(message.tokens)),
+        )  # fmt: skip
+        if not known:
+            self._charge(held, worker.prefill_seconds * held.opened)
+        # Others come before all but the first of those that wait, and before a peer that has had its share of prefill.
+        behind = sum(not one.began for one in peer.held) + MAX_PRIORITY * peer.prefill.exceeded(time.monotonic())
+        request = request_of(
+            message, left, held.id, peer.edge, held.steps, deepest=deepest, priority=min(behind, MAX_PRIORITY)
+        )
+        return held, request
+
+    def _check_limits(self, peer: Peer, tokens: int, *, known: bool) -> None:
+        most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
+        if len(peer.open) >= most:
+            why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"
+            raise QueueFull(why, retry_after=_RETRY_SECONDS)
+        waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
+        if waiting >= max(1, self._capacity // 2):
+            why = f"{waiting} sequences of peers wait; the other half of the queue is for clients"
+            raise QueueFull(why, retry_after=_RETRY_SECONDS)
+        now = time.monotonic()
+        exceeded = not known and (peer.prefill.exceeded(now) or self._prefill.exceeded(now))
+        if exceeded and self._clients():
+            raise QueueFull("peers' texts have had their share of the target", retry_after=_RETRY_SECONDS)
+        if peer.reserved + tokens > context:
+            why = f"{tokens} tokens of context and {peer.reserved} of open sequences"
+            why += f" are more than a peer may have: {context} (verify.tokens_per_peer)"
+            raise NoMemory(why, retry_after=_RETRY_SECONDS)
+
+    # what the engine says
+
+    def _heard(self, held: HeldSequence, item: FromVerifier | Outcome) -> None:
+        peer, now = held.peer, time.monotonic()
+        if isinstance(item, Outcome):
+            self._ended(held, item)
+            return
+        held.active = now
+        if isinstance(item, Opened):
+            if held.began:  # its prefill began anew, after a forward failed
+                return
+            held.began = True
+            self._charge(held, held.charged * (1 - item.cached / held.opened))
+        elif isinstance(item, Verdict):
+            count(held, item, now)
+            held.decided = item.known + len(item.tokens)
+            if peer.share.exceeded(now):
+                self._give_turns(now)
+        self._tell(held, item)
+
+    def _ended(self, held: HeldSequence, outcome: Outcome) -> None:
+        peer, replaced = held.peer, held in held.peer.leaving
+        peer.counts.stale += held.steps.stale
+        peer.counts.wasted += held.steps.wasted
+        ended = Ended(held.opened, held.text, held.decided)
+        if not held.began:
+            self._charge(held, 0.0)
+        if held.applied is not None:
+            held.counts.discarded = ended.settle(held.applied)
+            peer.counts.discarded += held.counts.discarded
+        held.ended(outcome, replaced=replaced)
+        if replaced:
+            peer.leaving.discard(held)
+            peer.left.set()
+            return
+        peer.open.pop(held.number, None)
+        peer.remember(held.number, ended)
+        self._tell(held, held.closing or _closed(held.number, outcome))
+
+    def _charge(self, held: HeldSequence, seconds: float) -> None:
+        """For its prefill, in place of what was charged before."""
+        now, more = time.monotonic(), seconds - held.charged
+        held.charged = seconds
+        for share in (held.peer.prefill, self._prefill):
+            share.took(more, now)
+
+    def _tell(self, held: HeldSequence, message: FromVerifier) -> None:
+        if held.connection.alive and held not in held.peer.leaving:
+            held.connection.outbox.put(message)
+
+    # ends
+
+    def drain(self) -> None:
+        """Takes no more peers and sequences, and ends those that there are: their edges go on elsewhere."""
+        self.draining = True
+        for peer in self._peers.values():
+            self._end_all(peer, "the daemon is draining", _RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """What the engine still says is dropped."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        self._mailbox.close()
+        self._fingerprint.close()
+        self._compiling.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self, held: HeldSequence, closed: Closed) -> None:
+        """Ends within a step of the engine; then `closed` is said."""
+        if held.closing is None:
+            held.closing = closed
+            self._worker.cancel(held.id)
+
+    def _end_all(self, peer: Peer, why: str, retry_after: float | None = None) -> None:
+        for held in list(peer.open.values()):
+            self._end(held, Closed(held.number, why, retry_after))
+
+    # watching
+
+    async def _watched(self) -> None:
+        while True:
+            busy = False
+            try:
+                busy = self._tick(time.monotonic())
+            except Exception:
+                log.exception("peers were not looked after")
+            await asyncio.sleep(_BUSY_SECONDS if busy else _TICK_SECONDS)
+
+    def _tick(self, now: float) -> bool:
+        """Ends what is idle, and gives turns. Whether any peer wants the target."""
+        idle, pressed = self._limits.idle_seconds, self._worker.status().held_back > 0
+        for peer in list(self._peers.values()):
+            lost = now - peer.lost_since
+            for held in list(peer.open.values()):
+                seconds = now - held.active
+                if not held.connection.alive:
+                    if pressed or lost > idle:
+                        self._end(held, Closed(held.number, "its edge did not claim it"))
+                elif held.began and seconds > idle:
+                    why = f"no step came for {seconds:.0f} s, and at most {idle:g} s may pass (verify.idle_seconds)"
+                    self._end(held, Closed(held.number, why, 0.0))
+                elif held.began and pressed and seconds > _PRESSED_SECONDS:
+                    why = f"no step came for {seconds:.0f} s, and requests wait for memory"
+                    self._end(held, Closed(held.number, why, _RETRY_SECONDS))
+        return self._give_turns(now)
+
+    def _give_turns(self, now: float) -> bool:
+        """Whether any peer wants the target."""
+        peers = list(self._peers.values())
+        if give_turns(peers, self._clients(), self._batch, self._worker.batch_seconds, now):
+            self._worker.wake()
+        return any(one.busy(now) for one in peers)
+
+    def _clients(self) -> int:
+        """Requests in the engine's hand that are not peers'."""
+        status = self._worker.status()
+        return max(0, status.active + status.queued - sum(len(one.held) for one in self._peers.values()))
+
+    def _lost(self) -> list[Peer]:
+        return [one for one in self._peers.values() if one.connection is None and one.open]
+
+    def _forget(self) -> None:
+        """Peers that were here long ago, when there are too many."""
+        spare = len(self._peers) - _REMEMBERED * self._limits.peers
+        for edge, peer in list(self._peers.items()):
+            if spare > 0 and peer.connection is None and not peer.held:
+                self._gone = summed([self._gone, self._peers.pop(edge).counts])
+                spare -= 1
+
+    def _check_serving(self) -> None:
+        if self.draining:
+            raise NotServing("the daemon is draining and takes no peers", retry_after=_RETRY_SECONDS)
+        if self._worker.state is EngineState.FAILED:
+            raise NotServing(f"the engine failed: {self._worker.error}")
+        _ = self._worker.info  # raises NotServing until it is loaded
+
+
+def _closed(sequence: int, outcome: Outcome) -> Closed:
+    if outcome.reason in (FinishReason.STOP, FinishReason.LENGTH):
+        return Closed(sequence)
+    if outcome.reason is FinishReason.CANCELLED:
+        return Closed(sequence, "the daemon is stopping", _RETRY_SECONDS)
+    return Closed(sequence, EngineFailure(outcome.error or "decoding failed").message)

@@ -1,0 +1,203 @@
+"""A daemon with another tokenizer answers in text: what is asked and told is the same on both sides of the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.core import Emission, FinishReason, SamplingParams, WorkloadClass
+from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.errors import DeadlineExceeded, InvalidRequest, RemoteDown, RemoteUnavailable
+from draftd.fallback.ladder import LevelInForce, configured_ladder
+from draftd.fronts.grpc import inference
+from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
+from draftd.planning.planner import Planner, Wish
+from draftd.planning.router import Router
+from draftd.service.inference import InferenceService
+from draftd.service.request import (
+    Chat,
+    Chunk,
+    Finished,
+    FormatKind,
+    Message,
+    RawText,
+    ReasoningDelta,
+    Request,
+    ResponseFormat,
+    TextDelta,
+    TokenIds,
+    Tool,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+    ToolMode,
+)
+from draftd.settings import CostSettings, RemoteSettings, Settings
+from draftd.strategies import QualityClass, Strategy, Verifier
+from tests.fallback import FixedFlag
+from tests.scripted import scripted_models
+from tests.serving import Served, serving
+from tests.unit.service.test_front import Front, Told, eventually, fronting
+
+CHAT = Chat(
+    (Message("user", "time?"), Message("assistant", "", (ToolCall("c1", "clock", "{}"),), reasoning="hm")),
+    (Tool("clock", "The time.", "{}"),),
+    "clock",
+    False,
+    {"enable_thinking": False},
+)
+
+
+@pytest.mark.parametrize(
+    "prompt", [RawText("hello"), CHAT, replace(CHAT, tools=(), tool_choice=ToolMode.NONE, parallel_tool_calls=True)]
+)
+def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
+    asked = Request(
+        prompt,
+        20,
+        SamplingParams(0.8, 0.9, 5, 0.1, 7, (), 1.5, 0.5, 0.25),
+        ("x", "y"),
+        Wish(strategy=Strategy.LOCAL),
+        WorkloadClass.CODE,
+        "ann",
+        min_tokens=2,
+        include_stop=True,
+        n=3,
+        echo=True,
+        priority=-5,
+        response_format=ResponseFormat(FormatKind.REGEX, "a+"),
+    )
+    assert inference.request_of(message_of(asked)) == asked
+    with pytest.raises(RemoteUnavailable):
+        message_of(replace(asked, prompt=TokenIds((1, 2))))
+
+
+def test_parts_of_an_answer_arrive_as_they_were_told() -> None:
+    call = ToolCall("c", "clock", "{}")
+    deltas = [TextDelta("a"), ReasoningDelta("b"), ToolCallBegun(0, "c", "clock"), ToolCallArguments("{}")]
+    told = Chunk(Emission((7, 8), (True, False)), ["ab", "c"], "rest", [*deltas, ToolCallEnded(call)], 2)
+    assert event_of(inference.message_of(told)) == replace(
+        told, emission=told.emission._replace(verifier=Verifier.REMOTE)
+    )
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("remote")
+    with serving(folder, lambda: scripted_models(0.7, step_seconds=0.004), server={"drain_seconds": 0}) as served:
+        yield served
+
+
+@contextlib.asynccontextmanager
+async def edge(target: str, flag: FixedFlag | None = None) -> AsyncIterator[tuple[Front, InferenceService]]:
+    """A daemon whose remote has another tokenizer: `router` says so, and nothing of the link is there."""
+    model = RemoteModel("big", "f", 9999, 256, 8, False, "token 7 differs", QualityClass.PROFESSIONAL, 0.004)
+    settings = RemoteSettings(enabled=True, target=target)
+    router = Router(settings, CostSettings(remote_per_token=0.5), link=lambda: LinkState(up=True, model=model))
+    answers = GrpcAnswers(settings)
+    async with fronting(lambda: scripted_models(0.7, context_length=9999)) as front:
+        planner = Planner(flag or FixedFlag(), LevelInForce(configured_ladder(Settings())), router=router)
+        service = InferenceService(front.worker, planner, front.telemetry.begin_inference, Settings(), answers)
+        try:
+            yield front, service
+            assert await service.wait_idle(10)
+        finally:
+            service.close()
+            await answers.close()
+
+
+def asking(max_tokens: int = 20, **more: Any) -> Request:
+    return Request(RawText("hello"), max_tokens, **{"wish": Wish(strategy=Strategy.REMOTE), **more})
+
+
+async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
+    own = "".join(one.chunk.text for one in remote.client.generate("hello", max_tokens=20))
+    async with edge(remote.target) as (front, service):
+        await service.generate(asking(n=2), (told := Told()).take)
+        assert ["".join(one.text for one in told.chunks if one.choice == i) for i in range(2)] == [own, own]
+        assert {chunk.emission.verifier for chunk in told.chunks} == {Verifier.REMOTE}
+        ends = [event for event in told.events if isinstance(event, Finished)]
+        assert sorted((end.choice, end.outcome.stats.counts.emitted) for end in ends) == [(0, 20), (1, 20)]
+        assert told.started.quality is told.finished.worth.quality is QualityClass.PROFESSIONAL
+        assert told.finished.worth.cost == pytest.approx(10.0)
+        stats = told.finished.outcome.stats
+        assert stats.remote is not None
+        assert (stats.remote.tokens, stats.remote.target_seconds > 0) == (20, True)
+        assert stats.time_to_first_token is not None
+        assert front.outcomes == [FinishReason.LENGTH] * 2
+        assert service.left == {FinishReason.LENGTH: 2}
+        assert not front.worker.status().finished
+
+
+async def test_a_client_that_leaves_and_a_deadline_reach_the_remote(remote: Served) -> None:
+    remote.settle()
+    before = len(remote.telemetry.heard)
+    async with edge(remote.target) as (front, service):
+        leaving = asyncio.create_task(service.generate(asking(3000), (told := Told()).take))
+        await eventually(lambda: told.chunks)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await eventually(lambda: remote.telemetry.heard[before].outcomes)
+        assert remote.telemetry.heard[before].outcomes[0].reason is FinishReason.CANCELLED
+        with pytest.raises(DeadlineExceeded):
+            await service.generate(asking(3000, deadline=time.monotonic() + 0.3), (late := Told()).take)
+        assert (late.reason, bool(late.text)) == (FinishReason.DEADLINE, True)
+        assert front.outcomes == [FinishReason.CANCELLED, FinishReason.DEADLINE]
+
+
+async def test_what_the_remote_refuses_is_refused(remote: Served) -> None:
+    async with edge(remote.target) as (front, service):
+        with pytest.raises(RemoteUnavailable, match="the remote daemon: prompt: got '5000 tokens'"):
+            await service.generate(replace(asking(), prompt=RawText("x" * 5000)), Told().take)
+        assert front.refusals == [RemoteUnavailable]
+
+
+async def test_a_remote_that_is_not_there_leaves_what_may_be_local() -> None:
+    async with edge("127.0.0.1:1", FixedFlag(strategy=Strategy.REMOTE)) as (front, service):
+        with pytest.raises(RemoteDown) as refused:
+            await service.generate(asking(), Told().take)
+        assert refused.value.retry_after
+        flagged = asking(wish=Wish())
+        await service.generate(flagged, (told := Told()).take)
+        assert (told.started.plan.strategy, told.reason) == (Strategy.LOCAL, FinishReason.LENGTH)
+        assert "local after all" in told.started.plan.reason
+        with pytest.raises(InvalidRequest):
+            await service.generate(replace(flagged, max_tokens=0), Told().take)
+        assert front.refusals == [RemoteDown, InvalidRequest]
+
+
+async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path) -> None:
+    slow = serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01), server={"drain_seconds": 0})
+    with slow as going:
+        async with edge(going.target, FixedFlag(strategy=Strategy.REMOTE)) as (front, service):
+            demanded, free = Told(), Told()
+            running = asyncio.create_task(service.generate(asking(500), demanded.take))
+            other = asyncio.create_task(service.generate(asking(500, wish=Wish()), free.take))
+            await eventually(lambda: demanded.chunks and free.chunks)
+            going.stop()
+            with pytest.raises(RemoteDown) as gone:
+                await running
+            assert gone.value.retry_after
+            assert demanded.reason is FinishReason.ERROR
+            assert demanded.finished.outcome.unavailable is not None
+            assert demanded.text
+            await other  # goes on here, from what was said
+            assert free.reason is FinishReason.LENGTH
+            stats, by = free.finished.outcome.stats, [chunk.emission.verifier for chunk in free.chunks if chunk.text]
+            assert stats.counts.emitted == len(free.tokens) == 500
+            assert stats.remote is not None
+            assert 0 < stats.remote.tokens < 500
+            assert by == sorted(by, key=(Verifier.REMOTE, Verifier.LOCAL).index)
+            assert free.finished.outcome.failed_over
+            assert free.finished.worth.quality is QualityClass.STANDARD
+            assert free.finished.worth.cost == pytest.approx(0.5 * stats.remote.tokens)
+            assert sorted(front.outcomes) == [FinishReason.ERROR, FinishReason.LENGTH]

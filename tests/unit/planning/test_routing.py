@@ -1,0 +1,158 @@
+"""Which way a request goes, by table: estimates in, the way taken and why out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason, Outcome, RequestStats
+from draftd.counts import DraftCounts
+from draftd.planning.prices import Prices, money, worth_of
+from draftd.planning.routing import Asked, Local, Remote, Route, choose, expected_tokens, speculative_rate
+from draftd.strategies import QualityClass, RemoteCounts, Strategy
+
+DRAFT, STANDARD, PROFESSIONAL = QualityClass
+LOCAL, REMOTE, SPECULATIVE = Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE
+
+ASKED = Asked(prompt_tokens=100, tokens=100)
+HERE = Local(STANDARD, step=0.01, prefill=0.001, draft=0.002, acceptance=0.8)  # 100 tokens/s: 1.1 s
+THERE = Remote(quality=PROFESSIONAL, step=0.03, prefill=0.0005, round_trip=0.015)
+FREE = Prices()
+PRICED = Prices(remote_per_target_hour=3.6)  # 0.001 for each second of its target
+
+
+def taken(asked: Asked, local: Local = HERE, remote: Remote = THERE, prices: Prices = FREE) -> Route:
+    route = choose(asked, local, remote, prices)
+    assert [way.strategy for way in route.ways] == [LOCAL, REMOTE, SPECULATIVE]
+    assert sum(way.chosen for way in route.ways) == (route.strategy is not None)
+    assert all(way.why for way in route.ways)
+    return route
+
+
+@pytest.mark.parametrize(
+    ("asked", "local", "remote", "prices", "way"),
+    [
+        (ASKED, HERE, THERE, FREE, LOCAL),  # the fastest that is standard
+        (replace(ASKED, quality=PROFESSIONAL), HERE, THERE, FREE, SPECULATIVE),
+        (
+            replace(ASKED, quality=PROFESSIONAL),
+            HERE,
+            replace(THERE, round_trip=0.5),
+            FREE,
+            REMOTE,
+        ),  # no draft pays
+        (ASKED, replace(HERE, quality=DRAFT), THERE, FREE, SPECULATIVE),  # without a wish it should be standard
+        (ASKED, replace(HERE, quality=DRAFT), Remote("down"), FREE, LOCAL),  # and need not
+        (replace(ASKED, quality=DRAFT), replace(HERE, quality=DRAFT), THERE, FREE, LOCAL),
+        (ASKED, replace(HERE, queue=9), THERE, FREE, SPECULATIVE),
+        (ASKED, replace(HERE, load=9), THERE, PRICED, LOCAL),  # it costs nothing
+        (replace(ASKED, max_seconds=2), replace(HERE, load=9), THERE, PRICED, SPECULATIVE),
+        (replace(ASKED, max_seconds=0.1), HERE, THERE, PRICED, LOCAL),  # none keeps it: the nearest
+        (replace(ASKED, quality=PROFESSIONAL, max_cost=1e-9), HERE, THERE, PRICED, SPECULATIVE),
+        (replace(ASKED, drafting="flag: off", quality=PROFESSIONAL), HERE, THERE, FREE, REMOTE),
+        (ASKED, replace(HERE, queue=9), replace(THERE, speculation="another tokenizer"), FREE, REMOTE),
+        (ASKED, replace(HERE, queue=9), replace(THERE, measured={REMOTE: 500.0}), FREE, REMOTE),
+        (ASKED, replace(HERE, queue=3), replace(THERE, busy=4), FREE, LOCAL),
+        (replace(ASKED, only=REMOTE, demanded=True), HERE, THERE, PRICED, REMOTE),
+        (replace(ASKED, only=SPECULATIVE), HERE, Remote("down"), FREE, LOCAL),  # the flag demands nothing
+    ],
+)
+def test_the_cheapest_that_reaches_the_class(
+    asked: Asked, local: Local, remote: Remote, prices: Prices, way: Strategy
+) -> None:
+    assert taken(asked, local, remote, prices).strategy is way
+
+
+DOWN = Remote("the remote cannot be reached", down=True, retry_after=4.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "remote", "retry", "said"),
+    [
+        (replace(ASKED, only=REMOTE, demanded=True), DOWN, 4.0, "strategy remote was demanded: the remote cannot"),
+        (replace(ASKED, quality=PROFESSIONAL), DOWN, 4.0, "local is standard; the remote cannot be reached"),
+        (replace(ASKED, quality=PROFESSIONAL), Remote("remote.enabled is false"), None, "remote.enabled is false"),
+        (replace(ASKED, quality=PROFESSIONAL, only=LOCAL), DOWN, None, "quality professional is wanted: local is"),
+        (replace(ASKED, only=SPECULATIVE, demanded=True, drafting="ladder"), THERE, None, "demanded: ladder"),
+    ],
+)
+def test_a_demand_that_cannot_be_met_is_refused(asked: Asked, remote: Remote, retry: float | None, said: str) -> None:
+    route = taken(asked, remote=remote)
+    assert said in route.refusal
+    assert (route.strategy, route.down, route.retry_after) == (None, retry is not None, retry)
+
+
+def test_the_reason_says_what_it_takes_and_why_not_otherwise() -> None:
+    route = taken(replace(ASKED, quality=PROFESSIONAL), prices=PRICED)
+    said = "speculative, 1.8 s and $0.0011 for professional; local is standard; remote costs $0.003"
+    assert route.reason == f"strategy: auto: {said}"
+    missed = taken(replace(ASKED, max_seconds=0.1)).reason
+    assert "1.1 s is over max_seconds 0.1" in missed
+    flagged = taken(replace(ASKED, only=SPECULATIVE), remote=DOWN).reason
+    assert flagged.startswith("strategy: flag: local; speculative is not")
+
+
+def test_estimates_add_up_and_are_priced() -> None:
+    local, remote, speculative = (way.estimate for way in taken(ASKED, prices=PRICED).ways)
+    assert local is not None
+    assert remote is not None
+    assert speculative is not None
+    assert local.seconds == pytest.approx(0.1 + 1.0)
+    assert (local.cost, local.measured) == (0.0, False)
+    assert remote.seconds == pytest.approx(0.05 + 3.0 + 0.015)
+    assert remote.cost == pytest.approx(0.001 * (0.05 + 3.0))
+    depth, rate = speculative_rate(0.015, 0.03, 0.002, 0.8, 16)
+    assert speculative.tokens_per_second == rate > 1 / 0.03
+    assert speculative.cost is not None
+    assert speculative.cost < remote.cost
+    steps = 100 / expected_tokens(0.8, depth)
+    assert speculative.cost == pytest.approx(0.001 * (0.05 + steps * 0.03 * (1 + 0.06 * depth)))
+
+
+def test_a_round_trip_that_does_not_pay_streams() -> None:
+    assert speculative_rate(10.0, 0.03, 0.002, 0.8, 16) == (0, pytest.approx(1 / 0.03))
+    assert speculative_rate(0.0, 0.03, 0.002, 0.8, 0)[0] == 0
+
+
+def plan(strategy: Strategy) -> DecodePlan:
+    return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test", strategy=strategy)
+
+
+def outcome(failed_over: str = "", remote: RemoteCounts | None = None) -> Outcome:
+    stats = RequestStats(10, 0.0, scheduled=1.0, prefilled=2.0, finished=11.0, engine_seconds=3.0, remote=remote)
+    stats.counts = DraftCounts(emitted=100)
+    return Outcome(FinishReason.STOP, stats, failed_over=failed_over)
+
+
+BOTH = Prices(
+    per_hour=3600.0, per_token=0.5, remote_per_hour=36000.0, remote_per_target_hour=360000.0, remote_per_token=0.01
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ended", "prices", "cost", "quality"),
+    [
+        (LOCAL, outcome(), FREE, None, STANDARD),
+        (LOCAL, outcome(), PRICED, 0.0, STANDARD),  # one's own machine, beside one that has a price
+        (LOCAL, outcome(), BOTH, 1.0 + 3.0 + 50, STANDARD),
+        (REMOTE, outcome(remote=RemoteCounts(tokens=100, target_seconds=2.0)), BOTH, 3.0 + 100 + 200 + 1, PROFESSIONAL),
+        (SPECULATIVE, outcome("gone", RemoteCounts(tokens=40)), BOTH, 3.0 + 60 * 0.5 + 0.4 * 100 + 0.4, STANDARD),
+        (SPECULATIVE, outcome("gone", RemoteCounts()), FREE, None, STANDARD),
+    ],
+)
+def test_an_answer_costs_what_it_took(
+    strategy: Strategy, ended: Outcome, prices: Prices, cost: float | None, quality: QualityClass
+) -> None:
+    worth = worth_of(prices, plan(strategy), ended, STANDARD, PROFESSIONAL)
+    assert (worth.cost, worth.quality) == (None if cost is None else pytest.approx(cost), quality)
+
+
+def test_money_is_written_without_exponents() -> None:
+    written = [money("$", one) for one in (None, 0.0, 0.00000042, 0.0004, 1.25, 1234.0)]
+    assert written == ["no price", "$0", "$0.00000042", "$0.0004", "$1.2", "$1234"]
+
+
+def test_power_is_priced_where_it_is_measured() -> None:
+    assert Prices(tariff=0.5).measuring(20.0).hourly == pytest.approx(0.01)
+    assert Prices(watts=100, tariff=0.5).measuring(20.0).hourly == pytest.approx(0.05)

@@ -1,0 +1,96 @@
+"""What a verifier holds of a peer: its share of the target, its pace, what it has not read, whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from draftd.errors import ClientStalled
+from draftd.service.peers import MOST_UNREAD, RECENT_SECONDS, Connection, HeldSequence, Outbox, Peer
+from draftd.service.turns import Share, fair
+from tests.wire_edge import opened
+
+
+def test_more_than_a_share_is_waited_for() -> None:
+    share, now = Share(0.25), time.monotonic() + 100
+    for step in range(200):  # of 10 ms each, with nobody else about
+        share.took(0.01, now + step * 0.01)
+    now += 2.0
+    assert share.exceeded(now)
+    assert share.exceeded(now + 0.9), "no more is owed than was taken of late"
+    assert not share.exceeded(now + 1.1)
+    used, taken = 0.0, now + 10.0
+    for step in range(1000):  # ten seconds, in which others want it too
+        if not share.exceeded(taken + step * 0.01):
+            share.took(0.01, taken + step * 0.01)
+            used += 0.01
+    assert used == pytest.approx(0.25 * 10 + 1.0, abs=0.05)
+
+
+def test_whole_shares_are_never_exceeded() -> None:
+    share, now = Share(1.0), time.monotonic()
+    for _ in range(100):
+        share.took(5.0, now)
+    assert not share.exceeded(now)
+
+
+def test_messages_that_come_to_nothing_are_read_slowly() -> None:
+    async def seconds(verdicts: bool) -> float:
+        connection, began = Connection(Peer("e", Share(1.0)), "address"), time.monotonic()
+        for _ in range(600):
+            if verdicts:
+                connection.pace.earned(4.0)
+            await connection.handled()
+        return time.monotonic() - began
+
+    assert asyncio.run(seconds(verdicts=False)) >= 88 / 200 - 0.1
+    assert asyncio.run(seconds(verdicts=True)) < 0.2
+
+
+def test_who_reads_nothing_is_cut_off() -> None:
+    async def read() -> None:
+        outbox = Outbox()
+        for message in range(MOST_UNREAD + 100):
+            outbox.put(message)
+        await outbox.take()
+
+    with pytest.raises(ClientStalled, match="4096 messages were not read"):
+        asyncio.run(read())
+
+
+def test_busy_sequences_take_turns() -> None:
+    peer = Peer("e", Share(1.0))
+    connection = Connection(peer, "address")
+    for number in range(5):
+        peer.open[number] = HeldSequence(
+            connection,
+            opened(number, [1, 2, 3], 3, 10),
+            10,
+            None,
+            mailbox=None,  # type: ignore[arg-type]
+            heard=lambda *told: None,
+            wake=lambda: None,
+            span=None,  # type: ignore[arg-type]
+        )
+        peer.open[number].began = True
+    now = time.monotonic()
+    peer.open[4].active = now - RECENT_SECONDS  # it wants nothing
+    turns = []
+    for tick in range(4):
+        peer.give_turns(peer.in_turn(2, now), now + tick / 100)
+        turns.append({number for number, one in peer.open.items() if one.steps.allowed} - {4})
+    assert [len(turn) for turn in turns] == [2] * 4
+    assert turns[0] | turns[1] == turns[2] | turns[3] == {0, 1, 2, 3}
+    assert peer.open[4].steps.allowed
+    assert peer.give_turns(peer.in_turn(5, now), now), "those that waited go on"
+
+
+def test_a_peer_makes_steps_at_most_twice_as_long() -> None:
+    gpu, cpu = [1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert fair(gpu, 1, 1.0) >= 8
+    assert fair(cpu, 2, 1.0) == 2
+    assert fair(cpu, 4, 2.0) == 2
+    assert fair(cpu, 1, 9.0) == 1, "it has one all the same"
+    assert fair([], 3, 1.0) == 3

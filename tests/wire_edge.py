@@ -1,0 +1,238 @@
+"""A small edge for tests: speaks the verification protocol by the generated stubs, and proposes what a script says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from draftd.core import FinishReason, SamplingParams
+from draftd.engine.targets.base import SequenceOptions
+from draftd.engine.targets.link import (
+    Close,
+    Closed,
+    FromVerifier,
+    Open,
+    Opened,
+    Step,
+    ToVerifier,
+    Verdict,
+    left_of,
+)
+from draftd.remote.messages import VERSION, from_verifier, to_verifier
+from draftd.v1 import verification_pb2 as pb
+from draftd.v1 import verification_pb2_grpc as rpc
+from tests.serving import Served
+
+Propose = Callable[[Sequence[int], int], list[int]]
+"""So many tokens that are to follow these."""
+
+
+_PATIENCE_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+def at(served: Served, work: Coroutine[Any, Any, T]) -> T:
+    """Runs it on the daemon's own event loop: gRPC is not at ease with a second one in a process."""
+    return asyncio.run_coroutine_threadsafe(work, served.loop).result(60)
+
+
+class Edge:
+    """One edge, whose connection may be lost and come back."""
+
+    def __init__(self, target: str, token: str | None = None, *, edge: str | None = None) -> None:
+        self.channel = grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
+        self.stub = rpc.VerificationServiceStub(self.channel)
+        self.edge = edge or uuid.uuid4().hex
+        self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self.heard: dict[int, asyncio.Queue[FromVerifier | None]] = {}
+        self.welcome = pb.Welcome()
+        self.connections = 0
+        self.error: grpc.aio.AioRpcError | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()  # gRPC takes one message at a time
+
+    async def connect(self, *, protocol: int = VERSION) -> pb.Welcome:
+        """Raises AioRpcError where it is refused."""
+        call = self.stub.Verify(metadata=self.metadata)
+        with contextlib.suppress(asyncio.InvalidStateError):  # it was refused
+            await call.write(pb.VerifyRequest(hello=pb.Hello(protocol=protocol, edge=self.edge)))
+        first = await call.read()
+        assert first is not grpc.aio.EOF
+        self.call, self.welcome, self.connections = call, first.welcome, self.connections + 1
+        self._reading = asyncio.create_task(self._read(call))
+        return self.welcome
+
+    async def again(self, connection: int) -> None:
+        """Connects, where that is not done since the connection of this number."""
+        async with self._connecting:
+            if self.connections == connection:
+                await self.connect()
+
+    def queue(self, sequence: int) -> asyncio.Queue[FromVerifier | None]:
+        """What is heard of it; None where the connection was lost."""
+        return self.heard.setdefault(sequence, asyncio.Queue())
+
+    async def send(self, message: ToVerifier, fingerprint: str = "") -> None:
+        """Into the void where the connection is lost."""
+        await self.write(to_verifier(message, fingerprint))
+
+    async def write(self, message: pb.VerifyRequest) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            async with self._writing:
+                await self.call.write(message)
+
+    async def lose(self) -> None:
+        """The connection breaks."""
+        self.call.cancel()
+        if self._reading is not None:
+            await self._reading
+
+    async def finish(self) -> None:
+        """Says no more, and waits for what is still said."""
+        await self.call.done_writing()
+        if self._reading is not None:
+            await self._reading
+        await self.channel.close()
+
+    async def close(self) -> None:
+        with contextlib.suppress(AttributeError):
+            await self.lose()
+        await self.channel.close()
+
+    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                if (told := from_verifier(message)) is not None:
+                    self.queue(told.sequence).put_nowait(told)
+        except grpc.aio.AioRpcError as error:
+            self.error = error
+        except asyncio.CancelledError:
+            pass
+        for queue in self.heard.values():
+            queue.put_nowait(None)
+
+
+@contextlib.asynccontextmanager
+async def connected(target: str, token: str | None = None) -> AsyncIterator[Edge]:
+    edge = Edge(target, token)
+    try:
+        await edge.connect()
+        yield edge
+    finally:
+        await edge.close()
+
+
+async def heard(edge: Edge, sequence: int) -> FromVerifier:
+    """The next that is said of it."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        told = await edge.queue(sequence).get()
+    assert told is not None, edge.error
+    return told
+
+
+@dataclass
+class Decoded:
+    """What came of one text. `applied`: tokens of verdicts that were applied, those beyond the text's end too."""
+
+    tokens: list[int] = field(default_factory=list)
+    applied: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    reopened: int = 0
+    cached: list[int] = field(default_factory=list)  # at each opening
+    closed: Closed | None = None
+
+
+def opened(
+    sequence: int,
+    text: Sequence[int],
+    prompt: int,
+    max_tokens: int,
+    *,
+    sampling: SamplingParams | None = None,
+    ends: Sequence[int] = (),
+) -> Open:
+    options = SequenceOptions(prompt, len(text), sampling or SamplingParams(), ends=tuple(ends))
+    return Open(sequence, tuple(text), options, max_tokens)
+
+
+async def decode(
+    edge: Edge,
+    sequence: int,
+    prompt: Sequence[int],
+    propose: Propose,
+    *,
+    max_tokens: int,
+    depth: int,
+    run: int = 0,
+    sampling: SamplingParams | None = None,
+    ends: Sequence[int] = (),
+    dice: random.Random | None = None,
+    loses: float = 0.0,
+) -> Decoded:
+    """A text by an edge that proposes `depth` tokens, and the same number ahead, guessing what follows; `run` is
+    granted with each step. With `dice` the connection is lost after a share `loses` of verdicts."""
+    text, made, dice = list(prompt), Decoded(), dice or random.Random(0)
+    while made.closed is None:
+        connection, heard = edge.connections, edge.queue(sequence)
+        await edge.send(opened(sequence, text, len(prompt), max_tokens, sampling=sampling, ends=ends))
+        if not await _decode(edge, sequence, text, propose, made, depth, run, heard, dice, loses):
+            await edge.again(connection)
+            made.reopened += 1
+    made.tokens = text[len(prompt) :]
+    cut = next((i for i, token in enumerate(made.tokens, 1) if token in ends), max_tokens)
+    made.tokens = made.tokens[:cut]
+    return made
+
+
+async def _decode(
+    edge: Edge,
+    sequence: int,
+    text: list[int],
+    propose: Propose,
+    made: Decoded,
+    depth: int,
+    run: int,
+    heard: asyncio.Queue[FromVerifier | None],
+    dice: random.Random,
+    loses: float,
+) -> bool:
+    """On one connection: False where it was lost."""
+    guess: list[int] = []
+    finished: FinishReason | None = None
+    while True:
+        if finished is None and len(guess) <= depth:
+            known = [*text, *guess]
+            ahead = propose(known, depth + bool(guess)) if depth else []  # the first of them guesses the bonus
+            await edge.send(Step(sequence, len(known), known[-1], tuple(ahead), run))
+            guess += ahead
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            told = await heard.get()
+        if told is None:
+            while not heard.empty():
+                heard.get_nowait()
+            return False
+        if isinstance(told, Opened):
+            made.cached.append(told.cached)
+        elif isinstance(told, Closed):
+            made.closed = told
+            await edge.send(Close(sequence, len(text)))
+            return True
+        elif isinstance(told, Verdict):
+            assert told.known == len(text), "verdicts follow one another"
+            made.applied += len(told.tokens)
+            made.drafted += told.drafted
+            made.accepted += told.accepted
+            text += told.tokens
+            guess, finished = left_of(guess, told), told.finished
+            if loses and dice.random() < loses:
+                await asyncio.sleep(0.02 * dice.random())  # for verdicts that are on their way
+                await edge.lose()
