@@ -8,6 +8,7 @@ up, and whoever takes it has to see for itself whether speculation pays again.
 from __future__ import annotations
 
 from dashboards import evidence
+from dashboards.alerts_remote import remote_rules
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
 from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
 from dashboards.settings import Alerting
@@ -30,7 +31,12 @@ _WHERE = f"{_told(label(a.DRAFT_MODEL))} for {_told(label(a.MODEL))} on {_told(l
 
 def alert_rules(settings: Alerting, *, recorded: bool = False) -> tuple[AlertRule, ...]:
     """All of them. `recorded`: baselines are read from the series of `recording_rules`, not computed on the spot."""
-    return (*_speculation(settings, recorded), *_machine(settings), *_service(settings, recorded))
+    return (
+        *_speculation(settings, recorded),
+        *_machine(settings),
+        *_service(settings, recorded),
+        *remote_rules(settings),
+    )
 
 
 def recording_rules(settings: Alerting) -> tuple[RecordingRule, ...]:
@@ -43,7 +49,7 @@ def recording_rules(settings: Alerting) -> tuple[RecordingRule, ...]:
 
 def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
     baseline = evidence.ACCEPTANCE_BASELINE if recorded else evidence.acceptance_baseline(settings)
-    enough = evidence.enough(settings, settings.window, BY_WORKLOAD)
+    enough = evidence.enough(settings, settings.window, BY_WORKLOAD, selector=evidence.LOCAL)
     return (
         AlertRule(
             name="DraftdAcceptanceBelowFloor",
@@ -79,7 +85,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdSlowerThanBreakEven",
-            value=f"{speedup('', settings.window, BY_WORKLOAD)}\nand {enough}",
+            value=f"{speedup(evidence.LOCAL, settings.window, BY_WORKLOAD)}\nand {enough}",
             fires="<",
             threshold=settings.speedup_floor,
             hold=settings.hold,

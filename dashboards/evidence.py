@@ -12,13 +12,17 @@ from dashboards.external import External
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, acceptance_per_token, label, latency, matching, summed
 from dashboards.settings import Alerting
 from draftd.core import DecodeMode, FallbackLevel
+from draftd.strategies import Strategy
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
+from draftd.telemetry import catalog_remote as remote
 
 # The baseline of acceptance is the pair's on a kind of text: it survives a restart, after which `instance` is new.
 BY_PAIR: tuple[str, ...] = tuple(name for name in BY_WORKLOAD if name != INSTANCE)
 # The time to the first token is a machine's, and the prompt's length decides it.
 BY_PROMPT: tuple[str, ...] = (INSTANCE, label(a.MODEL), label(a.CONTEXT_TIER))
+
+BY_MODEL: tuple[str, ...] = (INSTANCE, label(a.MODEL))
 
 FULL = f'{label(a.PLAN_LEVEL)}="{FallbackLevel.FULL.label}"'
 _ENDED = f'{label(a.MODE)}="{DecodeMode.SPECULATIVE.value}", {label(a.OUTCOME)}!="refused"'
@@ -32,6 +36,10 @@ ACCEPTANCE_BASELINE = "draftd:acceptance_per_token:baseline"
 TTFT_BASELINE = "draftd:time_to_first_token_seconds:baseline"
 
 
+# Of drafts that another daemon's target judged, or that another daemon made, the local ladder hears nothing.
+LOCAL = f'{label(a.STRATEGY)}!="{Strategy.SPECULATIVE}", {label(a.DRAFT_MODEL)}!="peer"'
+
+
 def enough(
     settings: Alerting, window: str, by: Sequence[str], *, selector: str = "", offset: str = "", factor: int = 1
 ) -> str:
@@ -43,21 +51,47 @@ def enough(
 
 def acceptance_now(settings: Alerting, selector: str = "") -> str:
     """Per-token acceptance in the window at any level: it does not depend on the block's length."""
+    selector = matching(LOCAL, selector)
     value = acceptance_per_token(selector, settings.window, BY_WORKLOAD)
-    return f"{value}\nand {enough(settings, settings.window, BY_WORKLOAD)}"
+    return f"{value}\nand {enough(settings, settings.window, BY_WORKLOAD, selector=LOCAL)}"
 
 
 def acceptance_baseline(settings: Alerting) -> str:
     """The same long ago, by all daemons with the pair. Only from level `full`: what a fallback lowered is no norm."""
     back, window = settings.baseline_offset, settings.baseline
-    value = acceptance_per_token(FULL, window, BY_PAIR, offset=back)
-    samples = enough(settings, window, BY_PAIR, selector=FULL, offset=back, factor=settings.baseline_factor)
+    selector = matching(FULL, LOCAL)
+    value = acceptance_per_token(selector, window, BY_PAIR, offset=back)
+    samples = enough(settings, window, BY_PAIR, selector=selector, offset=back, factor=settings.baseline_factor)
     return f"{value}\nand {samples}"
 
 
 def drift(settings: Alerting, baseline: str) -> str:
     """Acceptance now over `baseline`, an expression or a recorded series."""
     return f"({acceptance_now(settings)})\n/ on ({', '.join(BY_PAIR)}) group_left ()\n({baseline})"
+
+
+def round_trip(settings: Alerting) -> str:
+    """The median round trip of the window's steps to the remote."""
+    return latency(0.5, remote.ROUND_TRIP, "", settings.window, BY_MODEL)
+
+
+def failed_there(settings: Alerting) -> str:
+    """The share of the remote's requests that went on with the edge's own target, or ended in an error."""
+    window, theirs = settings.window, f'{label(a.STRATEGY)}=~"{Strategy.REMOTE}|{Strategy.SPECULATIVE}"'
+    failed = summed(remote.FAILOVERS, "", window, BY_MODEL, function="increase")
+    errors = summed(
+        catalog.REQUESTS, matching(theirs, f'{label(a.OUTCOME)}="error"'), window, BY_MODEL, function="increase"
+    )
+    ended = summed(
+        catalog.REQUESTS, matching(theirs, f'{label(a.OUTCOME)}!="refused"'), window, BY_MODEL, function="increase"
+    )
+    return f"({failed} + ({errors} or {failed} * 0)) / ({ended} > 0)\nand {ended} >= {settings.min_requests}"
+
+
+def waited(settings: Alerting) -> str:
+    """How long the steps of edges waited at this daemon, for each verdict."""
+    verdicts = summed(remote.VERIFY_VERDICTS, "", settings.window, BY_MODEL)
+    return f"{summed(remote.VERIFY_QUEUE_TIME, '', settings.window, BY_MODEL)} / ({verdicts} > 0)"
 
 
 def ttft_now(settings: Alerting) -> str:

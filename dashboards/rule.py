@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from draftd import DOCS_URL
 from draftd.core import FallbackLevel
+from draftd.strategies import RemoteLevel
 
 
 class Severity(enum.StrEnum):
@@ -53,6 +54,7 @@ class AlertRule:
     description: str
     dashboard: str
     fallback_level: FallbackLevel | None = None
+    remote_level: RemoteLevel | None = None
     keep_firing: str = ""
     on_error: OnError = OnError.KEEP
 
@@ -70,7 +72,8 @@ class AlertRule:
     def labels(self) -> dict[str, str]:
         """What the alert carries besides the labels of its series."""
         level = {} if self.fallback_level is None else {"fallback_level": self.fallback_level.label}
-        return {"severity": self.severity.value} | level
+        remote = {} if self.remote_level is None else {"remote_level": self.remote_level.label}
+        return {"severity": self.severity.value} | level | remote
 
     def annotations(self, value: str) -> dict[str, str]:
         """Texts; `value` is how the template language at hand names the value."""

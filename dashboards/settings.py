@@ -46,6 +46,13 @@ class Alerting:
     verifier_errors: int = 0
     telemetry_dropped: int = 0
 
+    # Two daemons: as fallback.remote_failures, remote_round_trip_seconds and remote_speed_floor have it.
+    remote_failures: float = 0.2  # of the remote's requests
+    remote_round_trip_seconds: float = 0.5
+    remote_speed_floor: float = 0.9  # of the remote's own streaming
+    verify_queue_seconds: float = 0.25  # that a verdict's step waited, on average
+    verify_refused: int = 0
+
     absent_memory_windows: int = 288  # a daemon not seen for so long is no longer missed
 
     @property

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.board import Board
-from dashboards.boards import fallback, latency, machine, overview, speculation, telemetry
+from dashboards.boards import fallback, latency, machine, overview, remote, speculation, telemetry
 from dashboards.settings import Alerting
 
 
 def boards(alerting: Alerting) -> Sequence[Board]:
     """In the order in which a person would look at them."""
-    made = (overview.board, speculation.board, fallback.board, latency.board, machine.board, telemetry.board)
+    made = (
+        overview.board,
+        speculation.board,
+        remote.board,
+        fallback.board,
+        latency.board,
+        machine.board,
+        telemetry.board,
+    )
     return tuple(make(alerting) for make in made)

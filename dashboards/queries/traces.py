@@ -14,4 +14,8 @@ def _requests(condition: str, *shown: Attribute) -> str:
 ENDED = _requests(f"span.{a.OUTCOME.name} != nil", a.MODE, a.WORKLOAD, a.TTFT, a.TOKENS_PER_SECOND)
 FAILED = _requests(f'span.{a.OUTCOME.name} =~ "refused|error|deadline"', a.OUTCOME, a.ERROR_TYPE, a.WORKLOAD)
 DID_NOT_PAY = _requests(f"span.{a.SPEEDUP.name} < 1", a.SPEEDUP, a.ACCEPTANCE, a.WORKLOAD)
+REMOTE = _requests(
+    f'span.{a.STRATEGY.name} =~ "remote|speculative"', a.STRATEGY, a.ROUND_TRIPS, a.ROUND_TRIP_TIME, a.FAILED_OVER
+)
+FAILED_OVER = _requests(f"span.{a.FAILED_OVER.name} != nil", a.FAILED_OVER, a.STRATEGY, a.QUALITY)
 STEPPED_DOWN = _requests(f'span.{a.PLAN_LEVEL.name} != "full"', a.PLAN_LEVEL, a.PLAN_REASON)

@@ -21,6 +21,8 @@ CASES = sorted(Path(__file__).parent.glob("*.yaml"))
 ALERTS = {rule.uid: rule for rule in alert_rules(Alerting())}
 # What compares one time with another, or one count with another: it must be able to say that it cannot tell.
 RATIOS = {
+    "DraftdRemoteBelowStreaming",
+    "DraftdRemoteErrors",
     "DraftdAcceptanceBelowFloor",
     "DraftdAcceptanceDrift",
     "DraftdSlowerThanBreakEven",

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.alerts import alert_rules
+from dashboards.alerts_remote import remote_rules
 from dashboards.board import written
 from dashboards.boards import boards
 from dashboards.queries.speculation import DEEPEST
@@ -82,6 +83,8 @@ NOT_HAPPENED: Mapping[str, str] = {
         for depth in (*range(5, DEEPEST + 1), f"{DEEPEST + 1} or more")
     },
 }
+
+_TWO_DAEMONS = "draftd-remote/"  # a dashboard that has little to show of one
 
 # What a run as short as this may or may not come to.
 EITHER_WAY: Mapping[str, str] = {
@@ -195,7 +198,8 @@ def every_query_gives_series_with_the_labels_that_its_legend_names(run: Run) -> 
             unlabelled |= {f"{one.name}: {label}" for series in one.found if not series.labels.get(label)}
     there = run.names()
     lacking = {name for name, (metric, _) in SENSORS.items() if metric.prometheus not in there}
-    assert silent - set(EITHER_WAY) == lacking | set(NOT_HAPPENED)
+    elsewhere = {name for name in silent if name.startswith(_TWO_DAEMONS)}
+    assert silent - set(EITHER_WAY) - elsewhere == lacking | set(NOT_HAPPENED)
     assert not unlabelled
 
 
@@ -254,7 +258,8 @@ def every_alert_judges_by_what_there_is(run: Run) -> None:
                 assert label in one.labels, (rule.name, label)
     lacking = {"DraftdThermalHeavy"} if catalog.THERMAL_LEVEL.prometheus not in run.names() else set()
     # The daemon is there, but one that had no processor for three seconds is missed for a moment.
-    assert silent - {"DraftdAbsent"} == lacking | {"DraftdTelemetryDropped"}, "none was dropped"
+    elsewhere = {rule.name for rule in remote_rules(SHORT)}  # of two daemons
+    assert silent - {"DraftdAbsent"} - elsewhere == lacking | {"DraftdTelemetryDropped"}, "none was dropped"
 
 
 def test_counts_dashboards_and_alerts_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:

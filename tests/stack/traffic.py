@@ -55,14 +55,14 @@ class Traffic:
     def trouble(self) -> None:
         """A client that leaves, one whose time is up, and two that ask for what cannot be."""
         with DraftdClient(self._address) as client:
-            leaving = client.generate(messages=_prompts("prose")[0], workload=WorkloadClass.PROSE, max_tokens=400)
+            leaving = client.generate(messages=prompts("prose")[0], workload=WorkloadClass.PROSE, max_tokens=400)
             for _ in range(3):
                 next(leaving)
             leaving.close()  # type: ignore[attr-defined]
             self._count("cancelled")
             self._one("code", timeout=0.08, max_tokens=400)
             with contextlib.suppress(CallError):
-                list(client.generate(messages=_prompts("chat")[0], max_tokens=-1, timeout=10))
+                list(client.generate(messages=prompts("chat")[0], max_tokens=-1, timeout=10))
             with contextlib.suppress(CallError):
                 list(client.generate(tokens=[10**6], max_tokens=4, timeout=10))
 
@@ -88,11 +88,11 @@ class Traffic:
         timeout: float = 60.0,
         max_tokens: int | None = None,
     ) -> None:
-        prompts = _prompts(name)
+        asked = prompts(name)
         with DraftdClient(self._address) as client:
             try:
                 for event in client.generate(
-                    messages=prompts[number % len(prompts)],
+                    messages=asked[number % len(asked)],
                     mode=mode,
                     drafter=drafter,
                     sampling=sampling,
@@ -111,7 +111,7 @@ class Traffic:
             self.ended[how] += 1
 
 
-def _prompts(name: str) -> list[list[Message]]:
+def prompts(name: str) -> list[list[Message]]:
     lines = (files("draftd.models.nano") / "prompts" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [[(one["role"], one["content"]) for one in json.loads(line)["messages"]] for line in lines]
 

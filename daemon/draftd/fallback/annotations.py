@@ -28,7 +28,7 @@ _CAPACITY = 64
 _ANSWER_SECONDS = 5.0
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0  # until what failed is tried again
 _MOST_TEXT = 2_000
-_TITLES = {Subject.LEVEL: "Fallback level", Subject.FLAG: "Feature flag"}
+_TITLES = {Subject.LEVEL: "Fallback level", Subject.FLAG: "Feature flag", Subject.REMOTE: "Remote"}
 
 
 class Annotator:

@@ -18,7 +18,7 @@ from typing import Any
 
 from draftd.core import GRAMMAR, DrafterName, FallbackLevel
 from draftd.engine.loop import EngineWorker
-from draftd.errors import NotServing, QueueFull
+from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
@@ -28,6 +28,7 @@ from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.fallback.remote import RemoteAnswer, RemoteState, RemoteSwitch
 from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed, SteadyClock
@@ -35,6 +36,7 @@ from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.settings import FallbackSettings
+from draftd.strategies import RemoteLevel
 from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class FallbackState:
     """Times are seconds since 1970; `wait` is how long this level must have been in force before a step up.
     `state_file` None: nothing is kept over a restart; `unsaved`: why the file has not what is here. `missing`: drafters
     of the ladder that cannot be had here, and why. `drift`: by workload class, the CUSUM over its limit. `probe` and
-    `canaries` are the last ones."""
+    `canaries` are the last ones. `remote` None: this daemon has none."""
 
     ladder: tuple[LadderLevel, ...]
     position: int
@@ -70,6 +72,7 @@ class FallbackState:
     drift: Mapping[str, float] = field(default_factory=dict)
     probe: ProbeReport | None = None
     canaries: CanaryReport | None = None
+    remote: RemoteState | None = None
 
 
 class Controller:
@@ -94,6 +97,7 @@ class Controller:
         telemetry: FallbackTelemetry,
         store: StateStore,
         clock: SteadyClock | None = None,
+        remote: RemoteSwitch | None = None,
     ) -> None:
         self._in_force, self._engine, self._drafters, self._requests = in_force, engine, drafters, requests
         self._journal, self._telemetry, self._lease_seconds = journal, telemetry, lease_seconds
@@ -108,6 +112,9 @@ class Controller:
         self._machine = MachineFeed(hardware, self._clock.monotonic)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
         self._ladder, self._leases = saved.ladder, saved.leases
+        self._remote, self._answers = remote, list[RemoteAnswer]()  # of it, since the last look
+        if remote is not None:
+            remote.restore(saved.remote)
         self._signals: tuple[Signal, ...] = ()
         in_force.position = self._ladder.position
         self._reconcile()
@@ -152,11 +159,16 @@ class Controller:
         with self._asked() as now:
             self._leases = self._leases.reconcile(firing, now, self._lease_seconds)
 
-    def hold(self, level: FallbackLevel, expires_in: float | None) -> None:
+    def hold(self, level: FallbackLevel | RemoteLevel, expires_in: float | None) -> None:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
-        until it is released."""
+        until it is released. Raises InvalidRequest for a level of the remote where there is none."""
         with self._asked() as now:
             held, until = self._ladder.hold, None if expires_in is None else now + expires_in
+            if isinstance(level, RemoteLevel):
+                if self._remote is None:
+                    raise InvalidRequest("level", level.label, "a level of the ladder: this daemon has no remote")
+                self._remote.hold(level, until)
+                return
             before = self._ladder.position if held is None else held.before
             hold = Hold(highest(self._levels, level), until, before)
             self._ladder = replace(self._ladder, hold=hold)
@@ -164,11 +176,12 @@ class Controller:
                 self._note("hold", hold.evidence)
 
     def release(self) -> bool:
-        """Whether there was a hold."""
+        """Ends the holds of the ladder and of the remote. Whether there was one."""
         with self._asked() as now:
+            remote = self._remote is not None and self._remote.release(now)
             hold = self._ladder.hold
             if hold is None or hold.released:
-                return False
+                return remote
             self._ladder = replace(self._ladder, hold=replace(hold, until=now, released=True))
         return True
 
@@ -270,6 +283,9 @@ class Controller:
         self._leases = self._leases.expire(now)
         self._signals = (*self._borne_out(self._guard.signals(now), now), *self._leases.signals())
         self._move(now)
+        if self._remote is not None:
+            self._remote.look(self._answers, self._leases.remote_signals(), now, self._clock.of)
+            self._answers.clear()
         self._schedule.consider(self._ladder, self._signals, now)
         self._save(now)
 
@@ -279,7 +295,9 @@ class Controller:
         guard, level = self._guard, self._in_force.level
         for event in self._requests.take():
             at = min(self._clock.of(event.at), now)
-            if isinstance(event, Failed):
+            if isinstance(event, RemoteAnswer):
+                self._answers.append(event)
+            elif isinstance(event, Failed):
                 guard = guard.failed(event.cause, at)
             elif (
                 event.level is level.kind
@@ -346,7 +364,14 @@ class Controller:
 
     def _save(self, now: float) -> None:
         guard = self._guard
-        self._saved_state.keep(now, self._ladder, leases=self._leases, baselines=guard.learnt(), quality=guard.quality)
+        self._saved_state.keep(
+            now,
+            self._ladder,
+            leases=self._leases,
+            baselines=guard.learnt(),
+            quality=guard.quality,
+            remote=None if self._remote is None else self._remote.ladder,
+        )
 
     def _reconcile(self) -> None:
         """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told which
@@ -382,4 +407,5 @@ class Controller:
             drift=self._guard.drift(),
             probe=self._schedule.probed,
             canaries=self._schedule.tested,
+            remote=None if self._remote is None else self._remote.state(),
         )

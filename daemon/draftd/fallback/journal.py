@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 class Subject(enum.StrEnum):
     FLAG = "flag"
     LEVEL = "level"
+    REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,28 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
 from draftd.fallback.journal import Journal, Subject
 from draftd.settings import FallbackSettings, Settings
+from draftd.strategies import RemoteLevel
 
 log = logging.getLogger(__name__)
 
 _RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # it takes two windows to see that a step up was too early
+
+
+Kind = FallbackLevel | RemoteLevel
+
+
+class Level(Protocol):
+    """One of a ladder: this one's, or that of what another daemon is asked for (remote.py)."""
+
+    @property
+    def kind(self) -> Kind: ...
 
 
 class Cause(enum.StrEnum):
@@ -44,6 +55,9 @@ class Cause(enum.StrEnum):
     VERIFIER_ERRORS = "verifier_errors"
     DRAFTER_ERRORS = "drafter_errors"
     QUALITY = "quality"
+    REMOTE_ERRORS = "remote_errors"
+    REMOTE_ROUND_TRIP = "remote_round_trip"
+    REMOTE_BREAK_EVEN = "remote_break_even"
     ALERT = "alert"
     HOLD = "hold"
     RECOVERED = "recovered"
@@ -56,7 +70,7 @@ class Signal:
     requests too. `evidence`: the figures, for people."""
 
     cause: Cause
-    asks_for: FallbackLevel
+    asks_for: Kind
     evidence: str = ""
     hard: bool = False
 
@@ -209,7 +223,7 @@ class Permit:
 
 def move(
     state: LadderState,
-    ladder: Sequence[LadderLevel],
+    ladder: Sequence[Level],
     signals: Iterable[Signal],
     permit: Permit | None,
     settings: LadderSettings,
@@ -259,20 +273,20 @@ def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int
     return next((one for one in range(position - 1, -1, -1) if ladder[one].drafter not in vain), position - 1)
 
 
-def lowest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
+def lowest(ladder: Sequence[Level], kind: Kind) -> int:
     """Where a signal that asks for `kind` leads: its last level, so that what goes on being bad at a short block leads
     to a shorter one; the first level below it where it has none."""
     own = [i for i, level in enumerate(ladder) if level.kind is kind]
     return own[-1] if own else next((i for i, level in enumerate(ladder) if level.kind < kind), len(ladder) - 1)
 
 
-def highest(ladder: Sequence[LadderLevel], kind: FallbackLevel) -> int:
+def highest(ladder: Sequence[Level], kind: Kind) -> int:
     """Where an operator who names `kind` wants to be: its first level, or the first one below it."""
     return next((i for i, level in enumerate(ladder) if level.kind <= kind), len(ladder) - 1)
 
 
 def _unheld(
-    state: LadderState, hold: Hold, ladder: Sequence[LadderLevel], signals: Iterable[Signal], now: float
+    state: LadderState, hold: Hold, ladder: Sequence[Level], signals: Iterable[Signal], now: float
 ) -> LadderState:
     """The hold is over: back at once to where the ladder was before it, or lower where a signal asks for that. A ladder
     that was held higher stays there until one does. The next step is at least a cooldown away."""

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from draftd.core import FallbackLevel
 from draftd.fallback.ladder import Cause, Signal, dated
+from draftd.strategies import RemoteLevel
 
 _MOST = 256  # leases held, and ends remembered
 
@@ -34,7 +35,8 @@ class Applied(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One alert of a notification. `starts_at` is the sender's clock, in seconds since 1970."""
+    """One alert of a notification. `starts_at` is the sender's clock, in seconds since 1970. `remote`: it asks for
+    another level of the remote, and for none of the ladder: its `level` is FULL."""
 
     name: str
     fingerprint: str
@@ -42,6 +44,7 @@ class Notice:
     starts_at: Moment
     level: FallbackLevel
     hard: bool = False
+    remote: RemoteLevel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,9 @@ class Lease:
 
     @property
     def signal(self) -> Signal:
-        evidence = f"{self.notice.name} has fired since {dated(self.notice.starts_at)}"
-        return Signal(Cause.ALERT, self.notice.level, evidence, self.notice.hard)
+        notice = self.notice
+        evidence = f"{notice.name} has fired since {dated(notice.starts_at)}"
+        return Signal(Cause.ALERT, notice.level if notice.remote is None else notice.remote, evidence, notice.hard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,14 @@ class Leases:
         return replace(self, held={name: lease for name, lease in self.held.items() if lease.until > now})
 
     def signals(self) -> tuple[Signal, ...]:
-        """What the alerts ask for, the lowest level first."""
-        ordered = sorted(self.held.values(), key=lambda lease: (lease.notice.level, not lease.notice.hard))
+        """What the alerts ask for of the ladder, the lowest level first."""
+        own = [lease for lease in self.held.values() if lease.notice.remote is None]
+        ordered = sorted(own, key=lambda lease: (lease.notice.level, not lease.notice.hard))
         return tuple(lease.signal for lease in ordered)
+
+    def remote_signals(self) -> tuple[Signal, ...]:
+        """What they ask for of the remote."""
+        return tuple(lease.signal for lease in self.held.values() if lease.notice.remote is not None)
 
     def _end(self, fingerprint: str, starts_at: float) -> Leases:
         held = {name: lease for name, lease in self.held.items() if name != fingerprint}

@@ -20,7 +20,6 @@ from draftd.core import (
     DecodePlan,
     DecodeRequest,
     DepthMode,
-    DraftCounts,
     DrafterName,
     Emission,
     FallbackLevel,
@@ -28,6 +27,7 @@ from draftd.core import (
     Origin,
     Outcome,
 )
+from draftd.counts import DraftCounts
 from draftd.engine.loop import EngineWorker
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel

@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from draftd.core import PROMPT_LOOKUP, DecodeMode, DraftCounts
+from draftd.core import PROMPT_LOOKUP, DecodeMode
+from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, Sample
 from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState
 

@@ -49,6 +49,7 @@ class Saved(_Level):
     hold_level: LadderLevel | None
     unheld_level: LadderLevel | None = None
     ladder: LadderState
+    remote: LadderState | None = None
     leases: Leases
     baselines: Baselines
     quality: str
@@ -71,12 +72,15 @@ class Saved(_Level):
         def moved(at: float | None) -> float | None:
             return None if at is None else at - back
 
-        state = self.ladder
-        hold = state.hold and replace(state.hold, until=moved(state.hold.until))
-        stepped_up, forgave = moved(state.stepped_up), moved(state.forgave)
-        ladder = replace(state, since=state.since - back, stepped_up=stepped_up, forgave=forgave, hold=hold)
+        def earlier(state: LadderState) -> LadderState:
+            hold = state.hold and replace(state.hold, until=moved(state.hold.until))
+            stepped_up, forgave = moved(state.stepped_up), moved(state.forgave)
+            return replace(state, since=state.since - back, stepped_up=stepped_up, forgave=forgave, hold=hold)
+
         held = {name: replace(lease, until=lease.until - back) for name, lease in self.leases.held.items()}
-        return self.model_copy(update={"at": now, "ladder": ladder, "leases": replace(self.leases, held=held)})
+        ladder, remote = earlier(self.ladder), self.remote and earlier(self.remote)
+        leases = replace(self.leases, held=held)
+        return self.model_copy(update={"at": now, "ladder": ladder, "remote": remote, "leases": leases})
 
 
 def parse(text: str, levels: Sequence[LadderLevel]) -> Saved:

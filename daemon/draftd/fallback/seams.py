@@ -6,12 +6,15 @@ from typing import Protocol
 
 from draftd.core import FallbackLevel
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.strategies import RemoteLevel
 
 
 class FallbackTelemetry(Protocol):
     """Where the fallback reports what it does: draftd.telemetry.fallback. Any thread; never raises, never blocks."""
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None: ...
+
+    def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None: ...
 
     def save_failed(self) -> None: ...
 

@@ -8,20 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftd.core import (
-    DecodeRequest,
-    DraftCounts,
-    DrafterName,
-    FallbackLevel,
-    Origin,
-    Outcome,
-    StepCounts,
-    WorkloadClass,
-)
+from draftd.core import DecodeRequest, DrafterName, FallbackLevel, Origin, Outcome, WorkloadClass
+from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.ladder import Cause
+from draftd.fallback.remote import RemoteAnswer
 from draftd.fallback.signals import Machine
 from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
+from draftd.strategies import Strategy
 
 _LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
 
@@ -69,14 +63,14 @@ class RequestFeed(EngineObserver):
 
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._events: deque[Ended | Failed] = deque(maxlen=capacity)
+        self._events: deque[Ended | Failed | RemoteAnswer] = deque(maxlen=capacity)
         self._failed: dict[Cause, set[str]] = {}  # requests of the step that failed last
         self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # requests that several drafters may serve, by id
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
-    def take(self) -> list[Ended | Failed]:
+    def take(self) -> list[Ended | Failed | RemoteAnswer]:
         """All since the last time, oldest first. One caller at a time."""
-        taken: list[Ended | Failed] = []
+        taken: list[Ended | Failed | RemoteAnswer] = []
         while self._events:
             taken.append(self._events.popleft())
         return taken
@@ -86,6 +80,8 @@ class RequestFeed(EngineObserver):
             return
         self._failed.clear()  # a failed step is followed by plain ones, in which its sequences are prefilled anew
         plan = request.plan
+        if plan.strategy is not Strategy.LOCAL or request.peer is not None:
+            return
         if plan.alternatives and plan.drafter is not None and request.origin is Origin.CLIENT:
             self._shared.setdefault(request.id, {}).setdefault(plan.drafter, DraftCounts()).add(result)
 
@@ -99,12 +95,28 @@ class RequestFeed(EngineObserver):
         self._failed.clear()
         counts, plan = outcome.stats.counts, request.plan
         shared = self._shared.pop(request.id, {})
+        if plan.strategy is not Strategy.LOCAL or request.peer is not None or outcome.failed_over:
+            self._remote(request, outcome)
+            return  # another target judged those drafts, or another daemon made them: they say nothing of the ladder's
         if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered or plan.drafter is None:
             return  # a lowered one drafted at two levels: its sums are neither's
         at, level, most = self._clock(), plan.level, plan.max_draft_tokens
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
         for drafter, one in shared.items() or [(plan.drafter, counts)]:
             self._events.append(Ended(at, request.arrival, level, most, drafter, request.workload, one))
+
+    def _remote(self, request: DecodeRequest, outcome: Outcome) -> None:
+        """One of the remote's target."""
+        stats, at = outcome.stats, self._clock()
+        if stats.remote is None or request.origin is not Origin.CLIENT:
+            return
+        if outcome.failed_over or outcome.unavailable is not None:
+            self._events.append(RemoteAnswer(at, request.arrival, failed=True))
+        elif request.plan.strategy is Strategy.SPECULATIVE and stats.first_token and stats.last_token:
+            tokens, seconds = stats.counts.emitted - stats.first_chunk_tokens, stats.last_token - stats.first_token
+            self._events.append(RemoteAnswer(at, request.arrival, tokens=tokens, seconds=seconds))
+        else:
+            self._events.append(RemoteAnswer(at, request.arrival))
 
     def _fail(self, request: DecodeRequest, cause: Cause) -> None:
         """The sequences of one step are reported one after the other: together they are one failure."""

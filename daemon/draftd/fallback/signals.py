@@ -10,15 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftd.core import (
-    DRAFT_MODEL,
-    LIGHT_DRAFT_MODEL,
-    PROMPT_LOOKUP,
-    DraftCounts,
-    DrafterName,
-    FallbackLevel,
-    WorkloadClass,
-)
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, WorkloadClass
+from draftd.counts import DraftCounts
 from draftd.fallback.drift import WINDOWS, Baseline, Cusum, CusumSettings, Floor, Sample, StreamKey
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryReport, Verdict

@@ -141,6 +141,11 @@ def takeable(state: HardwareState | None) -> int | None:
     return max(state.headroom, int(state.available * _BELOW_FLOOR_SHARE), 0)
 
 
+def measured_watts(state: HardwareState | None) -> float | None:
+    """All that is measured, together."""
+    return None if state is None or not state.sample.power else sum(state.sample.power.values())
+
+
 def _available(sample: HardwareSample) -> int | None:
     found = [] if sample.memory_available is None else [sample.memory_available]
     if sample.cgroup_limit is not None and sample.cgroup_used is not None:

@@ -6,10 +6,12 @@ Names from the OpenTelemetry conventions are used as they stand; what those do n
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from draftd.core import ContextTier, DecodeMode, DepthMode, FallbackLevel, FinishReason, Origin, WorkloadClass
+from draftd.strategies import QualityClass, RemoteLevel, Strategy, Verifier
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # there is one of each: compared by identity, which is fast
@@ -68,6 +70,15 @@ class Metric:
     def on_span(self, type: str = "int") -> Attribute:
         """The same of one request alone, on its span."""
         return Attribute(type, self.name, self.brief + _SPELT_OUT.get(self.unit, ""))
+
+
+def metrics_of(kind: Kind, *shared: Attribute) -> Callable[..., Metric]:
+    """Makes metrics of one kind: name, unit, what they count, and their attributes besides the shared ones."""
+
+    def make(name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:
+        return Metric(name, kind, unit, brief, (*shared, *attributes))
+
+    return make
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +273,9 @@ COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, such as `b
 COMPONENT_NAME = _string("otel.component.name", "That part with its number, such as `batching_span_processor/0`")
 
 # What changed.
-TRANSITION_SUBJECT = _string("draftd.transition.subject", "`flag` or `level`", values=("flag", "level"))
+TRANSITION_SUBJECT = _string(
+    "draftd.transition.subject", "`flag`, `level` or `remote`", values=("flag", "level", "remote")
+)
 TRANSITION_FROM = _string("draftd.transition.from", "The variant or level before", examples=(*_LEVELS, "on", "off"))
 TRANSITION_TO = _string(
     "draftd.transition.to", "The variant or level after the change", examples=(*_LEVELS, "on", "off")
@@ -279,6 +292,38 @@ SIGNAL = _string("draftd.signal", "What asks for a level, such as `acceptance_fl
 RESULT = _string("draftd.result", "The result", examples=("good", "bad", "accepted", "ok"))
 ORIGIN = _string(
     "draftd.origin", "`probe` or `canary`: the daemon's own requests", values=(Origin.PROBE, Origin.CANARY)
+)
+
+# Two daemons.
+STRATEGY = _string(
+    "draftd.strategy",
+    "`local`, `remote` (another daemon's model answers) or `speculative` (drafted here, verified there), as planned",
+    values=tuple(one for one in Strategy if one is not Strategy.AUTO),
+    given=_PLANNED,
+)
+QUALITY = _string(
+    "draftd.quality",
+    "Quality class of the answer, the least of the models that chose its tokens; `unknown` where none is set",
+    values=(*(one.label for one in QualityClass), "unknown"),
+)
+VERIFIER = _string("draftd.verifier", "Whose target chose the tokens: `local` or `remote`", values=(*Verifier,))
+IO_DIRECTION = _string("network.io.direction", "`transmit` or `receive`, of this daemon")
+FAILED_OVER = _string(
+    "draftd.failed_over",
+    "Why a request of the remote's target went on with this daemon's own; absent where it did not",
+    examples=("the remote does not answer",),
+)
+CURRENCY = _string("draftd.currency", "Currency of the cost: `cost.currency`", examples=("$",))
+_REMOTE_LEVELS = tuple(level.label for level in RemoteLevel)
+REMOTE_FROM = _string("draftd.remote.from", "What was allowed before", values=_REMOTE_LEVELS)
+REMOTE_TO = _string("draftd.remote.to", "What is allowed now", values=_REMOTE_LEVELS)
+ROUND_TRIPS = _int("draftd.remote.round_trips", "Round trips that were measured")
+ROUND_TRIP_TIME = _double("draftd.remote.round_trip.time", "Their sum (seconds), the verifier's own time among it")
+VERIFY_END = _string(
+    "draftd.verify.end",
+    "Why the sequence ended: `closed` by the edge, its text `finished`, `replaced` when a connection came back, "
+    "`given_up` (idle, its edge gone, memory needed), or `error`",
+    values=("closed", "finished", "replaced", "given_up", "error"),
 )
 
 # The feature flag.

@@ -5,15 +5,25 @@ Instruments are made from it, `docs/telemetry.md` is written from it, and dashbo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from draftd.telemetry import attributes as a
-from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span
+from draftd.telemetry import catalog_remote as remote
+from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span, metrics_of
+from draftd.telemetry.catalog_sdk import (
+    DATA_POINTS_EXPORTED,
+    LOG_QUEUE_CAPACITY,
+    LOG_QUEUE_SIZE,
+    LOGS_EXPORTED,
+    LOGS_PROCESSED,
+    SPAN_QUEUE_CAPACITY,
+    SPAN_QUEUE_SIZE,
+    SPANS_EXPORTED,
+    SPANS_PROCESSED,
+)
 
 SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
 
-LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.PLAN_LEVEL)
+LABELS = (a.MODEL, a.DRAFT_MODEL, a.MODE, a.STRATEGY, a.WORKLOAD, a.CONTEXT_TIER, a.PLAN_LEVEL)
 _SERVER = (a.SERVER_ADDRESS, a.SERVER_PORT)
 _GEN_AI = (a.OPERATION, a.PROVIDER, a.RESPONSE_MODEL, *_SERVER, *LABELS)
 
@@ -27,20 +37,11 @@ _GAP = (
 )  # fmt: skip
 
 
-def _kind(kind: Kind, *shared: Attribute) -> Callable[..., Metric]:
-    """Makes metrics of one kind: name, unit, what they count, and their attributes besides the shared ones."""
-
-    def make(name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:
-        return Metric(name, kind, unit, brief, (*shared, *attributes))
-
-    return make
-
-
-_counter, _observed = _kind(Kind.COUNTER), _kind(Kind.OBSERVABLE_COUNTER)
-_gauge, _up_down = _kind(Kind.GAUGE), _kind(Kind.UP_DOWN_COUNTER)
-_sum = _kind(Kind.OBSERVABLE_COUNTER, *LABELS)  # what requests add up to
-_model_counter, _model_sum = _kind(Kind.COUNTER, a.MODEL), _kind(Kind.OBSERVABLE_COUNTER, a.MODEL)
-_model_gauge = _kind(Kind.GAUGE, a.MODEL)
+_counter, _observed = metrics_of(Kind.COUNTER), metrics_of(Kind.OBSERVABLE_COUNTER)
+_gauge, _up_down = metrics_of(Kind.GAUGE), metrics_of(Kind.UP_DOWN_COUNTER)
+_sum = metrics_of(Kind.OBSERVABLE_COUNTER, *LABELS)  # what requests add up to
+_model_counter, _model_sum = metrics_of(Kind.COUNTER, a.MODEL), metrics_of(Kind.OBSERVABLE_COUNTER, a.MODEL)
+_model_gauge = metrics_of(Kind.GAUGE, a.MODEL)
 
 
 def _histogram(name: str, brief: str, buckets: tuple[float, ...], *attributes: Attribute) -> Metric:
@@ -337,49 +338,6 @@ TELEMETRY_ERRORS = _observed(
     a.TELEMETRY_PART,
 )
 
-# What the OpenTelemetry SDK counts of itself: what was queued, dropped and not delivered. The SDK makes these; the
-# dashboards and the reference read their names. https://opentelemetry.io/docs/specs/semconv/otel/sdk-metrics/
-_QUEUE = (a.COMPONENT_TYPE, a.COMPONENT_NAME)
-_PROCESSED = (*_QUEUE, a.ERROR_TYPE)
-_EXPORTED = (*_PROCESSED, *_SERVER)
-
-SPANS_PROCESSED = _counter(
-    "otel.sdk.processor.span.processed",
-    "{span}",
-    "Spans that left the daemon's queue; with `error.type` `queue_full` those that were dropped because it was full",
-    *_PROCESSED,
-)
-LOGS_PROCESSED = _counter(
-    "otel.sdk.processor.log.processed",
-    "{log_record}",
-    "Log events that left the daemon's queue; `error.type` as for spans",
-    *_PROCESSED,
-)
-SPAN_QUEUE_SIZE = _up_down("otel.sdk.processor.span.queue.size", "{span}", "Spans that wait to be sent", *_QUEUE)
-SPAN_QUEUE_CAPACITY = _up_down("otel.sdk.processor.span.queue.capacity", "{span}", "Spans that may wait", *_QUEUE)
-LOG_QUEUE_SIZE = _up_down("otel.sdk.processor.log.queue.size", "{log}", "Log events that wait to be sent", *_QUEUE)
-LOG_QUEUE_CAPACITY = _up_down(
-    "otel.sdk.processor.log.queue.capacity", "{log_record}", "Log events that may wait", *_QUEUE
-)
-SPANS_EXPORTED = _counter(
-    "otel.sdk.exporter.span.exported",
-    "{span}",
-    "Spans whose export ended; with `error.type` those that were not delivered",
-    *_EXPORTED,
-)
-LOGS_EXPORTED = _counter(
-    "otel.sdk.exporter.log.exported",
-    "{log_record}",
-    "Log events whose export ended; `error.type` as for spans",
-    *_EXPORTED,
-)
-DATA_POINTS_EXPORTED = _counter(
-    "otel.sdk.exporter.metric_data_point.exported",
-    "{data_point}",
-    "Data points whose export ended; `error.type` as for spans. The next export carries all that they said",
-    *_EXPORTED,
-)
-
 RPC_SPAN = Span(
     "{rpc.method}",
     "One call, a child of the caller's span where `traceparent` names one. Status is an error for UNKNOWN, "
@@ -408,7 +366,8 @@ INFERENCE_SPAN = Span(
         a.ERROR_TYPE, a.INPUT_MESSAGES, a.OUTPUT_MESSAGES, a.DRAFT_MODEL, a.MODE, a.WORKLOAD, a.CONTEXT_TIER, a.OUTCOME,
         a.PLAN_REASON, a.PLAN_LEVEL, a.PLAN_VARIANT, a.PLAN_DRAFTER, a.PLAN_MAX_DRAFT, a.PLAN_DEPTH_MODE,
         a.PLAN_ALTERNATIVES, a.RESPONSE_FORMAT, a.GRAMMAR_COMPILE, a.DEGRADED, a.STEPS, a.ACCEPTANCE, a.MEAN_ACCEPTED,
-        a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT,
+        a.SPEEDUP, a.TOKENS_PER_SECOND, a.TTFT, a.STRATEGY, a.QUALITY, a.FAILED_OVER, a.CURRENCY,
+        remote.COST.on_span("double"), *remote.ON_SPAN,
         *(metric.on_span() for metric in (
             DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, CUT_TOKENS, ROLLBACKS, ROLLED_BACK_TOKENS, DRAFT_FORWARDS,
             TARGET_FORWARDS, PARKED_STEPS, CAPPED_STEPS, MEMORY_PRESSURE, MEMORY_HEADROOM, THERMAL_LEVEL,
@@ -439,12 +398,13 @@ FLAG_EVALUATION = Event(
 
 TRANSITION = Event(
     "draftd.transition",
-    "What the daemon allows has changed: the flag's default variant, or the fallback level",
+    "What the daemon allows has changed: the flag's default variant, the fallback level, or what it has the remote do",
     (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
-_METRICS = [found for found in list(globals().values()) if isinstance(found, Metric)]
+_FOUND = [*globals().values(), *vars(remote).values()]
+_METRICS = [found for found in _FOUND if isinstance(found, Metric)]
 METRICS = tuple(metric for metric in _METRICS if not metric.name.startswith("otel.sdk."))  # those that draftd makes
 SDK_METRICS = tuple(metric for metric in _METRICS if metric.name.startswith("otel.sdk."))
-SPANS = tuple(found for found in list(globals().values()) if isinstance(found, Span))
+SPANS = tuple(found for found in _FOUND if isinstance(found, Span))
 EVENTS = tuple(found for found in list(globals().values()) if isinstance(found, Event))

@@ -14,8 +14,10 @@ from draftd.core import FallbackLevel, Origin
 from draftd.fallback.controller import FallbackState
 from draftd.fallback.journal import Transition
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.strategies import RemoteLevel
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
+from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.metrics import Observe, Recording, Values, observed
 from draftd.telemetry.recording import Guard, Naming, named
@@ -89,6 +91,10 @@ class FallbackRecorder:
         """One step of the ladder; `signal` is what asked for it."""
         self._count(catalog.FALLBACK_TRANSITIONS, previous.label, current.label, signal)
 
+    def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:
+        """A change of what the remote is asked for."""
+        self._count(remote.TRANSITIONS, previous.label, current.label, signal)
+
     def save_failed(self) -> None:
         self._count(catalog.FALLBACK_SAVE_ERRORS)
 
@@ -138,7 +144,7 @@ def observed_decisions(
 ) -> dict[str, Observe]:
     """What the gauges of the fallback and of the flag show, by their name. Each function answers None while that is not
     known."""
-    asked: dict[str, FallbackLevel] = {}  # a collector goes on showing a series that ends, so each one is kept up
+    asked: dict[str, int] = {}  # a collector goes on showing a series that ends, so each one is kept up
 
     def demands(now: FallbackState) -> Values:
         asked.update(dict.fromkeys(asked, FallbackLevel.FULL))

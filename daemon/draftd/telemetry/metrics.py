@@ -14,10 +14,13 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Ob
 from opentelemetry.trace import Tracer
 from opentelemetry.util.types import AttributeValue
 
-from draftd.core import DecodeRequest, DraftCounts, Outcome, StepCounts
+from draftd.core import DecodeRequest, Outcome
+from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.hardware.state import HardwareView
+from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
+from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Kind, Metric
 from draftd.telemetry.recording import Guard, Labels, Naming
 
@@ -85,9 +88,11 @@ class Metrics:
         """Records on a histogram. `context` links the exemplar to its span."""
         self._histograms[metric.name].record(value, attributes, context)
 
-    def count(self, metric: Metric, attributes: Mapping[str, str], context: Context | None = None) -> None:
-        """Adds one to a counter."""
-        self._counters[metric.name].add(1, attributes, context)
+    def count(
+        self, metric: Metric, attributes: Mapping[str, str], context: Context | None = None, amount: float = 1
+    ) -> None:
+        """Adds to a counter."""
+        self._counters[metric.name].add(amount, attributes, context)
 
     def _shown(self, observe: Observe, options: CallbackOptions) -> Iterable[Observation]:
         with self._guard.part("metrics"):
@@ -133,7 +138,7 @@ class Ledger:
     def entry(self, request: DecodeRequest) -> Entry:
         """The entry that a request counts under, to be added to. Its labels are the caller's to read only."""
         plan = request.plan
-        key = (plan.mode, plan.drafter, plan.level.name, request.workload, request.tier)
+        key = (plan.mode, plan.drafter, plan.level.name, plan.strategy, request.workload, request.tier)
         found = self._entries.get(key)
         if found is None:
             found = Entry(self._naming.labels(plan, request.workload, request.tier))
@@ -167,6 +172,11 @@ class MetricsObserver(EngineObserver):
                 self._metrics.record(catalog.INTER_CHUNK_DURATION, gap, entry.labels)
         except Exception as error:
             self._guard.caught("observer", error)
+
+    def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
+        with self._guard.part("observer"):
+            labels = self._ledger.entry(request).labels
+            self._metrics.record(remote.ROUND_TRIP, seconds, {a.MODEL.name: labels[a.MODEL.name]})
 
     def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
         with self._guard.part("observer"):

@@ -97,6 +97,7 @@ class Naming:
             a.DRAFT_MODEL: self.draft(plan),
             a.WORKLOAD: workload.value,
             a.MODE: None if plan is None else plan.mode.value,
+            a.STRATEGY: None if plan is None else plan.strategy.value,
             a.PLAN_LEVEL: None if plan is None else plan.level.label,
             a.CONTEXT_TIER: None if tier is None else tier.value,
         }

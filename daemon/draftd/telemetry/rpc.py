@@ -25,7 +25,7 @@ from draftd.telemetry.spans import call_context
 # The conventions' list for servers: the rest are the caller's doing.
 _SERVER_ERRORS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 # Asked every few seconds, or open for days: noise as spans, nonsense as durations.
-_UNTRACED = ("/grpc.health.", "/grpc.reflection.")
+_UNTRACED = ("/grpc.health.", "/grpc.reflection.", "/draftd.v1.VerificationService/Verify")
 
 
 class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from draftd import __version__
 from draftd.engine.observer import EngineObserver, EngineStatus
+from draftd.engine.targets.link import LinkState
 from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
+from draftd.strategies import VerificationStatus
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
@@ -19,6 +21,7 @@ from draftd.telemetry.http import HttpTelemetry
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
 from draftd.telemetry.recording import Guard, Naming
+from draftd.telemetry.remote import VerificationSpan, observed_remote
 from draftd.telemetry.rpc import RpcInterceptor
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
@@ -35,6 +38,8 @@ class Sources:
     flag_enabled: Callable[[], bool | None] = lambda: None
     hardware: HardwareView = field(default_factory=HardwareView)
     address: Callable[[], tuple[str, int] | None] = lambda: None  # the host and the port that the daemon listens on
+    link: Callable[[], LinkState | None] = lambda: None  # to the remote; None where there is none
+    verification: Callable[[], VerificationStatus | None] = lambda: None  # None where this daemon verifies for none
 
 
 class Telemetry:
@@ -60,6 +65,7 @@ class Telemetry:
             **observed_engine(ledger, naming, sources.status, guard),
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
             **observed_hardware(sources.hardware),
+            **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
         }
         scope = (catalog.SCOPE, __version__)
         metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, guard)
@@ -89,6 +95,10 @@ class Telemetry:
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
         """Begins to follow one request, under the RPC of the task that calls."""
         return InferenceSpan(start, self._on)
+
+    def begin_verification(self, trace: str, prompt_tokens: int) -> VerificationSpan:
+        """Begins to follow one sequence of an edge. `trace`: the edge's own span, as `Open` has it."""
+        return VerificationSpan(self._on, trace, prompt_tokens)
 
     def shutdown(self, seconds: float) -> bool:
         """Flushes and stops within `seconds`, whatever the collector does. True when all that was queued arrived."""

@@ -12,17 +12,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome, RequestStats, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
+from draftd.strategies import QualityClass, Verifier
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
+from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
 from draftd.telemetry.metrics import COUNTS, Recording
 from draftd.telemetry.recording import Labels, Naming, named
+from draftd.telemetry.remote import remote_attributes, trace_of
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
 call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
@@ -71,6 +74,7 @@ class InferenceSpan:
     def __init__(self, start: InferenceStart, on: Recording) -> None:
         self._start, self._on = start, on
         self._plan: DecodePlan | None = None
+        self._quality = "unknown"
         self._tier: ContextTier | None = None
         self._ended = not on.exporting  # then the rest is a few comparisons
         # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
@@ -97,6 +101,7 @@ class InferenceSpan:
                 found = {
                     a.DRAFT_MODEL: self._on.naming.draft(plan),
                     a.MODE: plan.mode.value,
+                    a.STRATEGY: plan.strategy.value,
                     a.CONTEXT_TIER: tier.value,
                     a.PLAN_REASON: plan.reason,
                     a.PLAN_LEVEL: plan.level.label,
@@ -107,6 +112,25 @@ class InferenceSpan:
                     a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
                 }
                 self._span.set_attributes(named(found))
+
+    @property
+    def trace(self) -> str:
+        """How another daemon names it as the parent of its own spans (W3C `traceparent`); empty without one."""
+        return "" if self._ended else trace_of(self._span)
+
+    def priced(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
+        """What its answer is worth, and what it cost by whose target was paid for; before `finished`. Empty: no price
+        is known."""
+        if self._ended:
+            return
+        with self._on.guard.part("span"):
+            self._quality = self._quality if quality is None else quality.label
+            self._span.set_attribute(a.QUALITY.name, self._quality)
+            if cost:
+                self._span.set_attributes({remote.COST.name: sum(cost.values()), a.CURRENCY.name: currency})
+            for verifier, amount in cost.items():
+                labels = {a.MODEL.name: self._on.naming.model(), a.VERIFIER.name: verifier.value}
+                self._on.metrics.count(remote.COST, labels, self._context, amount)
 
     def constrained(self, kind: str, compile_seconds: float) -> None:
         """Its answer must follow a grammar."""
@@ -147,6 +171,10 @@ class InferenceSpan:
         self._record(catalog.QUEUE_DURATION, stats.queue_seconds, self._labels())
         self._record(catalog.PREFILL_DURATION, stats.prefill_seconds, self._labels())
         if kind is None:
+            strategy = self._plan.strategy.value if self._plan is not None else "unknown"
+            worth = (self._on.naming.model(), strategy, self._quality)
+            told = zip(remote.ANSWERS.attributes, worth, strict=True)
+            self._on.metrics.count(remote.ANSWERS, {one.name: value for one, value in told}, self._context)
             self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, self._gen_ai())
             self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, self._gen_ai())
 
@@ -202,6 +230,14 @@ class InferenceSpan:
                 self._on.tracer.start_span(
                     kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
                 ).end(self._nanos(max(start, end if over is None else over)))
+        if stats.remote is not None and stats.scheduled is not None:
+            self._on.tracer.start_span(
+                remote.REMOTE_SPAN.name,
+                context=self._context,
+                kind=SpanKind.CLIENT,
+                attributes=remote_attributes(stats.remote),
+                start_time=self._nanos(stats.scheduled),
+            ).end(self._nanos(max(stats.scheduled, end)))
 
     def _content(self, finish: str, answer: Sequence[Part] | None) -> None:
         if not self._on.capture_content:
@@ -281,8 +317,11 @@ def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
             a.TTFT: stats.time_to_first_token,
             a.RESPONSE_TTFC: stats.time_to_first_token,
             a.DEGRADED: outcome.degraded or None,
+            a.FAILED_OVER: outcome.failed_over or None,
         }
     )
+    if stats.remote is not None:
+        found |= remote_attributes(stats.remote)
     times = {catalog.QUEUE_DURATION: stats.queue_seconds, catalog.PREFILL_DURATION: stats.prefill_seconds}
     found |= {metric.name: seconds for metric, seconds in times.items() if seconds is not None}
     return found

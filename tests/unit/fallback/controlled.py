@@ -20,7 +20,6 @@ from draftd.core import (
     DecodeMode,
     DecodePlan,
     DecodeRequest,
-    DraftCounts,
     DrafterName,
     FallbackLevel,
     FinishReason,
@@ -29,7 +28,9 @@ from draftd.core import (
     RequestStats,
     WorkloadClass,
 )
+from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
+from draftd.engine.targets.link import LinkState
 from draftd.errors import NotNow
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.controller import Controller
@@ -39,6 +40,7 @@ from draftd.fallback.ladder import LadderLevel, LevelInForce, Signal, ladder_lev
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.remote import RemoteSwitch
 from draftd.fallback.signal_feed import RequestFeed, SteadyClock
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
@@ -55,6 +57,7 @@ AT_BEST = Baseline(0.7, 0.1)
 GOOD, POOR = 0.8, 0.2
 START = 1_800_000_000.0
 COOLDOWN, WINDOW = 100.0, 50.0
+PACE = 0.02  # seconds of a token that the remote streams
 
 
 class Died(BaseException):
@@ -247,6 +250,7 @@ class Controlled:
         hardware: Any = None,
         start: float = START,
         journal: Journal | None = None,
+        link: LinkState | None = None,
         **settings: Any,
     ) -> None:
         self.trace = trace if trace is not None else Trace()
@@ -264,6 +268,11 @@ class Controlled:
             "least_requests": 2,
             "canary_period_seconds": 0,
         }
+        made, self.link, self.remote = FallbackSettings(**{**defaults, **settings}), link, None
+        if link is not None:
+            self.remote = RemoteSwitch(
+                lambda: self.link or LinkState(), lambda: PACE, made, self.journal, self.telemetry
+            )
         self.controller = Controller(
             self.in_force,
             self.engine,
@@ -271,12 +280,13 @@ class Controlled:
             drafters=self.drafters,
             requests=self.requests,
             hardware=self.hardware,
-            settings=FallbackSettings(**{**defaults, **settings}),
+            settings=made,
             lease_seconds=1000.0,
             journal=self.journal,
             telemetry=self.telemetry,
             store=store if store is not None else StateStore(None),
             clock=SteadyClock(lambda: start, lambda: self.now),
+            remote=self.remote,
         )
 
     def at(self, seconds: float) -> int:

@@ -6,17 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import (
-    DRAFT_MODEL,
-    PROMPT_LOOKUP,
-    DepthMode,
-    DraftCounts,
-    FinishReason,
-    Origin,
-    Outcome,
-    RequestStats,
-    StepCounts,
-)
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, FinishReason, Origin, Outcome, RequestStats
+from draftd.counts import DraftCounts, StepCounts
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.signal_feed import Ended, RequestFeed
 from tests.unit.fallback.controlled import LADDER, WINDOW, Controlled, a_request

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause
 from draftd.fallback.probes import CanaryReport, Verdict

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.simulate.daemon import LADDER, Daemon, Finished, ProbeResult, Settings
 from benchmarks.simulate.outcome import flaps
-from draftd.core import PROMPT_LOOKUP, DraftCounts, FallbackLevel, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, CusumSettings
 from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings
 from draftd.fallback.leases import Notice

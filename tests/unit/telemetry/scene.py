@@ -16,21 +16,23 @@ from draftd.core import (
     DecodePlan,
     DecodeRequest,
     DepthMode,
-    DraftCounts,
     FallbackLevel,
     FinishReason,
     Outcome,
     RequestStats,
     SamplingParams,
-    StepCounts,
     WorkloadClass,
 )
+from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineStatus, PrefixStatus
+from draftd.engine.targets.link import LinkState
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.remote import RemoteState
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
+from draftd.strategies import PeerCounts, QualityClass, RemoteCounts, Strategy, VerificationStatus, Verifier
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
 from tests.fallback import LADDER, LEASE, fallback_state
@@ -45,10 +47,30 @@ LADDER_STATE = fallback_state(
     drift={"code": 1.25},
     probe=ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5),
     canaries=CanaryReport(Verdict.BAD, "", (CanaryOutcome("one", True, True), CanaryOutcome("two", True, False))),
+    remote=RemoteState(1, 0.0, None, None, (), 300.0, 0, 0.95),
 )
-STATUS = EngineStatus(DraftCounts(), {}, 3, 2, 64, 4096, 1200, prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900))
+REMOTE_COUNTS = RemoteCounts(9, 40, 10, 30, 6, 7, 1, 2, 3, 8, 0.16, 0.02, 0.05)
+STATUS = EngineStatus(
+    DraftCounts(),
+    {},
+    3,
+    2,
+    64,
+    4096,
+    1200,
+    prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900),
+    remote=REMOTE_COUNTS,
+    remote_in_flight=2,
+    remote_break_even=0.03,
+)
+LINK = LinkState(
+    up=True, round_trip=0.02, bytes_sent=900, bytes_received=400, connections=2, errors=5, open_sequences=1
+)
+PEER = PeerCounts(2, 8, 1, 50, 4, 48, 90, 60, 108, 5, 3, 700, 600, 0.25, 0.5)
+VERIFICATION = VerificationStatus({"10.0.0.7:40312": PEER}, PEER, 1)
 SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
 AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
+VERIFIED = replace(SPECULATIVE, strategy=Strategy.SPECULATIVE)
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")
 SPECULATIVE_STEP = StepCounts(4, 2, 3, 4, 0.001, 0.002, 0.5)
 PARKED_STEP = StepCounts(0, 0, 1, 0, 0.0, 0.002, parked=True)
@@ -145,6 +167,19 @@ class Scene:
         return outcome
 
 
+def across(scene: Scene) -> None:
+    """One request that was drafted here and verified elsewhere, with its price."""
+    asked = scene.start()
+    span = scene.telemetry.begin_inference(asked)
+    span.planned(VERIFIED, ContextTier.SHORT)
+    request = DecodeRequest(asked.request_id, (1, 2, 3, 4, 5), 64, VERIFIED, asked.arrival, workload=asked.workload)
+    scene.telemetry.observer.on_round_trip(request, 0.016)
+    at = asked.arrival
+    told = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1, remote=REMOTE_COUNTS)
+    span.priced(QualityClass.STANDARD, {Verifier.LOCAL: 0.0, Verifier.REMOTE: 0.25}, "$")
+    span.finished(Outcome(FinishReason.STOP, told, failed_over="the remote does not answer"))
+
+
 def telemetry(
     environ: Mapping[str, str],
     *,
@@ -154,7 +189,10 @@ def telemetry(
     info: ModelInfo | None = INFO,
     scraped: bool = False,
 ) -> Telemetry:
-    sources = Sources(lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS)
+    link, verification = (lambda: LINK, lambda: VERIFICATION) if status is STATUS else (lambda: None, lambda: None)
+    sources = Sources(
+        lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification
+    )
     with mock.patch.dict(os.environ, environ):
         return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources, scraped=scraped)
 

@@ -21,6 +21,7 @@ from draftd.core import (
 from draftd.errors import QueueFull
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.strategies import RemoteLevel
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
@@ -41,6 +42,7 @@ from tests.unit.telemetry.scene import (
     SPECULATIVE_STEP,
     STATUS,
     Scene,
+    across,
 )
 
 LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
@@ -84,6 +86,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
 
 def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
+    across(scene)
     scene.telemetry._on.guard.caught("test", ValueError("on purpose"))
     fall_back(scene)
     scene.telemetry.shutdown(30.0)
@@ -104,6 +107,7 @@ def fall_back(scene: Scene) -> None:
     """Everything that the fallback records."""
     recorder = scene.telemetry.fallback_recorder
     recorder.transition(FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, "acceptance_drift")
+    recorder.remote_transition(RemoteLevel.SPECULATIVE, RemoteLevel.STREAMING, "remote_round_trip")
     recorder.save_failed()
     recorder.notification("accepted")
     recorder.poll("ok")
@@ -167,6 +171,7 @@ def test_labels(scene: Scene, receiver: OtlpReceiver) -> None:
         "draftd.workload": "prose",
         "draftd.context_tier": "short",
         "draftd.plan.level": "full",
+        "draftd.strategy": "local",
     }
     assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "speculative"} in found
     assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "autoregressive"} in found

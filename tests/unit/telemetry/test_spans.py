@@ -74,6 +74,7 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "gen_ai.usage.output_tokens": 9,
         "draftd.draft_model": "nano-draft",
         "draftd.mode": "speculative",
+        "draftd.strategy": "local",
         "draftd.workload": "code",
         "draftd.context_tier": "short",
         "draftd.outcome": "stop",

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, 
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest, wrong_field
 from draftd.fallback.leases import Notice
+from draftd.strategies import RemoteLevel
 
 MOST_ALERTS = 1000  # in a notification
 MOST_POLLED = 10_000  # in an answer
@@ -29,6 +30,11 @@ ACCEPTED_ALERTS = frozenset(
         "DraftdAcceptanceBelowFloor",
         "DraftdAcceptanceDrift",
         "DraftdMemoryPressureCritical",
+        "DraftdPeersRefused",
+        "DraftdPeersWait",
+        "DraftdRemoteBelowStreaming",
+        "DraftdRemoteErrors",
+        "DraftdRemoteSlow",
         "DraftdSlowerThanBreakEven",
         "DraftdSwapRising",
         "DraftdTelemetryDropped",
@@ -213,6 +219,7 @@ class Refused(Exception):
 
 AHEAD_SECONDS = 86_400.0  # that an alert may begin ahead of this machine's clock: later ones would look old beside it
 _LEVELS = {level.label: level for level in FallbackLevel if level is not FallbackLevel.FULL}
+_REMOTE_LEVELS = {level.label: level for level in RemoteLevel if level is not RemoteLevel.SPECULATIVE}
 
 
 class BadLevel(InvalidRequest):
@@ -243,16 +250,20 @@ def notice_of(alert: Notified | Listed, where: str, instance: str, now: float) -
         return Ignored(where, name, Result.UNKNOWN_ALERT)
     if instance and labels.get("instance") and labels["instance"] != instance:
         return Ignored(where, name, Result.OTHER_INSTANCE)
-    if not (asks := labels.get("fallback_level")):
+    remote = "remote_level" in labels
+    key, known = ("remote_level", _REMOTE_LEVELS) if remote else ("fallback_level", _LEVELS)
+    if not (asks := labels.get(key)):
         return Ignored(where, name, Result.NO_LEVEL)
-    if asks not in _LEVELS:
-        allowed = ", ".join(sorted(_LEVELS)) + ": an alert can lower the level, but not raise it"
-        raise BadLevel(f"{where}.labels.fallback_level", asks, allowed)
+    if asks not in known:
+        allowed = ", ".join(sorted(known)) + ": an alert can lower the level, but not raise it"
+        raise BadLevel(f"{where}.labels.{key}", asks, allowed)
     if alert.starts_at > now + AHEAD_SECONDS:
         allowed = "a time that is not more than a day ahead of this machine's"
         raise InvalidRequest(f"{where}.startsAt", alert.starts_at, allowed)
     hard = labels.get("severity") == "critical"
-    return Notice(name, alert.fingerprint, alert.firing, alert.starts_at, _LEVELS[asks], hard)
+    ladder = FallbackLevel.FULL if remote else _LEVELS[asks]
+    of_remote = _REMOTE_LEVELS[asks] if remote else None
+    return Notice(name, alert.fingerprint, alert.firing, alert.starts_at, ladder, hard, of_remote)
 
 
 def _shown(name: str) -> str:

@@ -40,7 +40,10 @@ def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
 def test_every_level_that_the_rules_ask_for_is_taken() -> None:
     for rule in alert_rules(Alerting()):
         found = noticed({"alertname": rule.name, **rule.labels})
-        if rule.fallback_level is None:
+        if rule.remote_level is not None:
+            assert isinstance(found, Notice)
+            assert (found.level, found.remote) == (FallbackLevel.FULL, rule.remote_level), "nothing of the ladder"
+        elif rule.fallback_level is None:
             assert isinstance(found, Ignored)
             assert found.result is Result.NO_LEVEL
         else:
@@ -61,6 +64,9 @@ def test_no_notice_ever_asks_for_the_top() -> None:
     labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
     found = [noticed(one) for one in labels]
     assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in found)
+    for level in ("speculative", "full", "light_draft", "0"):
+        with pytest.raises(BadLevel, match="local, streaming"):
+            noticed({"alertname": "DraftdRemoteSlow", "remote_level": level})
 
 
 def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None:

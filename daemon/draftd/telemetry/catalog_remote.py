@@ -1,0 +1,133 @@
+"""What two daemons do together: the edge's side of it, the verifier's, and what answers cost."""
+
+from __future__ import annotations
+
+from draftd.telemetry import attributes as a
+from draftd.telemetry.attributes import Kind, Metric, Span, metrics_of
+
+_sum, _gauge = metrics_of(Kind.OBSERVABLE_COUNTER, a.MODEL), metrics_of(Kind.GAUGE, a.MODEL)
+_counter = metrics_of(Kind.COUNTER, a.MODEL)
+
+# The edge: this daemon drafts, or passes on, and another verifies. `gen_ai.request.model` is this daemon's own model.
+ROUND_TRIP = Metric(
+    "draftd.remote.round_trip",
+    Kind.HISTOGRAM,
+    "s",
+    "From a step's departure until its verdict, without the verifier's own time",
+    (a.MODEL,),
+    (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+UP = _gauge("draftd.remote.up", "{link}", "1 while requests may be opened at the remote, else 0")
+LEVEL = _gauge(
+    "draftd.remote.level",
+    "{level}",
+    "What the fallback allows of the remote: 2 speculative, 1 streaming, 0 local",
+)
+SPEEDUP = _gauge(
+    "draftd.remote.speedup",
+    "1",
+    "Speed of requests that are drafted here and verified there, over the remote's own streaming with the same waits, "
+    "in the fallback's last window with enough of them; absent without one",
+)
+TRANSITIONS = _counter(
+    "draftd.remote.transitions",
+    "{transition}",
+    "Changes of what the fallback allows of the remote",
+    a.REMOTE_FROM,
+    a.REMOTE_TO,
+    a.SIGNAL,
+)
+OPEN_SEQUENCES = _gauge("draftd.remote.open_sequences", "{sequence}", "Sequences that are open at the remote")
+IN_FLIGHT = _gauge("draftd.remote.steps_in_flight", "{step}", "Steps that were sent and have no verdict yet")
+BREAK_EVEN = _gauge(
+    "draftd.remote.break_even",
+    "s",
+    "Round trip below which drafting for the remote is faster than its own streaming, as estimated for the request "
+    "that was last judged; absent where nothing is known, below 0 where it would not pay without a network either",
+)
+STEPS = _sum("draftd.remote.steps", "{step}", "Steps that were sent to the verifier")
+PROPOSED = _sum("draftd.remote.proposed_tokens", "{token}", "Tokens proposed in them")
+WASTED = _sum(
+    "draftd.remote.wasted_tokens",
+    "{token}",
+    "Tokens proposed that no forward of the verifier took, because the text had gone another way",
+)
+VERDICTS = _sum("draftd.remote.verdicts", "{verdict}", "Verdicts that were applied")
+HIDDEN = _sum(
+    "draftd.remote.hidden_round_trips",
+    "{trip}",
+    "Verdicts that a proposal already sent went on from, so that no round trip was waited for",
+)
+TOKENS = _sum("draftd.remote.tokens", "{token}", "Tokens that the remote's target chose")
+LATE = _sum("draftd.remote.late_verdicts", "{verdict}", "Verdicts that came after their request had ended")
+REOPENED = _sum("draftd.remote.reopened", "{sequence}", "Sequences that were resumed on another connection")
+FAILOVERS = _sum("draftd.remote.failovers", "{request}", "Requests that went on with this daemon's own target")
+TARGET_TIME = _sum(
+    "draftd.remote.target.time", "s", "Time of the remote's target, as shared by the sequences in its forwards"
+)
+QUEUE_TIME = _sum(
+    "draftd.remote.queue.time", "s", "Time that steps waited at the verifier for the forward they were in"
+)
+CONNECTIONS = _sum("draftd.remote.connections", "{connection}", "Connections to the verifier that came up")
+ERRORS = _sum("draftd.remote.errors", "{error}", "Steps past their deadline, refusals, and connections that were lost")
+IO = _sum("draftd.remote.io", "By", "Messages to and from the verifier", a.IO_DIRECTION)
+
+# Both: what answers are worth, and what they cost.
+ANSWERS = _counter(
+    "draftd.answers", "{answer}", "Answers that ended well, by how they were decoded and what they are worth",
+    a.STRATEGY, a.QUALITY,
+)  # fmt: skip
+COST = _counter(
+    "draftd.cost", "{currency}", "What answers cost, in `cost.currency`, by whose target was paid for", a.VERIFIER
+)
+
+# The verifier: what this daemon does for edges.
+PEERS = _gauge("draftd.verify.peers", "{peer}", "Edges that are connected")
+SEQUENCES = _gauge("draftd.verify.open_sequences", "{sequence}", "Their sequences that are open")
+VERIFY_CONNECTIONS = _sum("draftd.verify.connections", "{connection}", "Connections of edges")
+VERIFY_OPENED = _sum("draftd.verify.sequences", "{sequence}", "Sequences that edges opened")
+VERIFY_REFUSED = _sum("draftd.verify.refused", "{refusal}", "Connections and sequences of edges that were refused")
+VERIFY_STEPS = _sum("draftd.verify.steps", "{step}", "Steps that edges sent")
+VERIFY_STALE = _sum("draftd.verify.stale_steps", "{step}", "Steps that disagreed with the text and were dropped")
+VERIFY_VERDICTS = _sum("draftd.verify.verdicts", "{verdict}", "Verdicts that were sent")
+VERIFY_DRAFTED = _sum("draftd.verify.drafted_tokens", "{token}", "Tokens of edges' proposals that a forward took")
+VERIFY_ACCEPTED = _sum("draftd.verify.accepted_tokens", "{token}", "Of these, those that were accepted")
+VERIFY_TOKENS = _sum(
+    "draftd.verify.tokens", "{token}", "Tokens decided for edges: accepted ones, and those that follow"
+)
+VERIFY_DISCARDED = _sum("draftd.verify.discarded_tokens", "{token}", "Of these, those that the edge never applied")
+VERIFY_WASTED = _sum(
+    "draftd.verify.wasted_tokens", "{token}", "Tokens of proposals that were dropped before a forward took them"
+)
+VERIFY_TARGET_TIME = _sum("draftd.verify.target.time", "s", "Time of the target's forwards that edges are charged for")
+VERIFY_QUEUE_TIME = _sum("draftd.verify.queue.time", "s", "Time that steps waited for the forward they were in")
+VERIFY_IO = _sum("draftd.verify.io", "By", "Messages from and to edges", a.IO_DIRECTION)
+
+#: Of one request, on its span: what the remote did for it.
+ON_SPAN = (
+    *(metric.on_span() for metric in (STEPS, PROPOSED, WASTED, VERDICTS, HIDDEN, TOKENS, LATE, REOPENED)),
+    *(metric.on_span("double") for metric in (TARGET_TIME, QUEUE_TIME)),
+    a.ROUND_TRIPS,
+    a.ROUND_TRIP_TIME,
+)  # fmt: skip
+REMOTE_SPAN = Span(
+    "remote",
+    "Of a request of the remote's target: from the time that it was scheduled until its end, with the sums of what was "
+    "sent, waited for and applied; drafting is in the parent's `draftd.spec_decode.draft.time`. The verifier's own "
+    "span, `verify`, is a child of the request's as well",
+    ON_SPAN,
+    "CLIENT",
+)
+VERIFY_SPAN = Span(
+    "verify",
+    "One sequence that this daemon verified for an edge, a child of the edge's span of the request",
+    (
+        a.MODEL, a.USAGE_INPUT, a.VERIFY_END,
+        *(metric.on_span() for metric in (
+            VERIFY_STEPS, VERIFY_STALE, VERIFY_VERDICTS, VERIFY_DRAFTED, VERIFY_ACCEPTED, VERIFY_TOKENS,
+            VERIFY_DISCARDED, VERIFY_WASTED,
+        )),
+        *(metric.on_span("double") for metric in (VERIFY_TARGET_TIME, VERIFY_QUEUE_TIME)),
+    ),
+    "SERVER",
+)  # fmt: skip

@@ -1,0 +1,169 @@
+"""What the remote is asked for falls with errors, distance and drafts that do not pay, and comes back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import FinishReason, Outcome, RequestStats
+from draftd.counts import DraftCounts
+from draftd.engine.targets.link import LinkState
+from draftd.errors import InvalidRequest
+from draftd.fallback.journal import Subject
+from draftd.fallback.leases import Notice
+from draftd.fallback.remote import REMOTE_LADDER
+from draftd.strategies import RemoteCounts, RemoteLevel, Strategy
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    COOLDOWN,
+    FULL,
+    PACE,
+    START,
+    TOP,
+    WINDOW,
+    Controlled,
+    MemoryStore,
+    a_request,
+    tell,
+)
+
+LOCAL, STREAMING, SPECULATIVE = RemoteLevel
+LINK = LinkState(up=True, round_trip=0.015, connections=1)
+
+
+def lately(controlled: Controlled) -> list[tuple[str, str, str]]:
+    """Changes of the remote's level, oldest first."""
+    kept = controlled.journal.latest(100)
+    return [(one.previous, one.current, one.cause) for one in kept if one.subject is Subject.REMOTE]
+
+
+def answer(controlled: Controlled, speed: float, failed_over: str = "") -> None:
+    """A request that ends now, of the remote's target, at so much of the speed of its own streaming."""
+    request = a_request(arrival=controlled.now)
+    strategy = Strategy.LOCAL if failed_over else Strategy.SPECULATIVE
+    request = replace(request, plan=replace(request.plan, strategy=strategy))
+    stats = RequestStats(1, request.arrival, counts=DraftCounts(drafts=50, rollbacks=50, emitted=200))
+    stats.first_token, stats.last_token = controlled.now, controlled.now + 200 * PACE / speed
+    stats.remote = RemoteCounts(verdicts=80)
+    controlled.requests.on_finish(request, Outcome(FinishReason.STOP, stats, failed_over=failed_over))
+
+
+def traffic(controlled: Controlled, until: float, speed: float) -> RemoteLevel:
+    assert controlled.remote is not None
+    while controlled.now < until:
+        controlled.now = min(controlled.now + WINDOW / 5, until)
+        if controlled.remote.level is SPECULATIVE:
+            answer(controlled, speed)
+            answer(controlled, speed)
+        controlled.controller.tick()
+    return controlled.remote.level
+
+
+def test_requests_that_fail_lead_to_local_and_a_good_link_back_step_by_step() -> None:
+    controlled = Controlled(link=LINK)
+    assert controlled.remote is not None
+    while controlled.remote.level is SPECULATIVE:
+        controlled.at(controlled.now + WINDOW / 5)
+        for failed in ("", "", "it does not answer"):
+            answer(controlled, 1.1, failed)
+        assert controlled.now < 10 * COOLDOWN
+    assert controlled.remote.level is LOCAL, "at once"
+    assert controlled.now >= 2 * WINDOW
+    assert controlled.position == TOP, "drafting for this daemon's own target goes on"
+    controlled.link = replace(LINK, up=False)
+    controlled.until(controlled.now + 3 * COOLDOWN)
+    assert controlled.remote.level is LOCAL, "the link is down"
+    controlled.link = LINK
+    controlled.until(controlled.now + 3 * COOLDOWN)
+    assert controlled.remote.level is SPECULATIVE
+    assert lately(controlled) == [
+        ("speculative", "local", "remote_errors"),
+        ("local", "streaming", "recovered"),
+        ("streaming", "speculative", "recovered"),
+    ]
+    assert "33% failed of" in controlled.journal.latest(3)[0].evidence
+    assert controlled.telemetry.remote == [(SPECULATIVE, LOCAL), (LOCAL, STREAMING), (STREAMING, SPECULATIVE)]
+
+
+def test_an_outage_lowers_nothing_since_the_link_mends_itself() -> None:
+    controlled = Controlled(link=LINK)
+    assert controlled.remote is not None
+    traffic(controlled, WINDOW, 1.1)
+    for _ in range(8):  # all that were under way
+        answer(controlled, 1.1, "the connection was lost")
+    controlled.link = replace(LINK, up=False, errors=8)
+    controlled.until(controlled.now + WINDOW / 2)
+    controlled.link = replace(LINK, errors=8)
+    assert traffic(controlled, 4 * COOLDOWN, 1.1) is SPECULATIVE
+    assert lately(controlled) == []
+
+
+def test_a_long_round_trip_leads_to_streaming_until_it_is_short() -> None:
+    controlled = Controlled(link=LINK)
+    assert controlled.remote is not None
+    controlled.at(1)
+    controlled.link = replace(LINK, round_trip=0.8)
+    controlled.until(0.9 * WINDOW)
+    assert controlled.remote.level is SPECULATIVE
+    controlled.until(5 * COOLDOWN)
+    assert controlled.remote.level is STREAMING, "and no lower: it still answers"
+    controlled.link = LINK
+    controlled.until(9 * COOLDOWN)
+    assert controlled.remote.level is SPECULATIVE
+
+
+def test_drafts_that_do_not_pay_lead_to_streaming_and_a_relapse_waits_longer() -> None:
+    controlled = Controlled(link=LINK)
+    assert controlled.remote is not None
+    assert traffic(controlled, 4 * COOLDOWN, 1.1) is SPECULATIVE
+    assert controlled.controller.state().remote.speedup == pytest.approx(1.1, rel=0.01)  # type: ignore[union-attr]
+    while traffic(controlled, controlled.now + WINDOW, 0.6) is SPECULATIVE:
+        assert controlled.now < 8 * COOLDOWN
+    fell = controlled.now
+    while traffic(controlled, controlled.now + 1, 0.6) is STREAMING:
+        assert controlled.now < 20 * COOLDOWN
+    first = controlled.now - fell
+    while traffic(controlled, controlled.now + 1, 0.6) is SPECULATIVE:
+        assert controlled.now < 20 * COOLDOWN
+    state = controlled.controller.state().remote
+    assert state is not None
+    assert state.relapses == 1
+    assert state.wait > first
+    assert controlled.position == TOP, "what another target rejects says nothing of this one's draft"
+
+
+def test_an_operator_and_an_alert_lower_it_over_a_restart() -> None:
+    store = MemoryStore()
+    controlled = Controlled(store, link=LINK)
+    controlled.at(1)
+    notice = Notice("DraftdRemoteSlow", "abc", True, START, FULL, remote=STREAMING)
+    tell(controlled, notice)
+    assert controlled.remote is not None
+    assert (controlled.remote.level, controlled.position) == (STREAMING, TOP)
+    controlled.controller.hold(LOCAL, None)
+    assert controlled.remote.level is LOCAL
+    again = Controlled(store, link=LINK, start=START + 10)
+    assert again.remote is not None
+    assert again.remote.level is LOCAL
+    again.until(5 * COOLDOWN)
+    assert again.remote.level is LOCAL, "it is held"
+    assert again.controller.release()
+    assert again.remote.level is STREAMING, "as it was before the hold"
+    assert lately(again) == [("local", "local", "release"), ("local", "streaming", "hold")]
+
+
+def test_its_levels_are_refused_where_there_is_no_remote() -> None:
+    controlled = Controlled()
+    with pytest.raises(InvalidRequest, match="no remote"):
+        controlled.controller.hold(LOCAL, None)
+    assert controlled.controller.state().remote is None
+    assert controlled.position < BOTTOM
+
+
+@pytest.mark.parametrize("level", RemoteLevel)
+def test_a_level_allows_no_more_than_it_says(level: RemoteLevel) -> None:
+    allowed = [level.allowed(one) for one in (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)]
+    best = [Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE][: level + 1]
+    assert allowed == [*best, *[best[-1]] * (2 - level)]
+    assert REMOTE_LADDER[2 - level].kind is level

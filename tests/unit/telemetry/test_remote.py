@@ -1,0 +1,63 @@
+"""One trace over two daemons, and what a request of the remote's is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from draftd.core import ContextTier
+from draftd.strategies import PeerCounts
+from draftd.telemetry import catalog_remote
+from tests.otlp import OtlpReceiver
+from tests.unit.telemetry.scene import PEER, VERIFIED, Scene, across
+
+
+def test_the_verifiers_span_is_a_child_of_the_edges(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+    edge, verifier = open_scene(receiver.environ()), open_scene(receiver.environ())
+    request = edge.telemetry.begin_inference(edge.start())
+    request.planned(VERIFIED, ContextTier.SHORT)
+    assert request.trace
+    verifier.telemetry.begin_verification(request.trace, 5).ended(PEER, "closed")
+    verifier.telemetry.begin_verification("00-nonsense", 5).ended(PeerCounts(), "error", "the engine failed")
+    edge.telemetry.shutdown(30.0)
+    verifier.telemetry.shutdown(30.0)
+
+    child, stray = sorted(receiver.spans("verify"), key=lambda span: str(span.attributes["draftd.verify.end"]))
+    assert request.trace.startswith(f"00-{child.trace_id}-{child.parent_id}-")
+    assert (child.kind, child.status) == ("SERVER", "UNSET")
+    told = {key: child.attributes[f"draftd.verify.{key}"] for key in ("tokens", "accepted_tokens", "stale_steps")}
+    assert told == {"tokens": PEER.tokens, "accepted_tokens": PEER.accepted, "stale_steps": PEER.stale}
+    assert (stray.status, stray.parent_id) == ("ERROR", ""), "what is malformed begins a trace of its own"
+
+
+def test_a_request_of_the_remote_says_what_it_took_and_cost(scene: Scene, receiver: OtlpReceiver) -> None:
+    across(scene)
+    scene.telemetry.shutdown(30.0)
+    (remote,) = receiver.spans("remote")
+    (request,) = receiver.spans("chat nano")
+    assert remote.parent_id == request.span_id
+    assert set(remote.attributes) == {attribute.name for attribute in catalog_remote.ON_SPAN}
+    wanted = {
+        "draftd.strategy": "speculative",
+        "draftd.quality": "standard",
+        "draftd.cost": 0.25,
+        "draftd.currency": "$",
+        "draftd.failed_over": "the remote does not answer",
+        "draftd.remote.wasted_tokens": 6,
+        "draftd.remote.round_trip.time": pytest.approx(0.16),
+    }
+    assert {key: request.attributes.get(key) for key in wanted} == wanted
+    assert receiver.by("draftd.cost", "draftd.verifier") == {"local": 0.0, "remote": 0.25}
+    (answer,) = receiver.points("draftd.answers")
+    assert (answer.attributes["draftd.strategy"], answer.attributes["draftd.quality"]) == ("speculative", "standard")
+    assert receiver.count("draftd.remote.round_trip") == 1
+
+
+def test_both_ends_show_their_counts_and_no_peer(scene: Scene, receiver: OtlpReceiver) -> None:
+    across(scene)
+    scene.telemetry.shutdown(30.0)
+    names = ("remote.tokens", "remote.failovers", "remote.up", "remote.level", "verify.tokens", "verify.peers")
+    assert [receiver.total(f"draftd.{name}") for name in names] == [30, 3, 1, 1, 108, 1]
+    assert receiver.by("draftd.verify.io", "network.io.direction") == {"transmit": 600, "receive": 700}
+    assert all("10.0.0.7" not in str(point.attributes) for point in receiver.points("draftd.verify.io"))
