@@ -5,8 +5,8 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test faults models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers simulate train constraints clean
+.PHONY: help demo serve test faults remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-remote simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,12 @@ bench-layers: $(RUN) ## does speculation pay beside states and windows? (about t
 
 bench-peers: $(RUN) ## measure against mlx-lm's server, under load (about an hour; ARGS="--quick" to try it out)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-remote: $(RUN) ## what is gained by drafting here and verifying on another machine? (about half an hour)
+	@$(BIN)/python -m benchmarks.remote $(ARGS)
+
+remote: $(DEV) ## two daemons, a bad network: is every text right? (half an hour; ARGS="faults": is any request lost?)
+	@$(BIN)/python -m tests.remote $(ARGS)
 
 simulate: $(DEV) ## the fallback on a simulated clock (a minute and a half; ARGS=--plot draws its detector too)
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)

@@ -66,6 +66,11 @@ With vLLM's definitions, over the same labels and the same time:
 `accepted_tokens` counts what the target accepts, before the text is cut at its end; `cut_tokens` counts the tokens
 after the end. A step is a rollback if the target rejected a token; the end of a text is no rollback.
 
+Of two daemons: the verifier's `draftd.verify.tokens - draftd.verify.discarded_tokens` are its edges'
+`draftd.remote.tokens`; the share of round trips that were hidden is `draftd.remote.hidden_round_trips /
+draftd.remote.verdicts`, that of proposals that were wasted `draftd.remote.wasted_tokens /
+draftd.remote.proposed_tokens`. A request counts there when it ends.
+
 Always, in every export and in every request's span: `draft_tokens = accepted_tokens + rolled_back_tokens`; the
 output tokens are `accepted_tokens + target_forwards - cut_tokens`; and `drafts + parked_steps <= target_forwards`.
 """

@@ -12,7 +12,6 @@ from draftd.core import (
     PROMPT_LOOKUP,
     DecodeMode,
     DecodeRequest,
-    DraftCounts,
     DrafterName,
     Emission,
     FallbackLevel,
@@ -21,9 +20,11 @@ from draftd.core import (
     RequestStats,
     TokenSink,
 )
+from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.model_info import ModelInfo
+from draftd.strategies import RemoteLevel
 
 INFO = ModelInfo(
     model="fake",
@@ -148,9 +149,13 @@ class Told:
     annotations: list[str] = field(default_factory=list)
     transitions: list[tuple[FallbackLevel, FallbackLevel, str]] = field(default_factory=list)
     saves_failed: int = 0
+    remote: list[tuple[RemoteLevel, RemoteLevel]] = field(default_factory=list)
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
         self.transitions.append((previous, current, signal))
+
+    def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:
+        self.remote.append((previous, current))
 
     def save_failed(self) -> None:
         self.saves_failed += 1

@@ -7,7 +7,8 @@ import random
 from dataclasses import dataclass
 
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Tick
-from draftd.core import PROMPT_LOOKUP, DecodeMode, DraftCounts, FinishReason, StepCounts
+from draftd.core import PROMPT_LOOKUP, DecodeMode, FinishReason
+from draftd.counts import DraftCounts, StepCounts
 
 BEGAN = 1_760_000_000.0  # Unix time of a run's beginning
 _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 620}

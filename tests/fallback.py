@@ -13,6 +13,7 @@ from draftd.fallback.leases import Lease, Notice
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext
+from draftd.strategies import Strategy
 
 T = TypeVar("T")
 
@@ -46,10 +47,13 @@ def fallback_state(**fields: Any) -> FallbackState:
 
 
 class FixedFlag:
-    """A flag that always answers the same."""
+    """Flags that always answer the same."""
 
-    def __init__(self, value: bool = True) -> None:
-        self.value = value
+    def __init__(self, value: bool = True, strategy: Strategy = Strategy.AUTO) -> None:
+        self.value, self.way = value, strategy
+
+    def strategy(self, context: FlagContext) -> FlagResolution:
+        return FlagResolution(self.way.value, self.way.value, "STATIC")
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
         return FlagResolution("on" if self.value else "off", self.value, "STATIC")

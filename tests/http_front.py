@@ -12,7 +12,6 @@ from draftd.core import (
     DecodeMode,
     DecodePlan,
     DepthMode,
-    DraftCounts,
     Emission,
     FallbackLevel,
     FinishReason,
@@ -20,6 +19,7 @@ from draftd.core import (
     RequestStats,
     TokenLogprobs,
 )
+from draftd.counts import DraftCounts
 from draftd.errors import DraftdError
 from draftd.fronts.http.server import HttpServer
 from draftd.model_info import ModelInfo

@@ -219,7 +219,8 @@ def test_every_setting_is_described_once() -> None:
 
 
 def test_engine_limits_are_settings_of_the_same_name() -> None:
-    asked = {field.name for field in fields(Limits)} - {"memory_share", "headroom", "available", "prefix_folder"}
+    others = {"memory_share", "headroom", "available", "prefix_folder", "gather_seconds", "remote"}
+    asked = {field.name for field in fields(Limits)} - others
     assert asked < set(EngineSettings.model_fields)
     limits = EngineSettings(max_batch=3, kv_cache_bytes=7).limits(headroom=lambda: 5)
     assert (limits.max_batch, limits.kv_cache_bytes, limits.headroom(), limits.memory_share()) == (3, 7, 5, 1.0)

@@ -13,7 +13,7 @@ from draftd.acceptance import ticks as figures
 from draftd.acceptance.samples import Sample
 from draftd.acceptance.statistics import Interval, Statistic, bootstrap, ratio
 from draftd.acceptance.ticks import Tick
-from draftd.core import DraftCounts
+from draftd.counts import DraftCounts
 
 _PromptKey = tuple[str, str]  # Place.key
 

@@ -12,15 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from draftd.core import (
-    DRAFT_MODEL,
-    DecodeMode,
-    DepthMode,
-    DraftCounts,
-    DrafterName,
-    FinishReason,
-    WorkloadClass,
-)
+from draftd.core import DRAFT_MODEL, DecodeMode, DepthMode, DrafterName, FinishReason, WorkloadClass
+from draftd.counts import DraftCounts
 
 
 class Stage(StrEnum):

@@ -24,7 +24,7 @@ def explain(error: BaseException) -> Failure | None:
     """None for an error that is a bug."""
     client = sys.modules.get("draftd.client.client")  # not imported only to find that the error is none of its own
     if client is not None and isinstance(error, client.CallError):
-        return _of_call(error.code.name, error.details)
+        return _of_call(error.code.name, error.details, answered=bool(error.reason))
     if isinstance(error, FieldError):
         return Failure(error.message, ASKED_WRONGLY)
     if isinstance(error, DraftdError):
@@ -50,11 +50,12 @@ _UNAVAILABLE = {
 """What gRPC says of a connection, and what that means; the first that fits."""
 
 
-def _of_call(status: str, details: str) -> Failure:
+def _of_call(status: str, details: str, *, answered: bool) -> Failure:
+    """`answered`: by a daemon, whose details say all, and not by gRPC in its place."""
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
     for sign, meaning in _UNAVAILABLE.items():
-        if status == "UNAVAILABLE" and re.search(sign, details, re.IGNORECASE):
+        if status == "UNAVAILABLE" and not answered and re.search(sign, details, re.IGNORECASE):
             return Failure(f"{meaning} ({details})", FAILED)
     if status == "UNAUTHENTICATED":
         return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)

@@ -8,9 +8,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.cli.figures import span
 from draftd.core import FallbackLevel
+from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
 
-_RANKS = {level.label: level.value for level in FallbackLevel}
+_RANKS = {level.label: level.value for level in FallbackLevel} | {level.label: level.value for level in RemoteLevel}
+_PROBE, _LINK = "a probe of a level above is good", "the link is up, its round trip short, and no error came"
 _DAY = 86_400
 
 
@@ -45,7 +47,15 @@ def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> li
     made += [("alerts" if not i else "", _lease(one, now)) for i, one in enumerate(state.leases) if whole]
     if then := what_next(state, now):
         made.append(("next", then))
-    return made
+    return [*made, *remote_fields(state.remote, now, whole=whole)] if state.HasField("remote") else made
+
+
+def remote_fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
+    """What the remote is asked for; without `whole` only where that is not all, or something asks for less."""
+    if not (whole or state.position or state.demands or state.HasField("hold")):
+        return []
+    (_, level), *rest = fields(state, now)
+    return [("remote", level), *(("", f"{name} {text}") for name, text in rest)]
 
 
 def held(state: pb.FallbackState, now: datetime) -> str:
@@ -76,7 +86,11 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
     if state.ladder[state.position - 1].drafter in state.absent_drafters:
         return f"up {when.rstrip(', ') or 'now'}: nothing is drafted there, so there is nothing to probe"
-    return f"up {when}once a probe of a level above is good"
+    return f"up {when}once {_LINK if _of_remote(state) else _PROBE}"
+
+
+def _of_remote(state: pb.FallbackState) -> bool:
+    return bool(state.ladder) and state.ladder[0].level == RemoteLevel.SPECULATIVE.label
 
 
 def moment(at: Timestamp) -> datetime:

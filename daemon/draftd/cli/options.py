@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from draftd.core import DepthMode, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
 from draftd.settings import Settings, describe_settings, load_settings
+from draftd.strategies import QualityClass, Strategy
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
+
+Quality = Literal["draft", "standard", "professional"]
 
 _INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
 models = partial(typer.Option, rich_help_panel="What to serve")
@@ -124,6 +127,26 @@ class Drafting:
         DepthMode | None,
         decoding("--depth-mode", metavar="MODE", help="automatic (as many tokens as pay) or fixed (always the most)."),
     ] = None
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which way a request goes, and what its answer should be. None leaves it to the daemon."""
+
+    strategy: Annotated[
+        Strategy | None,
+        decoding("--strategy", metavar="WAY", help="local, remote, speculative (draft here, verify there) or auto."),
+    ] = None
+    quality: Annotated[
+        Quality | None, decoding("--quality", metavar="CLASS", help="Least class: draft, standard or professional.")
+    ] = None
+    max_seconds: Annotated[float | None, decoding("--max-seconds", help="Of the whole answer, if possible.")] = None
+    max_cost: Annotated[float | None, decoding("--max-cost", help="Of the whole answer, if possible.")] = None
+
+    def asked(self) -> dict[str, Any]:
+        """As `client.Ask` has them."""
+        quality = None if self.quality is None else QualityClass.of(self.quality)
+        return {name: getattr(self, name) for name in ("strategy", "max_seconds", "max_cost")} | {"quality": quality}
 
 
 @dataclass(frozen=True)

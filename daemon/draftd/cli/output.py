@@ -34,6 +34,7 @@ _OBEYED = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n
 _SHOWN = _OBEYED | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
+REMOTE = "underline"  # text that the daemon behind the one that was asked chose
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
@@ -51,9 +52,15 @@ def visible(text: str) -> str:
     return text.translate(_SHOWN)
 
 
+def style_of(piece: Piece) -> str:
+    return f"{DRAFTED if piece.from_draft else ''} {REMOTE if piece.remote else ''}".strip()
+
+
 def bracketed(pieces: Iterable[Piece]) -> str:
-    """Into a pipe there is no colour: what was drafted and accepted lies between brackets."""
-    return "".join(f"⟦{piece.text}⟧" if piece.from_draft else piece.text for piece in pieces)
+    """Into a pipe there is no colour: what was drafted and accepted lies between brackets, and what a remote daemon
+    chose between others."""
+    marked = ((f"⟦{piece.text}⟧" if piece.from_draft else piece.text, piece.remote) for piece in pieces)
+    return "".join(f"⟪{text}⟫" if remote else text for text, remote in marked)
 
 
 def say(line: str, **style: Any) -> None:

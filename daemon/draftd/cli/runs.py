@@ -26,8 +26,9 @@ from draftd.acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, s
 from draftd.acceptance.ticks import Stage
 from draftd.cli import options, output
 from draftd.client.child import Serving, clean_environ, serve_command, serving
-from draftd.client.client import DraftdClient, answered
+from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
+from draftd.client.signals import answered
 from draftd.settings import Settings
 
 _KEPT = ("target", "model", "draft_model", "config", "assignments")

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
+from draftd.engine.limits import RemoteLimits
 from draftd.engine.loop import EngineState, EngineWorker
 from draftd.engine.memory import mlx_memory
 from draftd.engine.pair import LoadedModels, load_models
+from draftd.engine.targets.link import LinkState, VerifierLink
 from draftd.errors import NotServing
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
@@ -26,22 +28,28 @@ from draftd.fallback.controller import Controller
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
+from draftd.fallback.remote import RemoteSwitch, streaming_pace
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
 from draftd.fronts.grpc.server import taken
 from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
-from draftd.hardware.state import HardwareSample, HardwareView, memory_share, takeable
+from draftd.hardware.state import HardwareSample, HardwareView, measured_watts, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.listening import listening_socket
 from draftd.model_info import ModelInfo
+from draftd.models.tokenizer import Tokenizer
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
+from draftd.planning.router import EngineNow, Router
+from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
+from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
 from draftd.telemetry.setup import Sources, Telemetry
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
+_LINK_CLOSE_SECONDS = 2.0
 _FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
 _ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
 
@@ -80,18 +88,24 @@ def run_daemon(
         flag_enabled=lambda: None if parts.flags is None else parts.flags.default_value(),
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
+        link=parts.link_state,
+        verification=parts.verification,
     )
     telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None)
+    link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer) if settings.remote.enabled else None
     worker = EngineWorker(
         load or models_of(settings.model, drafters),
         observers=(telemetry.observer, requests),
         limits=settings.engine.limits(
+            gather_seconds=settings.verify.gather_seconds,
             prefix_folder=prefixes,
             memory_share=lambda: memory_share(hardware.state),
             headroom=lambda: takeable(hardware.state),
             available=lambda: None if hardware.state is None else hardware.state.available,
+            remote=RemoteLimits(settings.remote.max_draft_tokens, settings.remote.in_flight),
         ),
         recall=learning.recall,
+        link=link,
     )
     parts.worker = worker
 
@@ -99,13 +113,38 @@ def run_daemon(
         kept.journal.listen(telemetry.fallback_recorder.log)
         with contextlib.ExitStack() as undo:  # where it cannot be started
             undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
-            flags = FlagService(settings.flag, hook=telemetry.flag_hook, journal=kept.journal)
+            flags = FlagService(
+                settings.flag,
+                strategy=settings.remote.default_strategy,
+                hook=telemetry.flag_hook,
+                journal=kept.journal,
+            )
             undo.callback(flags.close)
             in_force = LevelInForce(configured_ladder(settings), kept.journal)
-            planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode)
-            fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware)
+            remote = None
+            if link is not None:
+                remote = RemoteSwitch(
+                    lambda: link.state,
+                    lambda: streaming_pace(worker.status()),
+                    settings.fallback,
+                    kept.journal,
+                    telemetry.fallback_recorder,
+                )
+            router = Router(
+                settings.remote,
+                settings.cost,
+                QualityClass.of(settings.model.quality),
+                link=parts.link,
+                engine=lambda: EngineNow.of(worker),
+                max_batch=settings.engine.max_batch,
+                watts=lambda: measured_watts(hardware.state),
+                allowed=lambda: RemoteLevel.SPECULATIVE if remote is None else remote.level,
+            )
+            planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode, router=router)
+            fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware, remote)
             parts.flags, parts.fallback = flags, fallback
-            made = DaemonParts(settings, worker, planner, flags, telemetry, kept.journal, hardware, fallback.controller)
+            controller, state = fallback.controller, parts.link_state
+            made = DaemonParts(settings, worker, planner, flags, telemetry, kept.journal, hardware, controller, state)
             parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
             fallback.start(announce)
             undo.callback(fallback.close)
@@ -118,9 +157,13 @@ def run_daemon(
 
     hardware.start()
     learning.start(worker.learnt)
+    if link is not None:
+        link.start()
     try:
         code = asyncio.run(serve())
     finally:
+        if link is not None:
+            link.close(_LINK_CLOSE_SECONDS)
         hardware.close(_HARDWARE_CLOSE_SECONDS)
         learning.close()
         kept.close()
@@ -139,6 +182,23 @@ class _Parts:
     flags: FlagService | None = None
     fallback: Fallback | None = None
     daemon: Daemon | None = None
+    verifier: VerifierLink | None = None
+
+    def link(self) -> LinkState:
+        return self.link_state() or LinkState()
+
+    def link_state(self) -> LinkState | None:
+        return None if self.verifier is None else self.verifier.state
+
+    def verification(self) -> VerificationStatus | None:
+        found = None if self.daemon is None else self.daemon.verification
+        return found.status() if found is not None and found.enabled else None
+
+    def tokenizer(self) -> Tokenizer | None:
+        try:
+            return self.worker.tokenizer if self.worker is not None else None
+        except NotServing:
+            return None
 
     def info(self) -> ModelInfo | None:
         try:
@@ -168,6 +228,7 @@ class Fallback:
         kept: Kept,
         telemetry: Telemetry,
         hardware: HardwareView,
+        remote: RemoteSwitch | None,
     ) -> None:
         """Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
         recorder = telemetry.fallback_recorder
@@ -185,6 +246,7 @@ class Fallback:
             journal=kept.journal,
             telemetry=recorder,
             store=kept.store,
+            remote=remote,
         )
         self._webhook = webhook = settings.webhook
         notices, polled, marks = self.controller.notices, self.controller.polled, settings.annotations

@@ -21,7 +21,8 @@ from draftd.acceptance.cost import (
 from draftd.acceptance.report.figures import money
 from draftd.acceptance.statistics import Interval
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
-from draftd.core import PROMPT_LOOKUP, DraftCounts
+from draftd.core import PROMPT_LOOKUP
+from draftd.counts import DraftCounts
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.manifest import in_force
 from draftd.settings import load_settings

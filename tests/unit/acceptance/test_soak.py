@@ -22,7 +22,8 @@ from draftd.acceptance.session import Advance, MeasurementStopped, Session
 from draftd.acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
 from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DraftCounts, FallbackLevel, FinishReason
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, FinishReason
+from draftd.counts import DraftCounts
 from draftd.fallback.ladder import Cause, Signal
 from draftd.v1 import inference_pb2 as pb
 from tests.acceptance import GIB, manifest, synthetic_run

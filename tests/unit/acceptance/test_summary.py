@@ -20,7 +20,8 @@ from draftd.acceptance.summary import (
     total_throughput,
 )
 from draftd.acceptance.ticks import Served, Stage, Tick
-from draftd.core import DraftCounts, WorkloadClass
+from draftd.core import WorkloadClass
+from draftd.counts import DraftCounts
 from tests.ticking import drafted, paced, place, tick
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from draftd.acceptance import ticks as figures
 from draftd.acceptance.summary import METRICS, per_position
 from draftd.acceptance.ticks import Served, Tick
-from draftd.core import DraftCounts, FinishReason
+from draftd.core import FinishReason
+from draftd.counts import DraftCounts
 from tests.ticking import place, tick
 
 _TIMED = tick(

@@ -177,7 +177,7 @@ def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Serv
     lines = run("events", "--limit", "2").out.splitlines()
     assert len(lines) == 2
     assert lines[-1].split()[0] == str(last)
-    assert "level  full → short_block 2  acceptance_floor (31 % in 5 min)" in lines[-1]
+    assert "level   full → short_block 2  acceptance_floor (31 % in 5 min)" in lines[-1]
     assert run("events", "--since", str(last)).out == ""
     documents = [json.loads(line) for line in run("events", "--since", str(last - 2), "--json").out.splitlines()]
     assert [one["number"] for one in documents] == [last - 1, last]
@@ -186,7 +186,7 @@ def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Serv
 
 def test_a_word_that_moved_nothing_has_no_arrow(run: Run, served: Served) -> None:
     served.journal.record(Subject.LEVEL, "full", "full", "release", "an operator's word")
-    assert run("events", "--limit", "1").out.rstrip().endswith("level  full  release (an operator's word)")
+    assert run("events", "--limit", "1").out.rstrip().endswith("level   full  release (an operator's word)")
 
 
 def test_a_number_that_is_yet_to_come_is_asked_wrongly(run: Run) -> None:

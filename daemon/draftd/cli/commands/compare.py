@@ -24,6 +24,7 @@ from draftd.acceptance.statistics import quantile
 from draftd.acceptance.summary import counted
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Place, Stage, Tick
 from draftd.cli import options, output
+from draftd.cli import strategies as by_strategy
 from draftd.cli.figures import NOTHING, both, length, percent, rate, times
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
@@ -55,6 +56,7 @@ _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "draftd compare -w code --each 10 --max-draft-tokens 6",
     'draftd compare "Tell me a story." "List three fruits." --repeat 3',
     "draftd compare --file prompts.jsonl --json | jq .summary.speedup",
+    "draftd compare --strategies local,remote,speculative",
 )
 def compare(
     daemon: options.Daemon,
@@ -65,6 +67,9 @@ def compare(
     ] = None,
     each: Annotated[int, typer.Option("--each", min=1, help="Held-out prompts of each workload class.")] = 3,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often each pair is run.")] = 1,
+    strategies: Annotated[
+        str | None, typer.Option("--strategies", metavar="WAYS", help="Compare these: local, remote, speculative.")
+    ] = None,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = 0.0,
@@ -75,10 +80,19 @@ def compare(
 
     Two figures are autoregressive → speculative. TTFT is the time to the first token, p95 the 95th percentile between
     chunks, accepted the share of drafted tokens that were accepted, length the mean number of tokens for each draft.
+
+    With --strategies the prompts are decoded by each of these ways instead: seconds, class and cost of an answer.
     """
+    ways = None if strategies is None else by_strategy.chosen_ways(strategies)
     chosen = _choose(prompt, file, each, workload)
     sampling = SamplingParams(temperature=temperature, seed=seed)
     base = Ask(max_tokens=max_tokens, sampling=sampling, workload=workload, **asdict(drafting))
+    if ways is not None:
+        with daemon.connect() as client:
+            asks = [(p.name, ask) for p, ask in _asks(client, base, chosen)] * repeat
+            answers = list(by_strategy.run_ways(client, asks, ways))
+        _show_ways(answers, json=json)
+        return
     with daemon.connect() as client:
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
@@ -91,6 +105,15 @@ def compare(
     if differ := summary["comparable"] - summary["identical"]:
         output.complain(f"{differ} greedy pairs differ")
         raise typer.Exit(1)
+
+
+def _show_ways(answers: Sequence[by_strategy.Answered], *, json: bool) -> None:
+    summaries = by_strategy.summarise(answers)
+    if json:
+        each = [asdict(one) | {"strategy": one.strategy.value} for one in answers]
+        output.print_json({"strategies": {way: rounded(one) for way, one in summaries.items()}, "answers": each})
+    else:
+        output.print_table(by_strategy.COLUMNS, by_strategy.rows(summaries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +159,28 @@ def run_pairs(
     client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt], repeat: int = 1
 ) -> Iterator[tuple[prompts.Prompt, Pair]]:
     """Each prompt as `base` says otherwise; `repeat` times all of them, one after the other."""
+    asks = _asks(client, base, chosen)
+    # The first pass through each path pays for things that later ones do not.
+    run_pair(client, replace(asks[0][1], max_tokens=8), "", "")
+    for p, ask in output.tracked(asks * repeat):
+        yield p, run_pair(client, ask, p.name, ask.workload)
+
+
+def _asks(client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt]) -> list[tuple[prompts.Prompt, Ask]]:
     chat = client.model().chat_template
-    asks = [
-        replace(
-            base,
-            messages=p.messages if chat else None,
-            prompt=None if chat else p.messages[-1][1],
-            max_tokens=base.max_tokens or p.max_tokens,
-            workload=base.workload if p.workload is WorkloadClass.UNSPECIFIED else p.workload,
+    return [
+        (
+            p,
+            replace(
+                base,
+                messages=p.messages if chat else None,
+                prompt=None if chat else p.messages[-1][1],
+                max_tokens=base.max_tokens or p.max_tokens,
+                workload=base.workload if p.workload is WorkloadClass.UNSPECIFIED else p.workload,
+            ),
         )
         for p in chosen
     ]
-    # The first pass through each path pays for things that later ones do not.
-    run_pair(client, replace(asks[0], max_tokens=8), "", "")
-    for p, ask in output.tracked([*zip(chosen, asks, strict=True)] * repeat):
-        yield p, run_pair(client, ask, p.name, ask.workload)
 
 
 def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:

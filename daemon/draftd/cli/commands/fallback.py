@@ -14,6 +14,7 @@ from draftd.cli.figures import NOTHING, percent, seconds_of, size, times
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
+from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
 
 _ALLOWED = "a time such as 30s, 30m, 2h or 1d, at most 30d"
@@ -50,8 +51,11 @@ get = options.with_options("draftd level get", "draftd level get --json | jq .de
 def hold(
     daemon: options.Daemon,
     level: Annotated[
-        Literal["full", "short_block", "light_draft", "autoregressive"],
-        typer.Argument(metavar="LEVEL", help="full, short_block, light_draft or autoregressive."),
+        Literal["full", "short_block", "light_draft", "autoregressive", "speculative", "streaming", "local"],
+        typer.Argument(
+            metavar="LEVEL",
+            help="full, short_block, light_draft or autoregressive; of the remote: speculative, streaming or local.",
+        ),
     ],
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="30s, 30m, 2h, 1d … Unset: until it is released.")
@@ -60,27 +64,33 @@ def hold(
 ) -> None:
     """Set the level and keep it, whatever the signals ask for.
 
+    The levels of the remote say what it is asked for: to verify drafts, to answer, or nothing.
+
     A hold acts on the next request and survives a restart of the daemon. Only the flag outranks it.
     """
     seconds = None if for_ is None else lasting(for_)
+    of_remote = level.upper() in RemoteLevel.__members__
+    asked = RemoteLevel[level.upper()] if of_remote else FallbackLevel[level.upper()]
     with daemon.connect() as client:
-        state = client.hold_level(FallbackLevel[level.upper()], seconds)
+        whole = client.hold_level(asked, seconds)
     if json:
-        output.print_json(state)
+        output.print_json(whole)
         return
+    state = whole.remote if of_remote else whole
     held = state.ladder[state.hold.position]
     there = state.position == state.hold.position
     meanwhile = "" if there else f"; {ladder.current(state)} until its weights are loaded"
     print(f"{ladder.label(held)}, held {ladder.held(state, _now())}{meanwhile}")
-    if state.unsaved:
-        output.complain(f"a restart would not know: {state.unsaved}")
+    if whole.unsaved:
+        output.complain(f"a restart would not know: {whole.unsaved}")
     if held.level != level:
         output.complain(f"the daemon's ladder has no {level}: this is the nearest level below it")
 
 
 @options.with_options("draftd level release")
 def release(daemon: options.Daemon, json: options.Json = False) -> None:
-    """End a hold. From a lower level the ladder returns at once to the one before, unless a signal asks for less."""
+    """End the holds, the remote's too. From a lower level the ladder returns at once to the one before, unless a signal
+    asks for less."""
     with daemon.connect() as client:
         reply = client.release_level()
     if json:
@@ -165,7 +175,7 @@ def _print_event(one: pb.Transition) -> None:
     line = Text.assemble(
         (f"{one.number:>4}", "dim"),
         f"  {ladder.clock(ladder.moment(one.at), _now())}  ",
-        (f"{one.subject:<5}", "dim"),
+        (f"{one.subject:<6}", "dim"),
         "  " if one.previous == one.current else f"  {one.previous or NOTHING} → ",  # some events move nothing
         (one.current or NOTHING, "bold"),
         f"  {why}" if why else "",

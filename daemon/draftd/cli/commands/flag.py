@@ -1,4 +1,5 @@
-"""`draftd flag get|set`: the feature flag that turns speculation on and off while the daemon runs."""
+"""`draftd flag get|set`: the feature flags that turn speculation on and off, and choose where requests are decoded,
+while the daemon runs."""
 
 from __future__ import annotations
 
@@ -8,21 +9,44 @@ import typer
 
 from draftd.cli import options, output
 from draftd.core import WorkloadClass
+from draftd.v1 import control_pb2
+
+_STRATEGY = "decoding-strategy"
 
 
-@options.with_options("draftd flag get", "draftd flag get --workload prose --caller nightly-batch")
+@options.with_options(
+    "draftd flag get",
+    "draftd flag get --workload prose --caller nightly-batch",
+    "draftd flag get decoding-strategy --prompt-tokens 12000",
+)
 def get(
     daemon: options.Daemon,
+    key: Annotated[
+        Literal["speculative-decoding", "decoding-strategy"] | None, typer.Argument(help="One of them. Unset: both.")
+    ] = None,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
     caller: options.Caller = "",
+    prompt_tokens: Annotated[
+        int,
+        options.decoding("--prompt-tokens", min=0, max=2**31 - 1, help="Of decoding-strategy: the prompt's length."),
+    ] = 0,
     json: options.Json = False,
 ) -> None:
-    """Show the flag, and its value for a given workload and caller."""
+    """Show the flags, and their values for a given workload and caller."""
     with daemon.connect() as client:
-        reply = client.get_flag(workload=workload, caller=caller)
+        replies = [
+            client.get_flag(workload=workload, caller=caller, key=one, prompt_tokens=prompt_tokens)
+            for one in ([key] if key else ["speculative-decoding", _STRATEGY])
+        ]
     if json:
-        output.print_json(reply)
+        first, *others = map(output.plain, replies)
+        output.print_json(first | ({_STRATEGY: others[0]} if others else {}))
         return
+    for reply in replies:
+        _show(reply)
+
+
+def _show(reply: control_pb2.GetFlagResponse) -> None:
     state = reply.flag
     rows = [
         ("flag", state.key),
@@ -34,11 +58,19 @@ def get(
     output.print_fields(rows, 9)
 
 
-@options.with_options("draftd flag set off", "draftd flag set on")
-def set_(daemon: options.Daemon, variant: Annotated[Literal["on", "off"], typer.Argument(help="on or off.")]) -> None:
-    """Set the flag's default variant. Targeting rules in its file still win over it."""
+@options.with_options("draftd flag set off", "draftd flag set on", "draftd flag set speculative")
+def set_(
+    daemon: options.Daemon,
+    variant: Annotated[
+        Literal["on", "off", "local", "remote", "speculative", "auto"],
+        typer.Argument(
+            help="Of speculative-decoding: on, off. Of decoding-strategy: local, remote, speculative, auto."
+        ),
+    ],
+) -> None:
+    """Set a flag's default variant. Targeting rules in its file still win over it."""
     with daemon.connect() as client:
-        reply = client.set_flag(variant)
+        reply = client.set_flag(variant, key="" if variant in ("on", "off") else _STRATEGY)
     now, before = reply.flag.default_variant, reply.previous_variant
     print(f"{reply.flag.key}: {now} (was {before})" if now != before else f"{reply.flag.key}: {now} already")
 

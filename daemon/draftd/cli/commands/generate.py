@@ -18,6 +18,7 @@ from draftd.cli.figures import length, milliseconds, percent, rate
 from draftd.client.client import Answer, Ask, Piece, gather
 from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError, in_one_line
+from draftd.planning.prices import money
 from draftd.v1 import inference_pb2 as pb
 
 
@@ -31,11 +32,13 @@ from draftd.v1 import inference_pb2 as pb
 def command(
     daemon: options.Daemon,
     drafting: options.Drafting,
+    routing: options.Routing,
     prompt: Annotated[list[str] | None, typer.Argument(help="The prompt; without one, stdin is read.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="A system message before the prompt.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Tokenise the prompt without a chat template.")] = False,
     highlight: Annotated[
-        bool, typer.Option("--highlight", help="Mark the tokens that were drafted and accepted.")
+        bool,
+        typer.Option("--highlight", help="Mark what was drafted and accepted, and what a remote model chose."),
     ] = False,
     max_tokens: options.MaxTokens = None,
     temperature: options.Temperature = 0.0,
@@ -86,6 +89,7 @@ def command(
             workload=workload,
             caller=caller,
             **asdict(drafting),
+            **routing.asked(),
         )
         stream = client.generate(**vars(asked), response_format=wanted)
         if json:
@@ -153,9 +157,20 @@ def _print_thought(text: str) -> None:
 def _highlighted(pieces: Sequence[Piece]) -> None:
     console = output.stdout()
     for piece in pieces:
-        console.print(
-            Text(output.visible(piece.text), output.DRAFTED if piece.from_draft else ""), end="", soft_wrap=True
-        )
+        console.print(Text(output.visible(piece.text), output.style_of(piece)), end="", soft_wrap=True)
+
+
+def routed(answer: Answer) -> list[str]:
+    """Where it went, where that is not simply here, and what it cost, where that is known."""
+    finished, told = answer.finished, []
+    strategy = output.enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
+    if answer.started.plan.strategy not in (pb.STRATEGY_UNSPECIFIED, pb.STRATEGY_LOCAL):
+        told.append(f"{strategy}, {output.enum_name(pb.QualityClass.DESCRIPTOR, finished.quality)}")
+    if finished.HasField("cost"):
+        told.append(money(finished.currency, finished.cost))
+    if finished.failed_over:
+        told.append(f"went on with the local model: {finished.failed_over}")
+    return told
 
 
 def summary(answer: Answer) -> str:
@@ -177,6 +192,7 @@ def summary(answer: Answer) -> str:
         parts.append("nothing was drafted")
     if counts.parked_steps:
         parts.append(f"{counts.parked_steps} of {counts.steps} steps parked: drafting did not pay")
+    parts += routed(answer)
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     # A speculative plan's reason begins with the flag that allows it; what follows is why it is less than it could be.

@@ -9,7 +9,7 @@ import operator
 from collections import deque
 from dataclasses import dataclass
 
-from draftd.core import DraftCounts
+from draftd.counts import DraftCounts
 from draftd.protocol import draft_counts
 from draftd.v1 import control_pb2 as control
 
@@ -52,6 +52,7 @@ class Rates:
     failed: int
     refused: int
     drafting: Drafting
+    hidden: float | None = None  # share of round trips to the remote that were not waited for
 
 
 def drafting(made: DraftCounts) -> Drafting:
@@ -88,6 +89,10 @@ def between(before: Snapshot, after: Snapshot) -> Rates | None:
         failed=failures(new) - failures(old),
         refused=new.refused_requests - old.refused_requests,
         drafting=drafting(counts),
+        hidden=_over(
+            new.remote.counts.hidden_round_trips - old.remote.counts.hidden_round_trips,
+            new.remote.counts.verdicts - old.remote.counts.verdicts,
+        ),
     )
 
 

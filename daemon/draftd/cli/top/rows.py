@@ -9,6 +9,7 @@ from itertools import zip_longest
 from rich.text import Text
 
 from draftd.cli import figures, ladder
+from draftd.cli import remote as two
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import enum_name
 from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
@@ -21,7 +22,10 @@ Row = tuple[str, Text]  # a name, and what it is now
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
 _ESSENTIAL = frozenset(
-    ("flag", "level", "held", "asked", "next", "requests", "failed", "refused", "headroom", "pressure", "thermal")
+    (
+        *("flag", "level", "held", "asked", "next", "remote", "requests", "failed", "refused"),
+        *("headroom", "pressure", "thermal"),
+    )
 )
 _PRESSURE_STYLES = {pb.MEMORY_PRESSURE_NORMAL: GOOD, pb.MEMORY_PRESSURE_WARN: WARN, pb.MEMORY_PRESSURE_CRITICAL: BAD}
 
@@ -105,7 +109,7 @@ def essential(seen: History, now: datetime) -> list[Row]:
         for one in speculation(seen)
         if one.name in ("accepted", "speed-up")
     ]
-    return [*drafted, *(row for row in (*serving(seen, now), *machine(seen)) if row[0] in _ESSENTIAL)]
+    return [*drafted, *(row for row in (*serving(seen, now), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL)]
 
 
 def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
@@ -198,6 +202,12 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     if (then := ladder.what_next(state, now)) and not held:
         made.append(("next", Text(then)))
     return made
+
+
+def remote(seen: History) -> list[Row]:
+    """The link to another daemon, and the edges of this one; empty where it is alone."""
+    hidden = None if seen.minute is None else seen.minute.hidden
+    return two.rows(seen.status, "" if hidden is None else f" ({figures.percent(hidden)} in {period(seen)})")
 
 
 def machine(seen: History) -> list[Row]:

@@ -394,3 +394,12 @@ def test_the_pause_doubles_up_to_ten_seconds_or_one_interval(failures: int, inte
 def test_a_curve_leaves_unknown_columns_empty() -> None:
     assert spark([0.0, 1.0, 8.0, None, 16.0], 2, 16.0) == ["    █", "▁▁█ █"]
     assert spark([0.0, 0.0], 2, 0.0) == ["  ", "▁▁"]
+
+
+async def test_a_panel_for_two_daemons_is_there_only_where_there_are_two() -> None:
+    link = pb.RemoteStatus(up=True, target="gpu:50551", model="large")
+    peers = pb.VerificationStatus(open_sequences=2, total=pb.PeerCounts(tokens=90, verdicts=30))
+    both = await drawn(status(remote=link, verification=peers))
+    for word in ("remote", "up, gpu:50551 serves large", "chosen by", "0 connected, 2 open sequences"):
+        assert word in both
+    assert "chosen by" not in await drawn(status())

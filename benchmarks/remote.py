@@ -1,0 +1,272 @@
+"""`make bench-remote`: what is gained by drafting here and verifying there? Two daemons and a network between them, all
+arms in turn on every prompt, in one run.
+
+    stream    the remote's own streaming without a draft, through the edge: the baseline
+    spec      drafted by the edge, verified by the remote
+    direct    the remote with its own draft, asked without an edge
+    local     the edge's own model
+
+at round trips of 1, 15, 40 and 100 ms with a tenth of jitter: median ratio of tokens per second to the baseline, prompt
+by prompt, with a 95 % interval; beside it what the formula says, E·t_AR / (R + k·t_d + t_v), by what the answers
+themselves measured, and how many of the round trips were hidden. Then the verifier's capacity (remote_capacity.py).
+
+Raw ticks are kept in .benchmarks/. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import remote_capacity
+from benchmarks.arms import Prompt
+from benchmarks.remote_daemons import Daemons, daemons
+from benchmarks.run import load_prompts
+from draftd.acceptance.statistics import Interval, bootstrap
+from draftd.client.client import DraftdClient
+from draftd.core import WorkloadClass
+from draftd.protocol import number
+from draftd.v1 import inference_pb2 as pb
+
+CLASSES = ("code", "tool_call", "chat")
+ROUND_TRIPS = (0.001, 0.015, 0.040, 0.100)
+JITTER = 0.1
+BASE = "stream"
+ARMS: Mapping[str, pb.Strategy] = {
+    "stream": pb.STRATEGY_REMOTE,
+    "spec": pb.STRATEGY_SPECULATIVE,
+    "direct": pb.STRATEGY_UNSPECIFIED,
+    "local": pb.STRATEGY_LOCAL,
+}
+_PAUSE_SECONDS = 0.08  # as in benchmarks.run
+_ANSWER_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One answer. `seconds` from asking to the last token. Of the remote: `verdicts`, how many of their round trips
+    were hidden, and its target's seconds; of drafts: how many, their tokens, those accepted, and their seconds."""
+
+    round_trip: float
+    repetition: int
+    arm: str
+    prompt: str
+    workload: str
+    tokens: int
+    seconds: float
+    verdicts: int = 0
+    hidden: int = 0
+    target_seconds: float = 0.0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+def main() -> int:
+    args = _arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    prompts = [one for one in load_prompts(args.model, args.prompts) if one.workload in CLASSES]
+    ticks: list[Tick] = []
+    said: dict[str, object] = {}
+    with daemons(args.model, args.draft_model, args.edge_model or args.model, args.warm_up) as two:
+        texts: dict[str, tuple[int, ...]] = {}
+        two.network(ROUND_TRIPS[0], JITTER)
+        measure(two, prompts[: len(CLASSES)], ROUND_TRIPS[0], -1, args.tokens, texts)  # the warm-up is not kept
+        for repetition in range(args.repetitions):
+            for round_trip in random.Random(repetition).sample(ROUND_TRIPS, len(ROUND_TRIPS)):
+                began, before = time.perf_counter(), two.edge_metrics()
+                two.network(round_trip, JITTER)
+                time.sleep(args.settle)
+                ticks += measure(two, prompts, round_trip, repetition, args.tokens, texts)
+                said[f"bytes_per_token_{_ms(round_trip)}"] = round(bytes_per_token(before, two.edge_metrics()), 1)
+                console.print(f"{_ms(round_trip)}, repetition {repetition + 1}: {time.perf_counter() - began:.0f} s")
+        stored = store(ticks)
+        report(ticks, console)
+        said |= figures(ticks)
+        if not args.without_capacity:
+            said |= remote_capacity.measure(two, args.model, args.draft_model, prompts, args.tokens, console)
+    console.print(f"raw ticks: {stored}")
+    print(json.dumps(said))
+    return 0
+
+
+def measure(
+    two: Daemons,
+    prompts: Sequence[Prompt],
+    round_trip: float,
+    repetition: int,
+    most: int,
+    texts: dict[str, tuple[int, ...]],
+) -> list[Tick]:
+    """All arms on each prompt, in an order drawn anew each time. All but the local one must give one text."""
+    ticks, dice = [], random.Random(f"{repetition} {round_trip}")
+    for prompt in prompts:
+        for arm in dice.sample(list(ARMS), len(ARMS)):
+            time.sleep(_PAUSE_SECONDS)
+            client = two.direct if arm == "direct" else two.edge
+            tick, text = answered(client, arm, prompt, round_trip, repetition, most)
+            if arm != "local" and texts.setdefault(prompt.id, text) != text:
+                raise SystemExit(f"{arm}: the text of {prompt.id} differs from the other arms'")
+            ticks.append(tick)
+    return ticks
+
+
+def answered(
+    client: DraftdClient, arm: str, prompt: Prompt, round_trip: float, repetition: int, most: int
+) -> tuple[Tick, tuple[int, ...]]:
+    request = pb.GenerateRequest(
+        tokens=pb.TokenInput(ids=prompt.tokens),
+        max_tokens=most,
+        strategy=ARMS[arm],
+        workload=number(pb.WorkloadClass, WorkloadClass(prompt.workload)),
+    )
+    text: list[int] = []
+    end, started = pb.Finished(), time.perf_counter()
+    for response in client.generate_raw(request, timeout=_ANSWER_SECONDS):
+        text += response.chunk.token_ids
+        if response.HasField("finished"):
+            end = response.finished
+    seconds = time.perf_counter() - started
+    if end.failed_over:
+        raise SystemExit(f"{arm}: {prompt.id} went on locally: {end.failed_over}")
+    remote, counts = end.remote, end.counts
+    tick = Tick(
+        round_trip,
+        repetition,
+        arm,
+        prompt.id,
+        prompt.workload,
+        len(text),
+        seconds,
+        remote.verdicts,
+        remote.hidden_round_trips,
+        remote.target_time.ToNanoseconds() / 1e9,
+        counts.drafts,
+        counts.drafted_tokens,
+        counts.accepted_tokens,
+        counts.draft_time.ToNanoseconds() / 1e9,
+    )
+    return tick, tuple(text)
+
+
+def paired(ticks: Sequence[Tick], arm: str, round_trip: float, workload: str | None = None) -> Interval:
+    """Rates over those of the baseline to the same prompt in the same repetition; the interval is over prompts."""
+    rates = {(t.arm, t.repetition, t.prompt): t.rate for t in ticks if t.round_trip == round_trip}
+    quotients: dict[str, list[float]] = {}
+    for tick in ticks:
+        if tick.arm == arm and tick.round_trip == round_trip and workload in (None, tick.workload):
+            base = rates[BASE, tick.repetition, tick.prompt]
+            quotients.setdefault(tick.prompt, []).append(tick.rate / base)
+    found = bootstrap(list(quotients.values()))
+    assert found is not None
+    return found
+
+
+def formula(ticks: Sequence[Tick], round_trip: float, workload: str) -> float | None:
+    """E·t_AR / (R + k·t_d + t_v) by what these answers measured, and 1 where that is less: then it streams. None where
+    nothing was drafted."""
+    mine = [t for t in ticks if t.round_trip == round_trip and t.workload == workload]
+    spec, plain = [t for t in mine if t.arm == "spec"], [t for t in mine if t.arm == BASE]
+    drafts, drafted = sum(t.drafts for t in spec), sum(t.drafted for t in spec)
+    if not drafts:
+        return None
+    each = median(t.seconds / t.tokens for t in plain)
+    tokens, depth = 1 + sum(t.accepted for t in spec) / drafts, drafted / drafts
+    draft = sum(t.draft_seconds for t in spec) / drafted
+    verify = sum(t.target_seconds for t in spec) / max(1, sum(t.verdicts for t in spec))
+    return max(1.0, tokens * each / (round_trip + depth * draft + verify))
+
+
+def hidden(ticks: Sequence[Tick], round_trip: float) -> float:
+    """Share of verdicts."""
+    spec = [t for t in ticks if t.round_trip == round_trip and t.arm == "spec"]
+    return sum(t.hidden for t in spec) / max(1, sum(t.verdicts for t in spec))
+
+
+def bytes_per_token(before: Counter[str], after: Counter[str]) -> float:
+    """Both ways, over all that the remote's target chose meanwhile."""
+    tokens = after["draftd_remote_tokens"] - before["draftd_remote_tokens"]
+    return (after["draftd_remote_io_bytes"] - before["draftd_remote_io_bytes"]) / max(1, tokens)
+
+
+def figures(ticks: Sequence[Tick]) -> dict[str, object]:
+    """For the last line."""
+    found: dict[str, object] = {}
+    for round_trip in ROUND_TRIPS:
+        at = _ms(round_trip)
+        for arm in ARMS:
+            if arm != BASE:
+                found[f"{arm}_{at}"] = round(paired(ticks, arm, round_trip).estimate, 3)
+        for workload in CLASSES:
+            found[f"spec_{workload}_{at}"] = round(paired(ticks, "spec", round_trip, workload).estimate, 3)
+            said = formula(ticks, round_trip, workload)
+            found[f"formula_{workload}_{at}"] = None if said is None else round(said, 3)
+        found[f"hidden_{at}"] = round(hidden(ticks, round_trip), 3)
+    return found
+
+
+def report(ticks: Sequence[Tick], console: Console) -> None:
+    table = Table(title="tokens per second over the remote's own streaming, medians with 95 % intervals")
+    for heading in ("round trip", "arm", "class", "ratio", "interval", "formula", "hidden"):
+        table.add_column(heading, justify="left" if heading in ("arm", "class") else "right")
+    for round_trip in ROUND_TRIPS:
+        for arm in (one for one in ARMS if one != BASE):
+            for workload in (*CLASSES, None):
+                one = paired(ticks, arm, round_trip, workload)
+                said = formula(ticks, round_trip, workload) if arm == "spec" and workload is not None else None
+                share = f"{hidden(ticks, round_trip):.0%}" if arm == "spec" and workload is None else ""
+                interval = f"{one.low:.3f}–{one.high:.3f}"
+                shown = "" if said is None else f"{said:.2f}"
+                table.add_row(_ms(round_trip), arm, workload or "all", f"{one.estimate:.3f}", interval, shown, share)
+        table.add_section()
+    console.print(table)
+
+
+def store(ticks: Sequence[Tick]) -> Path:
+    path = Path(".benchmarks") / f"remote-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(asdict(tick)) + "\n" for tick in ticks), encoding="utf-8")
+    return path
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}ms"
+
+
+def _arguments() -> argparse.Namespace:
+    nano = files("draftd.models.nano")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(nano / "target"), help="of the remote")
+    parser.add_argument("--draft-model", default=str(nano / "draft"), help="of either")
+    parser.add_argument("--edge-model", default="", help="of the edge; the remote's without it")
+    parser.add_argument("--prompts", type=int, default=6, help="prompts of each class")
+    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--warm-up", type=float, default=25.0, help="seconds for new daemons to try their drafts out")
+    parser.add_argument("--settle", type=float, default=2.0, help="seconds after the network has changed")
+    parser.add_argument("--without-capacity", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # MLX may abort an interpreter that ends after two engines were in it

@@ -1,0 +1,96 @@
+"""An edge, its verifier and the network between them, as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftd.client.child import clean_environ, serve_command, serving
+from draftd.client.client import DraftdClient
+from draftd.v1 import inference_pb2 as pb
+from tests.proxy import Proxy, proxied
+
+_START_SECONDS = 180.0
+_HTTP = re.compile(r"HTTP on (http://\S+)/v1")
+
+
+@dataclass(frozen=True, slots=True)
+class Daemons:
+    """`edge` is asked here, `direct` is the verifier asked over the same network. `urls`: of their metrics."""
+
+    edge: DraftdClient
+    direct: DraftdClient
+    proxy: Proxy
+    urls: tuple[str, str]
+
+    def network(self, round_trip: float, jitter: float) -> None:
+        self.proxy.network.delay, self.proxy.network.jitter = round_trip / 2, jitter
+
+    def edge_metrics(self) -> Counter[str]:
+        return metrics(self.urls[0])
+
+    def verifier_metrics(self) -> Counter[str]:
+        return metrics(self.urls[1])
+
+
+@contextlib.contextmanager
+def daemons(model: str, draft: str, edge_model: str, settle: float) -> Iterator[Daemons]:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftd-bench-remote-")))
+        verifier, verifier_url = _daemon(stack, folder / "verifier", model, draft, DRAFTD_VERIFY__ENABLED="true")
+        proxy = stack.enter_context(proxied(int(verifier.rpartition(":")[2])))
+        remote = {"DRAFTD_REMOTE__ENABLED": "true", "DRAFTD_REMOTE__TARGET": proxy.target}
+        edge, edge_url = _daemon(stack, folder / "edge", edge_model, draft, **remote)
+        direct = stack.enter_context(DraftdClient(proxy.target))
+        two = Daemons(stack.enter_context(DraftdClient(edge)), direct, proxy, (edge_url, verifier_url))
+        _linked(two.edge)
+        time.sleep(settle)
+        yield two
+
+
+def metrics(url: str) -> Counter[str]:
+    """What a daemon shows Prometheus, summed over series, by name without `_total`."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found: Counter[str] = Counter()
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            found[name.partition("{")[0].removesuffix("_total")] += float(value)  # type: ignore[assignment]
+    return found
+
+
+def _daemon(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, **environ: str) -> tuple[str, str]:
+    """Its address, and where its metrics are."""
+    folder.mkdir()
+    kept = {name: value for name, value in clean_environ(str(folder / "flags.json")).items() if "OTEL_" not in name}
+    kept |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    kept |= {"XDG_STATE_HOME": str(folder), "DRAFTD_SERVER__HTTP_PORT": "0", **environ}
+    command = serve_command("--model", model, "--draft-model", draft, "--host", "127.0.0.1", "--port", "0")
+    urls: list[str] = []
+
+    def heard(line: str) -> None:
+        urls.extend(_HTTP.findall(line))
+
+    child = stack.enter_context(serving(command, kept, timeout=_START_SECONDS, on_line=heard))
+    return child.address, urls[0]
+
+
+def _linked(edge: DraftdClient) -> None:
+    """Waits until the remote answers through the edge."""
+    request = pb.GenerateRequest(tokens=pb.TokenInput(ids=[5, 6, 7]), max_tokens=2, strategy=pb.STRATEGY_REMOTE)
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with contextlib.suppress(Exception):
+            if any(one.chunk.verifier == pb.VERIFIER_REMOTE for one in edge.generate_raw(request, timeout=10)):
+                return
+        if time.monotonic() > deadline:
+            raise SystemExit("the edge did not reach the remote")
+        time.sleep(0.2)

@@ -1,0 +1,117 @@
+"""The same prompts by each way: local, remote, drafted here and verified there; what they took, cost and were worth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from draftd.acceptance.statistics import quantile
+from draftd.cli.figures import NOTHING, rate
+from draftd.cli.output import enum_name, tracked
+from draftd.client.client import Ask, DraftdClient, gather
+from draftd.errors import ConfigError
+from draftd.planning.prices import money
+from draftd.strategies import Strategy
+from draftd.v1 import inference_pb2 as pb
+
+COLUMNS = ("way", "answers", "first token s", "whole answer s", "tokens/s", "class", "cost per answer", "failed over")
+WAYS = (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)
+_ANSWER_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One prompt's answer by one way. `seconds` to the complete answer, as the client saw it."""
+
+    strategy: Strategy
+    name: str
+    seconds: float
+    first_token: float
+    tokens: tuple[int, ...]
+    tokens_per_second: float | None
+    quality: int
+    cost: float | None
+    currency: str
+    failed_over: str
+
+
+def chosen_ways(text: str) -> list[Strategy]:
+    """Of names with commas between them. Raises ConfigError."""
+    ways = [one.strip() for one in text.split(",")]
+    if not ways or any(one not in WAYS for one in ways):
+        raise ConfigError("--strategies", text, ", ".join(WAYS))
+    return list(dict.fromkeys(map(Strategy, ways)))
+
+
+def run_ways(client: DraftdClient, asks: Sequence[tuple[str, Ask]], ways: Sequence[Strategy]) -> Iterator[Answered]:
+    """Each prompt by each way, one after the other, so that whatever else happens meets all of them. A way is demanded:
+    where it cannot be had, CallError is raised."""
+    for way in ways:  # the first request by each pays for things that later ones do not
+        answered(client, replace(asks[0][1], max_tokens=8, strategy=way), "")
+    for name, ask in tracked(asks):
+        for way in ways:
+            yield answered(client, replace(ask, strategy=way), name)
+
+
+def answered(client: DraftdClient, ask: Ask, name: str) -> Answered:
+    assert ask.strategy is not None
+    began = time.perf_counter()
+    answer = gather(client.generate(**vars(ask), timeout=_ANSWER_SECONDS))
+    finished = answer.finished
+    return Answered(
+        ask.strategy,
+        name,
+        time.perf_counter() - began,
+        answer.time_to_first_token,
+        answer.tokens,
+        answer.tokens_per_second,
+        finished.quality,
+        finished.cost if finished.HasField("cost") else None,
+        finished.currency,
+        finished.failed_over,
+    )
+
+
+def summarise(answers: Sequence[Answered]) -> dict[str, dict[str, Any]]:
+    """By way, under the names of JSON: medians, the mean cost, and the least class."""
+    return {way.value: _summary([one for one in answers if one.strategy is way]) for way in WAYS if _has(answers, way)}
+
+
+def _has(answers: Sequence[Answered], way: Strategy) -> bool:
+    return any(one.strategy is way for one in answers)
+
+
+def _summary(answers: Sequence[Answered]) -> dict[str, Any]:
+    costs = [one.cost for one in answers if one.cost is not None]
+    return {
+        "answers": len(answers),
+        "first_token_seconds": quantile([one.first_token for one in answers], 0.5),
+        "seconds": quantile([one.seconds for one in answers], 0.5),
+        "tokens_per_second": quantile([one.tokens_per_second for one in answers if one.tokens_per_second], 0.5),
+        "quality": enum_name(pb.QualityClass.DESCRIPTOR, min(one.quality for one in answers)),
+        "cost": sum(costs) / len(costs) if costs else None,
+        "currency": answers[0].currency,
+        "failed_over": sum(bool(one.failed_over) for one in answers),
+    }
+
+
+def rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            way,
+            str(one["answers"]),
+            _seconds(one["first_token_seconds"]),
+            _seconds(one["seconds"]),
+            rate(one["tokens_per_second"]),
+            str(one["quality"]),
+            NOTHING if one["cost"] is None else money(one["currency"], one["cost"]),
+            str(one["failed_over"]),
+        )
+        for way, one in summaries.items()
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}"

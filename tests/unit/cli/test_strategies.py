@@ -1,0 +1,99 @@
+"""Routes and strategies on the command line, by a daemon whose remote, with another tokenizer, is a daemon as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from draftd.cli.strategies import Answered, rows, summarise
+from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.strategies import QualityClass, Strategy
+from draftd.v1 import inference_pb2 as pb
+from tests.scripted import scripted_models
+from tests.serving import serving
+from tests.unit.cli.conftest import Ran, Run, in_process
+
+MODEL = RemoteModel("big", "f", 4096, 256, 8, False, "token 7 differs", QualityClass.PROFESSIONAL, 0.01, 0.001)
+
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address."""
+    folder = tmp_path_factory.mktemp
+    with (
+        serving(folder("remote"), lambda: scripted_models(0.7)) as remote,
+        serving(
+            folder("edge"),
+            lambda: scripted_models(0.7),
+            remote={"enabled": True, "target": remote.target},
+            cost={"remote_per_token": 0.5},
+            link=lambda: LinkState(up=True, model=MODEL, round_trip=0.01),
+        ) as served,
+    ):
+        yield served.target
+
+
+@pytest.fixture
+def ran(edge: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("DRAFTD_TARGET", edge)
+
+    def run(*arguments: str) -> Ran:
+        return in_process(arguments, monkeypatch, capsys)
+
+    return run
+
+
+def test_a_route_is_told_in_a_line_or_explained(ran: Run) -> None:
+    line = ran("route", "hello")
+    assert (line.code, line.out.count("\n")) == (0, 1)
+    assert line.out.startswith("strategy: auto: local, ")
+    table = ran("route", "hello", "--quality", "professional", "--explain").out.splitlines()
+    assert table[0].endswith("tokens of prompt, about 256 of answer; professional or better")
+    local, remote, speculative = (row for row in table if row.startswith(("local", "remote", "speculative")))
+    assert "local is standard" in local
+    assert "✓" in remote
+    assert "$128" in remote
+    assert "another tokenizer: token 7 differs" in speculative
+    assert table[-1].startswith("strategy: auto: remote, ")
+    refused = ran("route", "hello", "--strategy", "speculative")
+    assert (refused.code, refused.out.startswith("refused: strategy speculative was demanded: another")) == (1, True)
+    made = json.loads(ran("route", "hello", "--json").out)
+    assert [row["strategy"] for row in made["rows"]] == ["local", "remote", "speculative"]
+
+
+def test_a_demanded_way_is_marked_priced_and_told(ran: Run) -> None:
+    answer = ran("generate", "hello", "-n", "4", "--strategy", "remote", "--highlight")
+    assert "⟪" in answer.out
+    assert "remote, professional · $2" in answer.err
+    made = json.loads(ran("generate", "hello", "-n", "4", "--quality", "professional", "--json").out)
+    assert (made["cost"], made["quality"], made["remote"]["tokens"]) == (2.0, "professional", 4)
+    assert made["started"]["plan"]["strategy"] == "remote"
+
+
+def test_the_strategy_flag_is_read_and_set(ran: Run) -> None:
+    assert ran("flag", "set", "local").out == "decoding-strategy: local (was auto)\n"
+    assert "decoding-strategy" in ran("flag", "get").out
+    found = json.loads(ran("flag", "get", "decoding-strategy", "--prompt-tokens", "9", "--json").out)
+    assert found["evaluation"]["strategy"] == "local"
+    assert ran("route", "hello", "--quality", "professional").code == 1
+    assert ran("flag", "set", "auto").code == 0
+
+
+def test_ways_are_compared_in_one_table(ran: Run) -> None:
+    made = json.loads(ran("compare", "hello", "-n", "8", "--strategies", "local,remote", "--json").out)["strategies"]
+    assert {way: (one["answers"], one["quality"], one["cost"]) for way, one in made.items()} == {
+        "local": (1, "standard", 0.0),
+        "remote": (1, "professional", 4.0),
+    }
+    assert ran("compare", "hello", "--strategies", "local,nowhere").code == 2
+
+
+def test_a_table_of_ways_has_medians_least_class_and_mean_cost() -> None:
+    def one(seconds: float, quality: int, cost: float | None, failed_over: str = "") -> Answered:
+        return Answered(Strategy.REMOTE, "p", seconds, seconds / 10, (1,), 50.0, quality, cost, "€", failed_over)
+
+    professional, standard = pb.QUALITY_CLASS_PROFESSIONAL, pb.QUALITY_CLASS_STANDARD
+    answers = [one(1, professional, 0.2), one(2, professional, 0.4), one(9, standard, None, "gone")]
+    assert rows(summarise(answers)) == [("remote", "3", "0.200", "2.000", "50", "standard", "€0.3", "1")]
