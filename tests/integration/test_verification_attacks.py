@@ -16,7 +16,7 @@ TOKEN, CONTEXT = "0123456789abcdef", 512
 PEERS, SEQUENCES, QUEUE = 5, 6, 16
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(150)
 def test_others_are_answered_while_peers_attack(tmp_path: Path) -> None:
     """One of them finds no place among so many, now and then: that is among what is refused."""
     with serving(
@@ -39,13 +39,11 @@ def test_others_are_answered_while_peers_attack(tmp_path: Path) -> None:
 
         wanted = [answer(served, token) for token in range(4)]
         with attacked(served.target, list(ATTACKS), CONTEXT, TOKEN), repeating(bounded, 0.02):
-            until(lambda: service.status().total.stale > 20 and service.status().total.tokens > 20)
+            until(lambda: service.status().total.stale > 20 and service.status().total.tokens > 20, 30)
             assert [answer(served, token) for token in range(4)] == wanted
-            until(lambda: service.status().total.discarded > 0)  # of texts that were opened anew
-        total = service.status().total
-        assert total.connections > len(ATTACKS)
-        assert total.opened > SEQUENCES
-        assert total.refused > 20
+            until(lambda: service.status().total.discarded > 0, 30)  # of texts that were opened anew
+            until(lambda: service.status().total.connections > len(ATTACKS), 30)
+            until(lambda: service.status().total.opened > SEQUENCES and service.status().total.refused > 20, 30)
         until(lambda: service.status().open_sequences == 0)
         until(lambda: worker.status().active == worker.status().queued == worker.status().kv_cache_bytes == 0)
         assert service.status().peers == {}
