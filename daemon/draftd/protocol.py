@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from draftd.core import DecodeMode, DepthMode, FinishReason, ModePreference, WorkloadClass
+from draftd.core import (
+    DecodeMode,
+    DepthMode,
+    FinishReason,
+    ModePreference,
+    SamplingParams,
+    TokenLogprobs,
+    WorkloadClass,
+)
 from draftd.counts import DraftCounts
 from draftd.errors import InvalidRequest
 from draftd.strategies import QualityClass, Strategy, Verifier
@@ -90,3 +98,27 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
             value = getattr(counts, name if hasattr(counts, name) else f"{name}_tokens")
             said[name] = list(value) if name.endswith("_per_position") else value
     return DraftCounts(**said)
+
+
+def sampling_message(sampling: SamplingParams) -> pb.SamplingParams:
+    return pb.SamplingParams(**asdict(sampling) | {"logit_bias": dict(sampling.logit_bias)})
+
+
+def sampling_of(given: pb.SamplingParams) -> SamplingParams:
+    """What is not set has its default."""
+    told: dict[str, Any] = {}
+    for field, value in given.ListFields():  # those that are set, be it to zero
+        told[field.name] = _float32(value) if isinstance(value, float) else value
+    if given.logit_bias:
+        told["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(given.logit_bias.items()))
+    return SamplingParams(**told)
+
+
+def _float32(value: float) -> float:
+    """0.8 travels as 0.800000011920929: seven digits are all that a float32 was ever told."""
+    return float(f"{value:.7g}")
+
+
+def logprobs_message(told: TokenLogprobs) -> pb.TokenLogprobs:
+    ids, values = zip(*told.top, strict=True) if told.top else ((), ())
+    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values)

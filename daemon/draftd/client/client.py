@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from draftd.client.signals import deferred
 from draftd.core import DecodeMode, DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.errors import DraftdError
-from draftd.protocol import DECODED, DETAILS_KEY, MESSAGE_SLACK, draft_counts, duration, number
+from draftd.protocol import DECODED, DETAILS_KEY, MESSAGE_SLACK, draft_counts, duration, number, sampling_message
 from draftd.strategies import QualityClass, RemoteLevel, Strategy
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
@@ -359,7 +359,7 @@ def message_of(
         prompt=prompt,
         chat=None if messages is None else chat,
         tokens=None if tokens is None else pb.TokenInput(ids=tokens),
-        sampling=None if sampling is None else _sampling(sampling),
+        sampling=None if sampling is None else sampling_message(sampling),
         max_tokens=max_tokens,
         stop=stop,
         mode=number(pb.DecodeMode, mode),
@@ -417,10 +417,6 @@ def split(chunk: pb.Chunk) -> list[Piece]:
         elif text:
             pieces.append(Piece(text, from_draft, remote))
     return pieces
-
-
-def _sampling(asked: SamplingParams) -> pb.SamplingParams:
-    return pb.SamplingParams(**asdict(asked) | {"logit_bias": dict(asked.logit_bias)})
 
 
 def _streamed(call: Any) -> Iterator[Any]:

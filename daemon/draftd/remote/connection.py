@@ -56,8 +56,7 @@ class Connection:
         self._take, self._ended, self._traffic = take, ended, traffic
         self._channel = _channel(settings)
         self._stub = verification_pb2_grpc.VerificationServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        token = settings.token
-        self._metadata = () if token is None else (("authorization", f"Bearer {token.get_secret_value()}"),)
+        self._metadata = metadata_of(settings)
         self._out: queue.Queue[pb.VerifyRequest | None] = queue.Queue(_MOST_OUT)
         self._welcome: Future[pb.Welcome] = Future()
         self._call: Any = None
@@ -158,13 +157,24 @@ def _channel(settings: RemoteSettings) -> grpc.Channel:
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),  # a new connection, which knows nothing of failures of another
     ]
-    if not settings.encrypted:
+    credentials = credentials_of(settings)
+    if credentials is None:
         return grpc.insecure_channel(settings.target, options)
-    authority, key, certificate = (
-        None if path is None else Path(path).read_bytes()
-        for path in (settings.tls_ca, settings.tls_key, settings.tls_cert)
-    )
-    return grpc.secure_channel(settings.target, grpc.ssl_channel_credentials(authority, key, certificate), options)
+    return grpc.secure_channel(settings.target, credentials, options)
+
+
+def metadata_of(settings: RemoteSettings) -> tuple[tuple[str, str], ...]:
+    """What this daemon proves itself with to the other one, on every call."""
+    token = settings.token
+    return () if token is None else (("authorization", f"Bearer {token.get_secret_value()}"),)
+
+
+def credentials_of(settings: RemoteSettings) -> grpc.ChannelCredentials | None:
+    """None for plain text."""
+    if not settings.encrypted:
+        return None
+    parts = (settings.tls_ca, settings.tls_key, settings.tls_cert)
+    return grpc.ssl_channel_credentials(*(None if path is None else Path(path).read_bytes() for path in parts))
 
 
 def _told(error: grpc.RpcError) -> str:

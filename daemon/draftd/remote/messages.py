@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from draftd.core import SamplingParams, TokenLogprobs
+from draftd.core import TokenLogprobs
 from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import InvalidRequest
-from draftd.protocol import REASONS, number
+from draftd.protocol import REASONS, logprobs_message, number, sampling_message, sampling_of
 from draftd.v1 import inference_pb2 as inference
 from draftd.v1 import verification_pb2 as pb
 
@@ -25,12 +25,12 @@ def to_verifier(message: ToVerifier, fingerprint: str = "") -> pb.VerifyRequest:
         return pb.VerifyRequest(step=pb.ProposeStep(**_fields(message, "sequence", "known", "last", "proposed", "run")))
     if isinstance(message, Close):
         return pb.VerifyRequest(close=pb.CloseSequence(sequence=message.sequence, known=message.known))
-    options, sampling = message.options, message.options.sampling
+    options = message.options
     made = pb.OpenSequence(
         sequence=message.sequence,
         tokens=message.tokens,
         prompt_tokens=options.prompt,
-        sampling=_sampling_message(sampling),
+        sampling=sampling_message(options.sampling),
         max_tokens=message.max_tokens,
         min_tokens=options.min_tokens,
         end_tokens=options.ends,
@@ -59,7 +59,7 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
     options = SequenceOptions(
         prompt=given.prompt_tokens,
         length=len(given.tokens),
-        sampling=_sampling(given.sampling),
+        sampling=sampling_of(given.sampling),
         ends=tuple(given.end_tokens),
         min_tokens=given.min_tokens,
         logprobs=given.logprobs if given.HasField("logprobs") else None,
@@ -86,9 +86,7 @@ def to_edge(message: FromVerifier) -> pb.VerifyResponse:
     )
     if message.finished is not None:
         verdict.finished = number(inference.FinishReason, message.finished)
-    for told in message.logprobs:
-        ids, values = [token for token, _ in told.top], [value for _, value in told.top]
-        verdict.logprobs.append(inference.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values))
+    verdict.logprobs.extend(map(logprobs_message, message.logprobs))
     return pb.VerifyResponse(verdict=verdict)
 
 
@@ -127,28 +125,3 @@ def _fields(message: Any, *names: str) -> dict[str, Any]:
 
 def _micros(seconds: float) -> int:
     return max(0, min(round(seconds / _MICRO), 2**32 - 1))
-
-
-def _sampling_message(sampling: SamplingParams) -> inference.SamplingParams:
-    made = inference.SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-    )
-    if sampling.seed is not None:
-        made.seed = sampling.seed
-    made.logit_bias.update(dict(sampling.logit_bias))
-    return made
-
-
-def _sampling(given: inference.SamplingParams) -> SamplingParams:
-    told: dict[str, Any] = {}
-    for field, value in given.ListFields():
-        told[field.name] = float(f"{value:.7g}") if isinstance(value, float) else value
-    if given.logit_bias:
-        told["logit_bias"] = tuple((token, float(f"{bias:.7g}")) for token, bias in sorted(given.logit_bias.items()))
-    return SamplingParams(**told)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from draftd.core import Emission, FinishReason, SamplingParams, WorkloadClass
 from draftd.engine.targets.link import LinkState, RemoteModel
@@ -47,6 +48,7 @@ from tests.scripted import scripted_models
 from tests.serving import Served, serving
 from tests.unit.service.test_front import Front, Told, eventually, fronting
 
+TOKEN = "0123456789abcdef"
 CHAT = Chat(
     (Message("user", "time?"), Message("assistant", "", (ToolCall("c1", "clock", "{}"),), reasoning="hm")),
     (Tool("clock", "The time.", "{}"),),
@@ -92,7 +94,8 @@ def test_parts_of_an_answer_arrive_as_they_were_told() -> None:
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("remote")
-    with serving(folder, lambda: scripted_models(0.7, step_seconds=0.004), server={"drain_seconds": 0}) as served:
+    models, server = lambda: scripted_models(0.7, step_seconds=0.004), {"drain_seconds": 0}
+    with serving(folder, models, token=TOKEN, server=server) as served:
         yield served
 
 
@@ -100,7 +103,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 async def edge(target: str, flag: FixedFlag | None = None) -> AsyncIterator[tuple[Front, InferenceService]]:
     """A daemon whose remote has another tokenizer: `router` says so, and nothing of the link is there."""
     model = RemoteModel("big", "f", 9999, 256, 8, False, "token 7 differs", QualityClass.PROFESSIONAL, 0.004)
-    settings = RemoteSettings(enabled=True, target=target)
+    settings = RemoteSettings(enabled=True, target=target, token=SecretStr(TOKEN))
     router = Router(settings, CostSettings(remote_per_token=0.5), link=lambda: LinkState(up=True, model=model))
     answers = GrpcAnswers(settings)
     async with fronting(lambda: scripted_models(0.7, context_length=9999)) as front:

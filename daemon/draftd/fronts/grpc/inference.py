@@ -11,13 +11,24 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from draftd.core import RequestStats, SamplingParams, TokenLogprobs
+from draftd.core import RequestStats
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.planning.planner import Wish
-from draftd.protocol import DEPTH_MODES, MODES, QUALITIES, STRATEGIES, WORKLOADS, duration, member, number
+from draftd.protocol import (
+    DEPTH_MODES,
+    MODES,
+    QUALITIES,
+    STRATEGIES,
+    WORKLOADS,
+    duration,
+    logprobs_message,
+    member,
+    number,
+    sampling_of,
+)
 from draftd.service.inference import InferenceService
 from draftd.service.messages import Chat
 from draftd.service.request import (
@@ -89,7 +100,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
     return Request(
         prompt=prompt,
         max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
-        sampling=_sampling(given.sampling),
+        sampling=sampling_of(given.sampling),
         stop=tuple(given.stop),
         wish=Wish(
             mode,
@@ -127,20 +138,6 @@ def _format(given: pb.ResponseFormat) -> ResponseFormat | None:
     return ResponseFormat(FormatKind(kind), "" if kind == "json_object" else getattr(given, kind))
 
 
-def _sampling(given: pb.SamplingParams) -> SamplingParams:
-    told: dict[str, Any] = {}
-    for field, value in given.ListFields():  # those that are set, be it to zero
-        told[field.name] = _float32(value) if isinstance(value, float) else value
-    if given.logit_bias:
-        told["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(given.logit_bias.items()))
-    return SamplingParams(**told)
-
-
-def _float32(value: float) -> float:
-    """0.8 travels as 0.800000011920929: seven digits are all that a float32 was ever told."""
-    return float(f"{value:.7g}")
-
-
 def message_of(told: Event) -> pb.GenerateResponse:
     if isinstance(told, Chunk):
         return pb.GenerateResponse(
@@ -150,7 +147,7 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 from_draft=told.emission.from_draft,
                 text_lengths=map(len, told.pieces),
                 deltas=map(delta_of, told.deltas),
-                logprobs=[_logprobs(one) for one in told.emission.logprobs],
+                logprobs=[logprobs_message(one) for one in told.emission.logprobs],
                 choice=told.choice,
                 verifier=number(pb.Verifier, told.emission.verifier),
             )
@@ -197,11 +194,6 @@ def _finished(told: Finished) -> pb.Finished:
         remote=reply.remote_counts(stats.remote),
         failed_over=outcome.failed_over,
     )
-
-
-def _logprobs(told: TokenLogprobs) -> pb.TokenLogprobs:
-    ids, values = zip(*told.top, strict=True) if told.top else ((), ())
-    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values)
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator
-from pathlib import Path
+from dataclasses import replace
 
 import grpc
 
 from draftd.client.client import CallError
 from draftd.core import Emission, FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
-from draftd.protocol import REASONS, draft_counts, number
+from draftd.protocol import REASONS, draft_counts, number, sampling_message
+from draftd.remote.connection import credentials_of, metadata_of
 from draftd.service.messages import Chat, Message, ToolMode
 from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
@@ -44,11 +45,9 @@ class GrpcAnswers:
 
     def __init__(self, settings: RemoteSettings) -> None:
         assert settings.target is not None
-        self._metadata = (("authorization", f"Bearer {settings.token}"),) if settings.token else ()
+        self._metadata = metadata_of(settings)
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_reconnect_backoff_ms", 5_000)]
-        if settings.encrypted:
-            parts = (settings.tls_ca, settings.tls_key, settings.tls_cert)
-            credentials = grpc.ssl_channel_credentials(*(_read(path) for path in parts))
+        if (credentials := credentials_of(settings)) is not None:
             self._channel = grpc.aio.secure_channel(settings.target, credentials, options)
         else:
             self._channel = grpc.aio.insecure_channel(settings.target, options)
@@ -86,13 +85,8 @@ def message_of(request: Request) -> pb.GenerateRequest:
         priority=request.priority,
         response_format=_format(request.response_format),
         strategy=pb.STRATEGY_LOCAL,  # by its own model: no daemon asks on in a circle
+        sampling=sampling_message(replace(request.sampling, logit_bias=())),  # ids mean nothing there
     )
-    sampling = request.sampling
-    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"):
-        setattr(made.sampling, name, getattr(sampling, name))
-    made.sampling.frequency_penalty = sampling.frequency_penalty
-    if sampling.seed is not None:
-        made.sampling.seed = sampling.seed
     if isinstance(request.prompt, RawText):
         made.prompt = request.prompt.text
     elif isinstance(request.prompt, Chat):
@@ -199,7 +193,3 @@ def _error_of(error: CallError) -> DraftdError:
     if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED):
         return RemoteDown(said, retry_after=error.retry_after or _RETRY_SECONDS)
     return RemoteUnavailable(said)
-
-
-def _read(path: Path | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
