@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from draftd.engine.cache import window
-from draftd.engine.cache.base import RollbackFailed, padded
+from draftd.engine.cache.base import RollbackFailed, last, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.per_sequence import PerSequenceCaches
@@ -178,19 +178,19 @@ def ends_in_its_embedding(model):
 @pytest.mark.parametrize("ending", [ends_in_lm_head, ends_in_its_embedding])
 def test_logits_are_computed_of_the_last_positions_only(ending, layout):
     model = tiny_llama(7)
-    last = ending(model)
+    head = ending(model)
     texts = [[3, 1, 4, 1, 5], [2, 7], [9]]
     widths = [len(text) for text in texts]
     caches = layout(model).fresh(*widths)
-    last.widths = []
-    logits = caches.forward(padded(texts), widths, last=True)
+    head.widths = []
+    logits = caches.forward(padded(texts), widths, at=last(widths))
     assert logits.shape == (3, 1, 32)
-    assert set(last.widths) == {1}
+    assert set(head.widths) == {1}
     for i, text in enumerate(texts):
         np.testing.assert_allclose(np.array(logits[i, 0]), reference(text, model), atol=2e-5)
-    last.widths = []
+    head.widths = []
     caches.forward(mx.array([[1, 2], [3, 4], [5, 6]]), [2, 2, 2])  # and of all, where all are asked for
-    assert set(last.widths) == {2}
+    assert set(head.widths) == {2}
 
 
 def test_a_model_that_ends_otherwise_gives_the_same_last_logits():
@@ -205,7 +205,7 @@ def test_a_model_that_ends_otherwise_gives_the_same_last_logits():
             return self.embed_out(self.model(tokens, cache))
 
     texts = [[3, 1, 4, 1, 5], [2, 7]]
-    logits = BatchedCaches(Other()).fresh(5, 2).forward(padded(texts), [5, 2], last=True)
+    logits = BatchedCaches(Other()).fresh(5, 2).forward(padded(texts), [5, 2], at=last([5, 2]))
     assert logits.shape == (2, 1, 32)
     for i, text in enumerate(texts):
         np.testing.assert_allclose(np.array(logits[i, 0]), reference(text, model), atol=2e-5)

@@ -60,6 +60,13 @@ class Snapshot(Protocol):
 
 CachedPrefix = KVSegment | Snapshot
 
+Positions = Sequence[Sequence[int]]
+
+
+def last(widths: Sequence[int]) -> Positions:
+    """The last of each row's first `widths[i]` positions."""
+    return [[max(width, 1) - 1] for width in widths]
+
 
 class Part(NamedTuple):
     """What one layer's cache holds of a row's first tokens, in memory of its own."""
@@ -154,11 +161,11 @@ class Caches(Protocol):
     lengths: list[int]  # tokens held, by row
     segmented: bool  # whether any positions of a row can be kept by themselves
 
-    def forward(self, tokens: mx.array, widths: Sequence[int], *, last: bool = False) -> mx.array:
+    def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
 
-        Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing. `last`: of each row's last
-        real token only, rows × 1 × vocabulary.
+        Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing. `at`: of these positions of
+        `tokens` only, as many for each row, rows × n × vocabulary.
         """
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:

@@ -15,11 +15,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, LayerCache
+from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, LayerCache, Positions
 from draftd.engine.cache.factories import LayerFactory, batched_layers, listed
 from draftd.engine.cache.groups import CALL
 from draftd.engine.cache.layers import BatchedAttention
-from draftd.engine.cache.logits import last_logits
+from draftd.engine.cache.logits import logits_at
 from draftd.engine.cache.state import RecurrentState
 from draftd.engine.cache.window import Window
 
@@ -68,7 +68,7 @@ class BatchedCaches:
             self.windows[size] = Window(size, self._call_cost, self._axes)
         return self.windows[size]
 
-    def forward(self, tokens: mx.array, widths: Sequence[int], *, last: bool = False) -> mx.array:
+    def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         first, width = self.lengths[0], tokens.shape[1]
         self.offset = first if all(n == first for n in self.lengths) else mx.array(self.lengths)
         for window in self.windows.values():
@@ -81,26 +81,25 @@ class BatchedCaches:
             self._regroup()
         self._listed = self._listed or listed(self._model, self._layers)
         if self._level and any(w != tokens.shape[1] for w in widths):
-            logits = self._by_width(tokens, widths, last)
-        elif last:
-            logits = last_logits(self._model, tokens, self._listed, widths)
+            logits = self._by_width(tokens, widths, at)
         else:
-            logits = self._model(tokens, cache=self._listed)
+            logits = logits_at(self._model, tokens, self._listed, at)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         return logits
 
-    def _by_width(self, tokens: mx.array, widths: Sequence[int], last: bool) -> mx.array:
+    def _by_width(self, tokens: mx.array, widths: Sequence[int], at: Positions | None) -> mx.array:
         """A forward for each width, of copies of the rows that have it."""
         order: list[int] = []
         out: list[mx.array] = []
         for width in sorted(set(widths) - {0}):
             rows = [row for row, w in enumerate(widths) if w == width]
             some = self._taken(rows, width)
-            logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows), last=last)
+            read = None if at is None else [[min(n, width - 1) for n in at[row]] for row in rows]
+            logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows), at=read)
             for mine, theirs in zip(self._layers, some._layers, strict=True):
                 mine.put(theirs, rows)
             some.clear()
-            out.append(logits if last else mx.pad(logits, [(0, 0), (0, tokens.shape[1] - width), (0, 0)]))
+            out.append(logits if read else mx.pad(logits, [(0, 0), (0, tokens.shape[1] - width), (0, 0)]))
             order += rows
         idle = [row for row, w in enumerate(widths) if not w]
         if idle:

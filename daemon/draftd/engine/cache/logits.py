@@ -1,8 +1,8 @@
 """The logits of the positions that are read, and of no others.
 
 mlx-lm's models end in a linear layer called `lm_head`, or use their embedding as one. Of a prompt only the last
-position is read there, and with a large vocabulary the others would take a quarter of its time. So that layer is given
-the last positions alone. A model that ends otherwise computes all.
+position is read there, and with a large vocabulary the others would take a quarter of its time; of a step, none that is
+replayed. So that layer is given the positions that are read alone. A model that ends otherwise computes all.
 """
 
 from __future__ import annotations
@@ -12,27 +12,31 @@ from typing import Any
 
 import mlx.core as mx
 
+from draftd.engine.cache.base import Positions
+
 _NOTED = "_draftd_last_positions"
 
 
 class _Wanted:
-    """`at`: by row, the position whose logits the next forward computes; None for all positions."""
+    """`at`: rows × n, the positions whose logits the next forward computes; None for all positions."""
 
     at: mx.array | None = None
+    asked = False  # whether a layer has
 
 
-def last_logits(model: Any, tokens: mx.array, caches: Sequence[Any], widths: Sequence[int]) -> mx.array:
-    """Runs mlx-lm's `model` on `tokens`, rows × width, of which each row's first `widths` are real. Returns the logits
-    of each row's last real one, rows × 1 × vocabulary."""
-    if tokens.shape[1] == 1:
+def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
+    """Runs mlx-lm's `model` on `tokens`, rows × width. Returns the logits of positions `at`, rows × n × vocabulary; of
+    all where that is None."""
+    if at is None or tokens.shape[1] == len(at[0]) == 1:
         return model(tokens, cache=caches)
     wanted = _installed(model)
-    at = wanted.at = mx.array([max(width, 1) - 1 for width in widths])
+    positions = wanted.at = mx.array(at)
+    wanted.asked = False
     try:
         logits = model(tokens, cache=caches)
     finally:
         wanted.at = None
-    return logits if logits.shape[1] == 1 else _taken(logits, at)
+    return logits if wanted.asked else _taken(logits, positions)
 
 
 def _installed(model: Any) -> _Wanted:
@@ -53,11 +57,14 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
     whole = getattr(kind, method)
 
     def some(self: Any, x: mx.array) -> Any:
-        return whole(self, x if wanted.at is None else _taken(x, wanted.at))
+        if wanted.at is None:
+            return whole(self, x)
+        wanted.asked = True
+        return whole(self, _taken(x, wanted.at))
 
     return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__})
 
 
 def _taken(x: mx.array, at: mx.array) -> mx.array:
-    """rows × width × n at one position each: rows × 1 × n."""
-    return mx.take_along_axis(x, at[:, None, None], axis=1)
+    """rows × width × features at positions of each row."""
+    return mx.take_along_axis(x, at[:, :, None], axis=1)

@@ -12,8 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, RollbackFailed, flat
-from draftd.engine.cache.logits import last_logits
+from draftd.engine.cache.base import CachedPrefix, Caches, Positions, RollbackFailed, flat
+from draftd.engine.cache.logits import logits_at
 from draftd.models.mlx_lm import make_prompt_cache
 
 
@@ -59,7 +59,7 @@ class PerSequenceCaches:
         # A rotating cache can be trimmed for as long as its window is not full.
         self._trims = all(c.is_trimmable() and not hasattr(c, "max_size") for c in flat(make_prompt_cache(model)))
 
-    def forward(self, tokens: mx.array, widths: Sequence[int], *, last: bool = False) -> mx.array:
+    def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         width = tokens.shape[1]
         if self._settled:
             self._before, self._settled = [[] for _ in self._rows], False
@@ -69,11 +69,10 @@ class PerSequenceCaches:
         out: list[mx.array | None] = []
         for i, (row, real) in enumerate(zip(self._rows, widths, strict=True)):
             own, logits = tokens[i : i + 1, :real], None
-            if real and last:
-                logits = last_logits(self._model, own, row, [real])
-            elif real:
-                logits = self._model(own, cache=row)
-                logits = logits if real == width else mx.pad(logits, [(0, 0), (0, width - real), (0, 0)])
+            if real:
+                logits = logits_at(self._model, own, row, None if at is None else [[min(n, real - 1) for n in at[i]]])
+                if at is None and real < width:
+                    logits = mx.pad(logits, [(0, 0), (0, width - real), (0, 0)])
             out.append(logits)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         blank = next(mx.zeros_like(logits) for logits in out if logits is not None)

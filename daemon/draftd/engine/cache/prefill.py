@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, padded
+from draftd.engine.cache.base import Caches, last, padded
 from draftd.engine.cache.prefix_store import PrefixStore
 
 _PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
@@ -66,7 +66,7 @@ class Prefill:
                 caches.forward(mx.array([tokens[:ahead]], dtype=mx.uint32), [ahead])
             self.store.keep(text.fork, caches, text.row, len(text.fork))
             tokens, text.fork = tokens[ahead:], ()
-        return caches.forward(mx.array([tokens], dtype=mx.uint32), [len(tokens)], last=True)
+        return caches.forward(mx.array([tokens], dtype=mx.uint32), [len(tokens)], at=last([len(tokens)]))
 
     def take_in_together(self, texts: Mapping[int, Sequence[int]]) -> mx.array:
         """Begins to take in several whole texts of which nothing was, in one forward. Returns the logits of the last
@@ -77,7 +77,8 @@ class Prefill:
             text.caches.clear()
             text.caches, text.row = caches, row
         tokens = list(texts.values())
-        return caches.forward(padded(tokens), [len(one) for one in tokens], last=True)
+        widths = [len(one) for one in tokens]
+        return caches.forward(padded(tokens), widths, at=last(widths))
 
     def settle(self, key: int, *more: mx.array) -> None:
         """Computes what the last forward left to be computed, and `more` with it."""

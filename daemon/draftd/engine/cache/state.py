@@ -145,5 +145,6 @@ def _replaced(now: mx.array | None, then: mx.array | None, rows: Sequence[int]) 
     then = mx.zeros_like(now) if then is None else then
     if len(rows) == count:
         return then
-    chosen = mx.array([row in rows for row in range(count)]).reshape(count, *[1] * (now.ndim - 1))
-    return mx.where(chosen, then, now)
+    for row in rows:  # in place, where nothing else holds `now`: these rows are copied, and no others
+        now = mx.slice_update(now, then[row : row + 1], mx.array([row]), axes=[0])
+    return now

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, padded
+from draftd.engine.cache.base import Caches, last, padded
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -173,7 +173,8 @@ class DraftModel(Drafter):
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
         pending = [self.embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
-        logits = self._caches.forward(padded(pending), [len(p) for p in pending], last=True)
+        widths = [len(p) for p in pending]
+        logits = self._caches.forward(padded(pending), widths, at=last(widths))
         for sequence, wanted in zip(self._sequences, asked, strict=True):
             if wanted and sequence.guesses:
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]

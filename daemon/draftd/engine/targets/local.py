@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, padded
+from draftd.engine.cache.base import Caches, last, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
@@ -343,18 +343,18 @@ class LocalTarget:
 
     def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         """The logits of `tokens`, rows × width, of which each row's first `widths` are real."""
-        again, (rows, width) = self._again, tokens.shape
+        again, width = self._again, tokens.shape[1]
         self._fed = width
         if not any(again):
             return self._caches.forward(tokens, widths)
         self._again = [[] for _ in again]
         more = mx.array([[len(one)] for one in again])
         most, self._fed = max(map(len, again)), max(len(one) + real for one, real in zip(again, widths, strict=True))
-        at = mx.arange(self._fed)[None]
-        source = mx.where(at < more, at, mx.minimum(at - more, width - 1) + most)
+        place = mx.arange(self._fed)[None]
+        source = mx.where(place < more, place, mx.minimum(place - more, width - 1) + most)
         fed = mx.take_along_axis(mx.concatenate([padded(again), tokens.astype(mx.uint32)], axis=1), source, axis=1)
-        logits = self._caches.forward(fed, [len(one) + real for one, real in zip(again, widths, strict=True)])
-        return logits[mx.arange(rows)[:, None], mx.minimum(more + mx.arange(width)[None], self._fed - 1)]
+        read = [[min(len(one) + n, self._fed - 1) for n in range(width)] for one in again]
+        return self._caches.forward(fed, [len(one) + real for one, real in zip(again, widths, strict=True)], at=read)
 
     def _rows(self, entries: list[Entry]) -> list[int] | None:
         """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
@@ -413,10 +413,10 @@ def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk:
     try:
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
-            logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], last=True)
+            logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=last([len(piece)]))
             mx.eval(caches.arrays())
             yield
-        last = logits[0, -1].astype(mx.float32)
-        return float((last[chosen] - last[other]).item())
+        end = logits[0, -1].astype(mx.float32)
+        return float((end[chosen] - end[other]).item())
     finally:
         caches.clear()
