@@ -1,7 +1,8 @@
-"""`python -m tests.remote`: is the text over the wire the verifier's own, byte for byte? (about half an hour)
+"""`python -m tests.remote`: is the text over the wire the verifier's own, byte for byte? (about a quarter of an hour)
 `python -m tests.remote faults`: is any request lost or wrong whatever happens to verifier and network? (as long)
 
 --prompts N   of all classes alike (200)
+--each N      of these for each round trip and depth, the next N each time (50); 0 for all (two hours)
 --requests N  of the faults (500)
 --tokens N    most of an answer
 --seed N      of the faults' order
@@ -30,6 +31,7 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("what", nargs="?", choices=["text", "faults"], default="text")
     parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--each", type=int, default=50)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
@@ -47,7 +49,8 @@ def text(given: argparse.Namespace) -> int:
         edges = [stack.enter_context(two_daemons(edge=edge)) for edge in (pair_edge(**patient), draft_edge(**patient))]
         for two in edges:
             until_remote(two, _UP_SECONDS)
-        found = parity.run(edges, reference, parity.prompts(given.prompts), most=given.tokens, told=_say)
+        texts = parity.prompts(given.prompts)
+        found = parity.run(edges, reference, texts, each=given.each or None, most=given.tokens, told=_say)
     print(found.report())
     print(*found.broken[:20], sep="\n")
     print(json.dumps({"requests": found.requests, "tokens": found.tokens, "wrong": len(found.broken)}))

@@ -61,15 +61,19 @@ def run(
     *,
     round_trips: Sequence[float] = ROUND_TRIPS,
     depths: Sequence[int] = DEPTHS,
+    each: int | None = None,
     most: int = 32,
     every: tuple[int, int] = (20, 200),
     told: Callable[[str], None] = lambda line: None,
 ) -> Parity:
-    """`edges` take turns. Connections are reset whenever so many tokens have come, at least and at most."""
+    """`edges` take turns. `each`: how many of the texts are asked for over each round trip at each depth, one part of
+    them after the other; None for all. Connections are reset whenever so many tokens have come, at least and at
+    most."""
     result = Parity()
     for number, (round_trip, depth) in enumerate(itertools.product(round_trips, depths)):
         before = result.requests
-        for two, part in zip(edges, _shared(texts, len(edges), number), strict=True):
+        some = texts if each is None else [texts[(number * each + n) % len(texts)] for n in range(each)]
+        for two, part in zip(edges, _shared(some, len(edges), number), strict=True):
             two.network(round_trip)
             clients = Clients(two.edge.address, wanted_of(part, depth, most, number), _CLIENTS)
             result.resets += _disturbed(two, clients, every, number)

@@ -195,10 +195,10 @@ def test_an_outage_loses_all_and_is_over_after_a_probe(fake: FakeVerifier, proxy
         proxy.cut()
         until(lambda: bool(edge.said(Closed, 1)))
         assert edge.said(Closed, 1)[0].lost
+        until(lambda: edge.link.state.retry_after is not None)  # which is not told while it is tried again
         state = edge.link.state
         assert not state.up
         assert "UNAVAILABLE" in state.why
-        assert state.retry_after is not None
         assert state.errors == 1
         edge.open(2)
         assert edge.said(Closed, 2)[0].lost
