@@ -5,8 +5,8 @@ BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test faults remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-remote simulate train constraints clean
+.PHONY: help demo serve test faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,15 @@ bench-peers: $(RUN) ## measure against mlx-lm's server, under load (about an hou
 
 bench-remote: $(RUN) ## what is gained by drafting here and verifying on another machine? (about half an hour)
 	@$(BIN)/python -m benchmarks.remote $(ARGS)
+
+ranks: $(DEV) ## one target over 2 and 4 ranks of a CPU ring: is every text that of one rank? (an hour)
+	@$(BIN)/python -m tests.ranks $(ARGS)
+
+bench-ranks: $(RUN) ## what do several ranks gain, and over which network do they lose?
+	@$(BIN)/python -m benchmarks.ranks $(ARGS)
+
+bench-records: $(RUN) ## what does it cost to send each operation of a target as a record? (about two minutes)
+	@$(BIN)/python -m benchmarks.records $(ARGS)
 
 remote: $(DEV) ## two daemons, a bad network: is every text right? (half an hour; ARGS="faults": is any request lost?)
 	@$(BIN)/python -m tests.remote $(ARGS)

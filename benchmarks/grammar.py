@@ -117,8 +117,9 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=40)
     args = parser.parse_args()
     load_blas()
+    from draftd.engine.handle import EngineState
     from draftd.engine.limits import Limits
-    from draftd.engine.loop import EngineState, EngineWorker
+    from draftd.engine.loop import EngineWorker
     from draftd.engine.pair import load_models
 
     nano = files("draftd.models") / "nano"

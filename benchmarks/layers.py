@@ -99,8 +99,9 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
 
     from draftd.engine.drafters.base import DraftSequence, TextDrafter
     from draftd.engine.drafters.registry import DrafterRegistry, Needs
+    from draftd.engine.handle import EngineState
     from draftd.engine.limits import Limits
-    from draftd.engine.loop import EngineState, EngineWorker
+    from draftd.engine.loop import EngineWorker
     from draftd.engine.pair import LoadedModels, assemble, load_tokenizer
     from draftd.models.mlx_lm import model_classes
 

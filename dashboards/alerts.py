@@ -8,6 +8,7 @@ up, and whoever takes it has to see for itself whether speculation pays again.
 from __future__ import annotations
 
 from dashboards import evidence
+from dashboards.alerts_ranks import rank_rules
 from dashboards.alerts_remote import remote_rules
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
 from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
@@ -36,6 +37,7 @@ def alert_rules(settings: Alerting, *, recorded: bool = False) -> tuple[AlertRul
         *_machine(settings),
         *_service(settings, recorded),
         *remote_rules(settings),
+        *rank_rules(settings),
     )
 
 

@@ -53,6 +53,10 @@ class Alerting:
     verify_queue_seconds: float = 0.25  # that a verdict's step waited, on average
     verify_refused: int = 0
 
+    # Several ranks.
+    group_losses: int = 0
+    rank_lag: int = 64  # records; a rank that keeps up is a few behind
+
     absent_memory_windows: int = 288  # a daemon not seen for so long is no longer missed
 
     @property

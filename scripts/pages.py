@@ -37,7 +37,8 @@ is lost. The log has one warning when the collector is lost, and one when it is 
 at most `telemetry.shutdown_seconds`.
 
 The resource attributes name the service, its version and instance, the host, and the process by `process.pid` and
-`process.creation.time`. `OTEL_RESOURCE_ATTRIBUTES` overrides them.
+`process.creation.time`. `OTEL_RESOURCE_ATTRIBUTES` overrides them. Where the target runs on several ranks,
+`draftd.group.id` names their group for the life of the daemon; `draftd.group.starts` counts how often it began.
 
 Metric labels have few values each; ids are on spans only. Counts are exact: the client's counts, the attributes of its
 span, these counters and the engine's counts are the same numbers.
@@ -70,6 +71,10 @@ Of two daemons: the verifier's `draftd.verify.tokens - draftd.verify.discarded_t
 `draftd.remote.tokens`; the share of round trips that were hidden is `draftd.remote.hidden_round_trips /
 draftd.remote.verdicts`, that of proposals that were wasted `draftd.remote.wasted_tokens /
 draftd.remote.proposed_tokens`. A request counts there when it ends.
+
+Of several ranks: `draftd.group.io / draftd.group.records` is the bytes of a record, and the rate of
+`draftd.rank.collective.time` the share of its time that a rank spends in collectives. They begin at 0 with each start
+of the group.
 
 Always, in every export and in every request's span: `draft_tokens = accepted_tokens + rolled_back_tokens`; the
 output tokens are `accepted_tokens + target_forwards - cut_tokens`; and `drafts + parked_steps <= target_forwards`.
@@ -134,7 +139,9 @@ def telemetry() -> str:
         *catalog.SPANS,
         *catalog.EVENTS,
     )
-    attributes = {attribute.name: attribute for thing in described for attribute in thing.attributes}
+    attributes = {
+        one.name: one for one in (*catalog.RESOURCE, *(one for thing in described for one in thing.attributes))
+    }
     parts = [
         _TELEMETRY,
         "## Metrics\n",

@@ -104,7 +104,7 @@ def events() -> Group:
 
 def problems() -> Iterator[str]:
     """What Weaver's `registry check` would refuse or warn of, each in a line."""
-    groups = [group for make in (attributes, metrics, spans, events) for group in make()["groups"]]
+    groups = [group for make in (attributes, metrics, spans, events, entities) for group in make()["groups"]]
     own = {one["id"]: one for one in groups[0]["attributes"]}
     for name, types in _types().items():
         if len(types) > 1:
@@ -155,6 +155,13 @@ def _attribute(attribute: Attribute) -> Group:
     return found
 
 
+def entities() -> Group:
+    """What of draftd's own the resource is made of."""
+    group = _group("entity.draftd.group", "entity", "The ranks that one target runs on")
+    listed = [{"ref": one.name, "role": "identifying"} for one in catalog.RESOURCE]
+    return {"groups": [group | {"name": "draftd.group", "attributes": listed}]}
+
+
 def _named_spans() -> Iterator[tuple[str, Span]]:
     """By the name that the catalog gives it, less `_SPAN`: a span's own name may be that of an operation."""
     for name, value in vars(catalog).items():
@@ -164,7 +171,8 @@ def _named_spans() -> Iterator[tuple[str, Span]]:
 
 def _used() -> Iterator[Attribute]:
     described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS)
-    return (attribute for thing in described for attribute in thing.attributes)
+    yield from catalog.RESOURCE
+    yield from (attribute for thing in described for attribute in thing.attributes)
 
 
 def _types() -> dict[str, set[str]]:
@@ -191,5 +199,6 @@ PAGES: Mapping[Path, Callable[[], str]] = {
         "metrics": metrics,
         "spans": spans,
         "events": events,
+        "entities": entities,
     }.items()
 }

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.handle import EngineState
+from draftd.engine.loop import EngineWorker
 from draftd.model_info import ModelInfo
 
 

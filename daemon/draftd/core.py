@@ -350,7 +350,8 @@ class Outcome:
     """The end of one request. `error` is set when the reason is ERROR; `degraded` says why a speculative request went
     on autoregressively, `lowered` why it drafted less than its plan or with another drafter from some step on; each is
     empty when it did not. `failed_over`: why a request of another daemon's target went on with this one's.
-    `unavailable`: it ended in ERROR since that target cannot be had; retry after so many seconds."""
+    `unavailable`: it ended in ERROR since its target cannot be had; retry after so many seconds. `refused`: it ended in
+    ERROR before it began, for what would have been raised, had it been known when it was submitted."""
 
     reason: FinishReason
     stats: RequestStats
@@ -359,6 +360,7 @@ class Outcome:
     lowered: str = ""
     failed_over: str = ""
     unavailable: float | None = None
+    refused: Exception | None = None
 
 
 class TokenSink(Protocol):

@@ -6,7 +6,7 @@ Whoever catches DraftdError catches all of it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -40,6 +40,16 @@ class DraftdError(Exception):
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.message, self.retry_after = message, retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[DraftdError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DraftdError:
+    """As it was in the process that it comes from, whatever its own `__init__` takes."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class FieldError(DraftdError):

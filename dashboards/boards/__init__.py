@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.board import Board
-from dashboards.boards import fallback, latency, machine, overview, remote, speculation, telemetry
+from dashboards.boards import fallback, latency, machine, overview, ranks, remote, speculation, telemetry
 from dashboards.settings import Alerting
 
 
@@ -15,6 +15,7 @@ def boards(alerting: Alerting) -> Sequence[Board]:
         overview.board,
         speculation.board,
         remote.board,
+        ranks.board,
         fallback.board,
         latency.board,
         machine.board,

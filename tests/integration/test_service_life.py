@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.client.client import CallError
+from draftd.engine.handle import EngineState
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scheduler import Scheduler
 from draftd.errors import ModelLoadError
@@ -57,8 +58,12 @@ def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
         gate.set()
         until(lambda: seen == [NOT_SERVING, SERVING])
         assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
-        served.stop()
+        served.worker.state = EngineState.LOADING  # as where its process begins anew
         until(lambda: seen == [NOT_SERVING, SERVING, NOT_SERVING])
+        served.worker.state = EngineState.READY
+        until(lambda: seen == [NOT_SERVING, SERVING, NOT_SERVING, SERVING])
+        served.stop()
+        until(lambda: seen == [NOT_SERVING, SERVING] * 2 + [NOT_SERVING])
         served.join()
         watcher.join(10)
         assert served.orderly

@@ -57,6 +57,11 @@ def kind(name: str) -> str:
     return next((kind for kind, table in TABLES.items() if name in table), "")
 
 
+def source(name: str) -> str:
+    """Of the module that has it."""
+    return (_folder() / "models" / f"{name}.py").read_text(encoding="utf-8")
+
+
 def _folder() -> Path:
     spec = importlib.util.find_spec("mlx_lm")
     assert spec is not None

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from draftd.models.mlx_lm import make_prompt_cache, model_classes
 from tests.models.architectures import configuration
+from tests.models.configurations import Config
 
 _SEED = 7
 _CONSTANT_NOISE = 0.2  # on what an architecture begins with as a constant, as gates, routers and biases
@@ -23,9 +24,9 @@ _AGREEMENT = 0.65  # share of tokens that a draft is to have right: some are acc
 _GROUP, _BITS = 32, 4
 
 
-def tiny(name: str) -> Any:
-    """A model of this architecture, in fp32, the same every time."""
-    config = configuration(name)
+def tiny(name: str, config: Config | None = None) -> Any:
+    """A model of this architecture, in fp32, the same every time. `config`: another one than its tiny one."""
+    config = config or configuration(name)
     model_class, args_class = model_classes(config)
     mx.random.seed(_SEED)
     model = model_class(args_class.from_dict(copy.deepcopy(config)))
@@ -51,12 +52,13 @@ def _roughened(array: mx.array, gain: float) -> mx.array:
     return array * gain if array.ndim > 1 else array
 
 
-def draft_of(name: str, text: Sequence[int], prompt: int) -> tuple[Any, float]:
-    """A draft for `tiny(name)`: its weights with noise, as much as makes it agree with the target about as often as it
-    should, after the first `prompt` tokens of `text`, which the target has written. And how often it agrees."""
+def draft_of(name: str, text: Sequence[int], prompt: int, config: Config | None = None) -> tuple[Any, float]:
+    """A draft for `tiny(name, config)`: its weights with noise, as much as makes it agree with the target about as
+    often as it should, after the first `prompt` tokens of `text`, which the target has written. And how often it
+    agrees."""
     made: list[tuple[float, Any]] = []
     for noise in _NOISES:
-        model = tiny(name)
+        model = tiny(name, config)
         mx.random.seed(_SEED + 1)
         noisy = [(path, _noisy(array, noise)) for path, array in tree_flatten(model.parameters())]
         model.update(tree_unflatten(noisy))
@@ -78,12 +80,12 @@ def _noisy(array: mx.array, noise: float) -> mx.array:
     return array + (noise * size * mx.random.normal(array.shape)).astype(array.dtype)
 
 
-def quantised(name: str) -> Any | None:
+def quantised(name: str, config: Config | None = None) -> Any | None:
     """The same with 4-bit weights, as `mlx_lm.convert` makes them; None where none of its layers takes that."""
     from mlx_lm.utils import quantize_model
 
-    model = tiny(name)
+    model = tiny(name, config)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints
-        quantize_model(model, configuration(name), _GROUP, _BITS)
+        quantize_model(model, config or configuration(name), _GROUP, _BITS)
     mx.eval(model.parameters())
     return model if any(hasattr(module, "bits") for _, module in model.named_modules()) else None

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.alerts import alert_rules
+from dashboards.alerts_ranks import rank_rules
 from dashboards.alerts_remote import remote_rules
 from dashboards.board import written
 from dashboards.boards import boards
@@ -84,7 +85,7 @@ NOT_HAPPENED: Mapping[str, str] = {
     },
 }
 
-_TWO_DAEMONS = "draftd-remote/"  # a dashboard that has little to show of one
+_ELSEWHERE = ("draftd-remote/", "draftd-ranks/")  # dashboards that have little to show of one daemon without ranks
 
 # What a run as short as this may or may not come to.
 EITHER_WAY: Mapping[str, str] = {
@@ -198,7 +199,7 @@ def every_query_gives_series_with_the_labels_that_its_legend_names(run: Run) -> 
             unlabelled |= {f"{one.name}: {label}" for series in one.found if not series.labels.get(label)}
     there = run.names()
     lacking = {name for name, (metric, _) in SENSORS.items() if metric.prometheus not in there}
-    elsewhere = {name for name in silent if name.startswith(_TWO_DAEMONS)}
+    elsewhere = {name for name in silent if name.startswith(_ELSEWHERE)}
     assert silent - set(EITHER_WAY) - elsewhere == lacking | set(NOT_HAPPENED)
     assert not unlabelled
 
@@ -258,7 +259,7 @@ def every_alert_judges_by_what_there_is(run: Run) -> None:
                 assert label in one.labels, (rule.name, label)
     lacking = {"DraftdThermalHeavy"} if catalog.THERMAL_LEVEL.prometheus not in run.names() else set()
     # The daemon is there, but one that had no processor for three seconds is missed for a moment.
-    elsewhere = {rule.name for rule in remote_rules(SHORT)}  # of two daemons
+    elsewhere = {rule.name for rule in (*remote_rules(SHORT), *rank_rules(SHORT))}  # of two daemons, of several ranks
     assert silent - {"DraftdAbsent"} - elsewhere == lacking | {"DraftdTelemetryDropped"}, "none was dropped"
 
 

@@ -19,6 +19,7 @@ from draftd.cli.output import complain
 #: module, and its line in that list. A module is imported when its command is called.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
+    "follow": ("follow.command", "Be a follower of a target that several machines serve together."),
     "generate": ("generate.command", "Stream one answer to stdout, then one line of figures to stderr."),
     "compare": ("compare.compare", "Decode the same prompts with and without drafts, and compare."),
     "route": ("route.command", "Say which way a request would go, local, remote or both together, and why."),

@@ -94,7 +94,7 @@ def _own(settings: Settings, block_length: int) -> contextlib.AbstractContextMan
     """A daemon on a free port of loopback, by those of the settings that decide how it decodes. Neither its fallback
     signals nor its canaries come between what is measured."""
     chosen: dict[str, object] = {}
-    for section in ("model", "engine", "hardware", "cost"):
+    for section in ("model", "engine", "hardware", "cost", "distributed"):
         values = getattr(settings, section)
         chosen |= {f"{section}.{name}": getattr(values, name) for name in values.model_fields_set}
     chosen["engine.max_draft_tokens"] = max(settings.engine.max_draft_tokens, block_length)

@@ -9,18 +9,19 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
+from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import RemoteLimits
-from draftd.engine.loop import EngineState, EngineWorker
-from draftd.engine.memory import mlx_memory
-from draftd.engine.pair import LoadedModels, load_models
+from draftd.engine.loop import EngineWorker
+from draftd.engine.pair import LoadedModels
 from draftd.engine.targets.link import LinkState, VerifierLink
-from draftd.errors import NotServing
+from draftd.errors import ConfigError, NotServing
 from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
@@ -33,6 +34,7 @@ from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
 from draftd.fronts.grpc.server import taken
+from draftd.group import new_group_id
 from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareSample, HardwareView, measured_watts, memory_share, takeable
@@ -43,6 +45,10 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.planning.router import EngineNow, Router
+from draftd.ranks.engine_process import EngineProcess
+from draftd.ranks.models import Models
+from draftd.ranks.plan import GroupPlan, plan_group
+from draftd.ranks.starting import StartedRanks
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
 from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
@@ -73,8 +79,10 @@ def run_daemon(
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
     _check_port(settings.server)
+    plan = shared_by(settings, os.environ)
+    group = "" if plan is None else new_group_id()
     parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, os.environ)
-    prefixes = kept.prefix_folder(settings)
+    prefixes = kept.prefix_folder(settings) if plan is None else None
     learning = Learning(settings, kept.path if load is None else None)  # what is loaded otherwise has no name
     hardware = HardwareMonitor(
         system_probe(parts.mlx),
@@ -91,22 +99,32 @@ def run_daemon(
         link=parts.link_state,
         verification=parts.verification,
     )
-    telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None)
+    telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None, group=group)
     link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer) if settings.remote.enabled else None
-    worker = EngineWorker(
-        load or models_of(settings.model, drafters),
-        observers=(telemetry.observer, requests),
-        limits=settings.engine.limits(
-            gather_seconds=settings.verify.gather_seconds,
-            prefix_folder=prefixes,
-            memory_share=lambda: memory_share(hardware.state),
-            headroom=lambda: takeable(hardware.state),
-            available=lambda: None if hardware.state is None else hardware.state.available,
-            remote=RemoteLimits(settings.remote.max_draft_tokens, settings.remote.in_flight),
-        ),
-        recall=learning.recall,
-        link=link,
+    observers = (telemetry.observer, requests)
+    limits = settings.engine.limits(
+        gather_seconds=settings.verify.gather_seconds,
+        prefix_folder=prefixes,
+        memory_share=lambda: memory_share(hardware.state),
+        headroom=lambda: takeable(hardware.state),
+        available=lambda: None if hardware.state is None else hardware.state.available,
+        remote=RemoteLimits(settings.remote.max_draft_tokens, settings.remote.in_flight),
     )
+    worker: EngineHandle
+    if plan is None:
+        loaded = load or models_of(settings.model, drafters)
+        worker = EngineWorker(loaded, observers=observers, limits=limits, recall=learning.recall, link=link)
+    else:
+        ranks = StartedRanks(settings, plan, os.environ, group)
+        worker = EngineProcess(
+            served_models(settings.model),
+            ranks,
+            settings.distributed,
+            group=group,
+            observers=observers,
+            limits=limits,
+            recall=learning.recall,
+        )
     parts.worker = worker
 
     async def serve() -> int:
@@ -178,7 +196,7 @@ class _Parts:
     """Telemetry and the hardware monitor ask parts that are made after them, some of which need them in turn: until
     then nothing is known yet."""
 
-    worker: EngineWorker | None = None
+    worker: EngineHandle | None = None
     flags: FlagService | None = None
     fallback: Fallback | None = None
     daemon: Daemon | None = None
@@ -207,10 +225,9 @@ class _Parts:
             return None
 
     def mlx(self) -> HardwareSample:
-        # Not while it loads: the engine's thread must be the first to import MLX.
-        if self.worker is None or self.worker.state is not EngineState.READY:
+        held = None if self.worker is None else self.worker.memory
+        if held is None:
             return HardwareSample()
-        held = mlx_memory()
         return HardwareSample(
             mlx_active=held.active, mlx_cache=held.cache, mlx_peak=held.peak, mlx_working_set=held.working_set
         )
@@ -222,7 +239,7 @@ class Fallback:
     def __init__(
         self,
         settings: Settings,
-        worker: EngineWorker,
+        worker: EngineHandle,
         in_force: LevelInForce,
         requests: RequestFeed,
         kept: Kept,
@@ -309,18 +326,32 @@ def _check_port(server: ServerSettings) -> None:
 
 def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
     """How to load what the settings name; nothing named is the embedded pair."""
+    return partial(served_models(settings), registry=drafters)
+
+
+def served_models(settings: ModelSettings) -> Models:
     model, draft = paths_of(settings)
     quiet_transformers()
-    light, adapter = settings.light_draft_path, settings.adapter_path
-    return lambda progress: load_models(
-        model,
-        draft,
-        light,
-        adapter=adapter,
-        prompt_lookup=settings.prompt_lookup,
-        registry=drafters,
-        progress=progress,
-    )
+    return Models(model, draft, settings.light_draft_path, settings.adapter_path, settings.prompt_lookup)
+
+
+def shared_by(settings: Settings, environ: Mapping[str, str]) -> GroupPlan | None:
+    """The ranks that share the target; None where it runs within the daemon. Raises ConfigError, also for what does not
+    go together with several ranks."""
+    plan = plan_group(settings.distributed, environ)
+    if plan is None:
+        return None
+    alone = {
+        "engine.prefix_dir": settings.engine.prefix_dir,
+        "engine.prefix_disk_bytes": settings.engine.prefix_disk_bytes,
+        "engine.idle_unload_seconds": settings.engine.idle_unload_seconds,
+        "verify.enabled": settings.verify.enabled,
+        "remote.enabled": settings.remote.enabled,
+    }
+    for name, value in alone.items():
+        if value:
+            raise ConfigError(name, str(value), "unset, where several ranks share the target (distributed)")
+    return plan
 
 
 def _leave(code: int) -> None:

@@ -120,8 +120,10 @@ def identity(settings: Settings) -> dict[str, Any]:
     """Which pair, on which machine, asked for how much: what was measured elsewhere, or of other weights, is no price
     here. Of files their names, sizes and times: hashing them takes longer than learning anew."""
     target, draft = paths_of(settings.model)
-    machine = device()
-    return {
+    machine, shared = device(), settings.distributed
+    ranks = {"ranks": shared.ranks, "hostfile": str(shared.hostfile), "backend": shared.backend}
+    several = shared.ranks > 1 or shared.hostfile is not None
+    return ({"distributed": ranks} if several else {}) | {
         "target": _model(target, settings.model.adapter_path),
         "draft": _model(draft),
         "light_draft": _model(settings.model.light_draft_path),

@@ -97,7 +97,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 def clean_environ(flag_file: str) -> dict[str, str]:
     """This process's environment, less what would point the child elsewhere than a demo should go."""
-    sections = ("SERVER", "FLAG", "LOG", "FALLBACK", "WEBHOOK", "ANNOTATIONS")
-    foreign = (*(f"DRAFTD_{name}__" for name in sections), "DRAFTD_CONFIG")
+    sections = ("SERVER", "FLAG", "LOG", "FALLBACK", "WEBHOOK", "ANNOTATIONS", "DISTRIBUTED")
+    foreign = (*(f"DRAFTD_{name}__" for name in sections), "DRAFTD_CONFIG", "MLX_RANK", "MLX_HOSTFILE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return kept | {"DRAFTD_FLAG__FILE": flag_file}

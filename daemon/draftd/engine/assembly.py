@@ -27,6 +27,7 @@ from draftd.engine.model_keys import ModelKeys
 from draftd.engine.observer import EngineObserver, PrefixStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
+from draftd.engine.ranks.channel import RanksLost
 from draftd.engine.remote import RemoteSequences
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
@@ -139,6 +140,8 @@ def assemble_engine(
     """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
     `report` takes a line for people; `link`: to another daemon's target."""
     prefix = PrefixCache(limits.prefix_cache_bytes)
+    if models.ranks is not None:
+        limits, prefix.given_back = models.ranks.limited(limits), models.ranks.give_back
     drafters = Drafters(models, prefix)
     layout, limit, info = cache_limit(models, limits)
     admission = Admission(layout, limit, limits, prefix)
@@ -150,6 +153,8 @@ def assemble_engine(
         report("measuring what a step costs")
         try:
             depth, prefill_seconds = _calibrated(target, info, limits, drafters, learnt)
+        except RanksLost:
+            raise
         except Exception as error:
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
     local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)

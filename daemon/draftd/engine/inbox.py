@@ -163,6 +163,12 @@ class Inbox:
             self._wake.notify()
 
     @property
+    def waiting(self) -> frozenset[str]:
+        """Of clients' requests, the ids of those that wait."""
+        with self._wake:
+            return frozenset((*self._waiting, *self._arrived))
+
+    @property
     def counts(self) -> tuple[int, int]:
         """Clients' requests: running, waiting."""
         with self._wake:

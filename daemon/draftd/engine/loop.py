@@ -5,7 +5,6 @@ Other threads talk to it through a bounded inbox and read its state; they never 
 
 from __future__ import annotations
 
-import enum
 import logging
 import math
 import threading
@@ -18,8 +17,10 @@ from typing import TYPE_CHECKING
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.checks import check_request, check_tokens, verifier_of
-from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload, Taken
+from draftd.engine.handle import EngineHandle, EngineState
+from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Lower, PinPrefix, Taken
 from draftd.engine.limits import Limits
+from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals, with_remote
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
@@ -46,15 +47,8 @@ _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
 _ENDED = "the daemon is draining and takes no more commands"
 
 
-class EngineState(enum.StrEnum):
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-class EngineWorker:
-    """Runs the engine. `load(progress)` is called on the engine thread; `progress` takes a line for people."""
+class EngineWorker(EngineHandle):
+    """Runs the engine on a thread. `load(progress)` is called there; `progress` takes a line for people."""
 
     def __init__(
         self,
@@ -68,6 +62,7 @@ class EngineWorker:
         """`recall`: what was learnt of the same pair on the same machine before; of that only the machine speed is
         measured again. It is asked on the engine thread, once the models are loaded. `link`: to the daemon whose target
         decodes what is planned for it; its owner opens and closes it."""
+        super().__init__()
         self._load = load
         self._totals = Totals()
         self._observer = FanOut(self._totals, *observers)
@@ -79,20 +74,12 @@ class EngineWorker:
         self._link = link
         if link is not None:
             link.listen(self._inbox.wake)
-        # What follows the engine thread writes, whole, and any thread reads.
-        self.state = EngineState.LOADING
-        self.progress = self.error = ""
-        self.load_seconds: float | None = None  # from the thread's start until requests were taken; None until then
         self._engine: Engine | None = None
-        # Of a plain step of one sequence, or of 1, 2, …, and of a token of a prompt; 0 or empty: not measured.
-        self.step_seconds = self.prefill_seconds = 0.0
-        self.batch_seconds: Sequence[float] = ()
         self._kv_bytes = self._held_back = self._resting = 0
 
     # any thread
 
     def start(self) -> None:
-        """Starts the thread; loading begins. Returns at once."""
         self._thread.start()
 
     @property
@@ -101,19 +88,16 @@ class EngineWorker:
 
     @property
     def files(self) -> PairFiles:
-        """What the models in use were read from. Raises NotServing until they are."""
         engine = self._loaded()
         return PairFiles(engine.weights.files, engine.drafters.held.files)
 
     @property
     def unloaded(self) -> bool:
-        """Whether the weights were let go, for want of requests. `progress` tells how far they are read again."""
         engine = self._engine
         return engine is not None and engine.weights.unloaded
 
     @property
     def draft_bytes(self) -> Mapping[DrafterName, int]:
-        """Of the weights of each draft, as it was held last."""
         return {} if self._engine is None else self._engine.drafters.held.sizes
 
     @property
@@ -124,16 +108,7 @@ class EngineWorker:
     def grammars(self) -> Grammars | None:
         return self._loaded().models.grammars
 
-    def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
-        """Queues a request. After this returns, `sink.on_finish` is called exactly once.
-
-        Raises NotServing, QueueFull or NoMemory (with a retry delay), or InvalidRequest; then the sink hears nothing.
-        """
-        self.submit_choices([(request, sink)])
-
     def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
-        """`submit` for all choices of one request, which have one prompt, the same object: all are queued, or none.
-        A long prompt is prefilled for one of them, and the others read it from the prefix store."""
         engine, first = self._loaded(), choices[0][0]
         assert all(request.prompt is first.prompt for request, _ in choices)
         remote = first.plan.strategy is not Strategy.LOCAL
@@ -144,57 +119,17 @@ class EngineWorker:
             engine.admission.check(first, self._kv_bytes)
         self._inbox.submit(*(Arrival(request, sink) for request, sink in choices))
 
-    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """Ends a request within one step. Ids that have ended already are ignored."""
-        self._inbox.end(request_id, reason)
+    @property
+    def memory(self) -> MlxMemory | None:
+        # Not while it loads: the engine's thread must be the first to import MLX.
+        return mlx_memory() if self.state is EngineState.READY else None
 
-    def wake(self) -> None:
-        """A peer's sequence may go on: it was offered a step."""
-        self._inbox.wake()
-
-    def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
-        """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
-
-        Weights that are wanted are read in pieces between steps. Others go once no running request drafts with them;
-        meanwhile waiting requests no longer get them. A request whose drafter is not held goes on autoregressively, and
-        says why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
-        ModelLoadError where weights cannot be had: then that drafter is not held. All commands raise NotServing and
-        QueueFull, and all futures end with NotServing when the engine ends.
-        """
-        self._loaded()
-        self._inbox.command(command := Keep(drafters))
-        return command.done
-
-    def reload_draft(self) -> Future[int]:
-        """Reads the draft's weights anew, and the light draft's if they are held; ends with their bytes.
-
-        Both are in memory until the new draft has prefilled the texts of the drafting sequences, for which the old one
-        drafts meanwhile. Weights that are not held are read and checked, and not kept. The future raises
-        ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
-        """
-        self._loaded()
-        self._inbox.command(command := Reload())
-        return command.done
-
-    def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        """From the next step on no request that is here now drafts more, or with another drafter: one whose drafter is
-        not allowed changes to prompt lookup where that is, or goes on autoregressively. Probes are bound as well."""
-        self._loaded()
-        if max_draft_tokens < 0:
-            raise InvalidRequest("max_draft_tokens", max_draft_tokens, "0 or more")
-        self._inbox.command(Lower(max_draft_tokens, drafters, reason))
-
-    def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
-        """The target's logit of `chosen` less that of `other` after `tokens`, by a forward of its own."""
-        check_tokens("tokens", tokens, self.info)
-        check_tokens("chosen", (chosen,), self.info)
-        check_tokens("other", (other,), self.info)
-        self._inbox.command(command := LogitGap(tokens, chosen, other))
-        return command.done
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Of clients' requests, the ids of those that wait."""
+        return self._inbox.waiting
 
     def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
-        """Has the keys and values of a text's beginning computed, and keeps them on disk and as long as there is room
-        in memory; one that has the name already is replaced. The future raises NoRoom where they do not fit."""
         engine, info, limits = self._loaded(), self.info, self._limits
         check_name(name)
         check_tokens("tokens", tokens, info)
@@ -212,7 +147,6 @@ class EngineWorker:
         return command.done
 
     def pins(self) -> list[tuple[Pin, int, bool]]:
-        """Each with the bytes of its files, and whether it is of the model that is served; the oldest first."""
         engine = self._loaded()
         if engine.disk is None:
             return []
@@ -220,7 +154,6 @@ class EngineWorker:
         return [(pin, engine.disk.bytes_of(pin.files), pin.model == model) for pin in engine.disk.pins.all]
 
     def drop_prefix(self, name: str) -> Future[None]:
-        """Its files go with those that were not used for longest. Raises InvalidRequest for an unknown name."""
         disk = self._prefix_disk(self._loaded())
         if disk.pins.get(name) is None:
             raise InvalidRequest("name", name, ", ".join(disk.pins.names) or "no prefix is pinned")
@@ -233,7 +166,6 @@ class EngineWorker:
         return engine.disk
 
     def status(self) -> EngineStatus:
-        """A snapshot; never waits for the engine."""
         engine, status = self._engine, self._totals.status()
         if engine is not None:
             held = engine.drafters.held
@@ -261,16 +193,13 @@ class EngineWorker:
         )
 
     def learnt(self) -> Learnt | None:
-        """What is known of costs and acceptance, as of about a second ago, or of the end; None before it is."""
         return self._learnt
 
     def close(self, drain_seconds: float = 0.0) -> bool:
-        """Takes no more requests, lets running ones go on for `drain_seconds`, ends the rest as CANCELLED, joins.
-
-        False when the thread did not end in time (it is a daemon thread: the process can still exit).
-        """
+        """False when the thread did not end in time (it is a daemon thread: the process can still exit). A load cannot
+        be interrupted, and is not waited for."""
         self._inbox.close(time.monotonic() + drain_seconds)
-        if not self._thread.is_alive():
+        if not self._thread.is_alive() or self.state is EngineState.LOADING:
             return True
         self._thread.join(drain_seconds + _JOIN_SECONDS)
         return not self._thread.is_alive()

@@ -6,6 +6,8 @@ import ctypes
 import sys
 from dataclasses import dataclass
 
+import psutil
+
 
 @dataclass(frozen=True, slots=True)
 class MlxMemory:
@@ -28,6 +30,12 @@ def mlx_memory() -> MlxMemory:
         peak=mx.get_peak_memory(),
         working_set=mx.device_info().get("max_recommended_working_set_size"),
     )
+
+
+def free_bytes() -> int:
+    """That this process may still take for arrays: what the machine has available, and Metal recommends."""
+    available, memory = psutil.virtual_memory().available, mlx_memory()
+    return max(0, available if memory.working_set is None else min(available, memory.working_set - memory.active))
 
 
 def give_back() -> None:

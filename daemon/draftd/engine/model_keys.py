@@ -4,20 +4,16 @@ on."""
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
-import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from draftd.engine.cache.prefix_file import FORMAT
 from draftd.errors import DraftdError
-from draftd.models.fingerprint import Fingerprints, digest, model_digest
-from draftd.models.folder import ModelFiles, Stamp
+from draftd.models.fingerprint import Fingerprints, digest, model_digest, remember, remembered
+from draftd.models.folder import ModelFiles
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +61,7 @@ class ModelKeys:
         if files is None or files.stamps is None:
             return None
         if self._fingerprints is None:
-            self._fingerprints = Fingerprints(self._remembered())
+            self._fingerprints = Fingerprints(remembered(self._path))
         before = self._fingerprints.known
         try:
             found = self._fingerprints.of(files.folder, files.adapter)
@@ -76,25 +72,9 @@ class ModelKeys:
             _log.warning("no prefix of %s is read or kept on disk: its files have changed since then", files.folder)
             return None
         if self._fingerprints.known != before:
-            self._remember(self._fingerprints.known)
+            remember(self._path, self._fingerprints.known)
         model = model_digest(found)
         return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES)]))
-
-    def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
-        try:
-            told = json.loads(self._path.read_bytes())
-            return {Path(path): (Stamp(**stamp), digest) for path, (stamp, digest) in told.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}
-
-    def _remember(self, known: dict[Path, tuple[Stamp, str]]) -> None:
-        """Where there is a folder."""
-        told = {str(path): (asdict(stamp), digest) for path, (stamp, digest) in known.items()}
-        with contextlib.suppress(OSError):
-            handle, name = tempfile.mkstemp(dir=self._path.parent, suffix=".writing")
-            with os.fdopen(handle, "w") as file:
-                json.dump(told, file)
-            os.replace(name, self._path)
 
 
 def _identity(files: ModelFiles | None) -> Any:

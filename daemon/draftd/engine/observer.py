@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, WorkloadClass
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.depth.remote import RemoteEstimate
+from draftd.group import GroupStatus
 from draftd.strategies import RemoteCounts
 
 _log = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class EngineStatus:
     remote_break_even: float | None = None
     late: tuple[int, int] = (0, 0)
     remote_estimates: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+    group: GroupStatus | None = None  # of a target over several ranks
 
 
 def with_remote(status: EngineStatus, told: RemoteStatus) -> EngineStatus:

@@ -6,10 +6,10 @@ Runs on the engine thread: weights built lazily on another thread cannot be eval
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
@@ -20,6 +20,12 @@ from draftd.models.check import not_served
 from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from draftd.engine.ranks.caches import RankedModel
+    from draftd.engine.ranks.channel import RecordSender
+    from draftd.engine.ranks.group import RankGroup
+    from draftd.engine.ranks.part import Part
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ class LoadedModels:
     registry: DrafterRegistry = field(default_factory=built_in_drafters)
     grammars: Grammars | None = None
     target_source: DraftSource | None = None  # where the target is had from; None of one that was made in memory
+    ranks: RankedModel | None = None  # of a target that several ranks share
 
 
 def load_models(
@@ -49,14 +56,19 @@ def load_models(
     prompt_lookup: bool = True,
     registry: DrafterRegistry | None = None,
     progress: Callable[[str], None] = print,
+    group: RankGroup | None = None,
+    sender: RecordSender | None = None,
 ) -> LoadedModels:
     """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
 
     A light draft is checked and not loaded yet. `adapter`: the folder of what is put on the target's weights. On Linux,
-    floating-point weights are cast to fp32: other types do not go through BLAS there.
+    floating-point weights are cast to fp32: other types do not go through BLAS there. `group`: the target is shared by
+    its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
     backend = load_blas()
     import mlx.core as mx
+
+    from draftd.engine.ranks.loading import lead, open_share, read_share
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
     progress(f"looking at {model}")
@@ -68,10 +80,22 @@ def load_models(
         one.check()
     progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target_files = folder.files()
-    target, config = folder.open()
+    part: Part | None = None
+    if group is None:
+        target, config = folder.open()
+    else:
+        part, config = open_share(folder, group)
+        target = part.model
     tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
-    with folder.told("its weights cannot be read", UNREADABLE):
-        mx.eval(target.parameters())
+    ranks: RankedModel | None = None
+    if part is None:
+        with folder.told("its weights cannot be read", UNREADABLE):
+            mx.eval(target.parameters())
+    else:
+        assert sender is not None
+        read_share(part, folder.called)
+        progress(f"waiting for the other {part.group.size - 1} ranks")
+        ranks = lead(part, sender)
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
     draft: Any | None = None
@@ -109,16 +133,18 @@ def load_models(
         sources=sources,
         files=PairFiles(target_files, files),
         registry=registry,
-        target_source=DraftSource(folder.called, lambda: folder.open()[0], folder.files),
+        target_source=None if ranks else DraftSource(folder.called, lambda: folder.open()[0], folder.files),
         architecture=config["model_type"],
         left_out=left_out,
+        ranks=ranks,
     )
 
 
-def load_tokenizer(model: str) -> Tokenizer:
-    """The tokenizer alone, of a local folder or a hub id."""
+def load_tokenizer(model: str, ends: Collection[int] = ()) -> Tokenizer:
+    """The tokenizer alone, of a local folder or a hub id. `ends`: the tokens that end a text, where the model's
+    configuration may name others than the tokenizer's does."""
     load_blas()
-    return Tokenizer(ModelFolder(model).tokenizer())
+    return Tokenizer(ModelFolder(model).tokenizer({"eos_token_id": sorted(ends)} if ends else None))
 
 
 def assemble(
@@ -139,6 +165,7 @@ def assemble(
     target_source: DraftSource | None = None,
     architecture: str = "",
     left_out: str = "",
+    ranks: RankedModel | None = None,
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
@@ -163,7 +190,7 @@ def assemble(
             refused[name] = why
         else:
             drafters.append(name)
-    layers = layer_kinds(target)
+    layers = layer_kinds(target) if ranks is None else ranks.part.layers
     info = ModelInfo(
         model=model,
         draft_model=draft_model,
@@ -187,7 +214,7 @@ def assemble(
         left_out=left_out,
     )
     return LoadedModels(
-        target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars, target_source
+        target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars, target_source, ranks
     )
 
 

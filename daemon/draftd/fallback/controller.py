@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from draftd.core import GRAMMAR, DrafterName, FallbackLevel
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
@@ -85,7 +85,7 @@ class Controller:
     def __init__(
         self,
         in_force: LevelInForce,
-        engine: EngineWorker,
+        engine: EngineHandle,
         *,
         runner: ProbeRunner,
         drafters: LoadedDrafters,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing, QueueFull
 from draftd.fallback.ladder import LadderLevel
 
@@ -36,7 +36,7 @@ class LoadedDrafters:
 
     def __init__(
         self,
-        engine: EngineWorker,
+        engine: EngineHandle,
         *,
         load_seconds: float = LOAD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -136,7 +136,7 @@ class LoadedDrafters:
             log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
 
 
-def why_missing(drafter: DrafterName | None, engine: EngineWorker) -> str:
+def why_missing(drafter: DrafterName | None, engine: EngineHandle) -> str:
     """Why it cannot be had; empty where it can, where there is none, and while that is not known yet."""
     try:
         info = engine.info
@@ -147,7 +147,7 @@ def why_missing(drafter: DrafterName | None, engine: EngineWorker) -> str:
     return info.why_no(drafter) or f"{drafter} is not configured"
 
 
-def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineWorker) -> dict[DrafterName, str]:
+def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineHandle) -> dict[DrafterName, str]:
     """All of a ladder's, with the reason."""
     kinds = dict.fromkeys(level.drafter for level in ladder if level.drafter is not None)
     return {kind: why for kind in kinds if (why := why_missing(kind, engine))}

@@ -28,7 +28,7 @@ from draftd.core import (
     Outcome,
 )
 from draftd.counts import DraftCounts
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probes import Divergence, ProbedPrompt
@@ -80,7 +80,7 @@ def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
 class ProbeRequests:
     """One thread asks; any thread may abort it."""
 
-    def __init__(self, engine: EngineWorker, borrow: Borrow, seconds: float) -> None:
+    def __init__(self, engine: EngineHandle, borrow: Borrow, seconds: float) -> None:
         """`seconds`: how long one answer may take, its time in the queue included."""
         self._engine, self._borrow, self._seconds = engine, borrow, seconds
         self._numbers = itertools.count(1)

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.core import Origin
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
 from draftd.fallback.ladder import LadderLevel, LevelInForce
@@ -56,7 +56,7 @@ class ProbeRunner:
 
     def __init__(
         self,
-        engine: EngineWorker,
+        engine: EngineHandle,
         borrow: Borrow,
         settings: FallbackSettings,
         telemetry: FallbackTelemetry,

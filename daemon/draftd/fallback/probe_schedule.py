@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from draftd.core import PROMPT_LOOKUP
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
 from draftd.fallback.loaded_drafters import why_missing
@@ -30,7 +30,7 @@ class ProbeSchedule:
     def __init__(
         self,
         runner: ProbeRunner,
-        engine: EngineWorker,
+        engine: EngineHandle,
         ladder: Sequence[LadderLevel],
         settings: FallbackSettings,
         limits: LadderSettings,

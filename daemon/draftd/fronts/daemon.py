@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from draftd import __version__
-from draftd.engine.loop import EngineState
+from draftd.engine.handle import EngineState
 from draftd.errors import ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
@@ -30,7 +30,7 @@ from draftd.service.watching import unless_set
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
-_WATCH_POLL_SECONDS = 0.5  # afterwards: how soon a dead engine is noticed
+_WATCH_POLL_SECONDS = 0.2  # afterwards: how soon an engine that has ended, or begins anew, is noticed
 _DELIVERY_SECONDS = 5.0  # after the engine has ended the last request: for its end to reach the client
 _CLOSE_SECONDS = 12.0  # after `drain_seconds`: for all of this together
 _HURRY_SECONDS = 2.0  # on a second signal: for the engine to end its step
@@ -158,9 +158,7 @@ class Daemon:
             self._announce(f"draining: {self.service.in_hand} active requests, at most {seconds:g} s")
         deadline = time.monotonic() + seconds + _CLOSE_SECONDS
         draining = asyncio.create_task(asyncio.to_thread(self._on_drain))
-        # A load cannot be interrupted, and is not waited for: that thread ends with the process.
-        loading = self._worker.state is EngineState.LOADING
-        ended = loading or await asyncio.to_thread(self._worker.close, seconds)
+        ended = await asyncio.to_thread(self._worker.close, seconds)
         await draining
         patience = _DELIVERY_SECONDS + (seconds if self.service.relaying else 0.0)  # those the engine knows nothing of
         delivered = await self.service.wait_idle(min(patience, deadline - time.monotonic()))
@@ -202,29 +200,39 @@ class Daemon:
             await self._remote.close()
 
     async def _watch_engine(self, server: GrpcServer) -> None:
-        """Announces progress, turns health to SERVING, and stops the daemon when its engine has ended."""
-        said = ""
+        """Announces progress, turns health to SERVING while the engine takes requests, and stops the daemon when it has
+        ended."""
+        said, serving = "", False
         while True:
             state = self._worker.state
             if state is EngineState.LOADING:
+                if serving:
+                    serving = False
+                    await self._serving(server, serving)
                 if said != (said := self._worker.progress):
                     self._announce(said)
                 await asyncio.sleep(_LOAD_POLL_SECONDS)
             elif state is EngineState.READY:
-                if not self._ready.is_set():
-                    self.service.prepare()
-                    self.verification.prepare()
-                    await server.serving()
-                    if self._http is not None:
-                        self._http.serving()
+                if not serving:
+                    serving = True
+                    if not self._ready.is_set():
+                        self.service.prepare()
+                        self.verification.prepare()
+                    await self._serving(server, serving)
                     self._ready.set()
-                    self._announce(
-                        f"speculation: {self._worker.info.speculation(self._parts.planner.max_draft_tokens)}"
-                    )
-                    self._announce(f"serving {self._worker.info.model} on {self.address}")
+                    with contextlib.suppress(NotServing):  # it has ended again
+                        info, most = self._worker.info, self._parts.planner.max_draft_tokens
+                        self._announce(f"speculation: {info.speculation(most)}")
+                        self._announce(f"serving {info.model} on {self.address}")
                 await asyncio.sleep(_WATCH_POLL_SECONDS)
             else:
                 if state is EngineState.FAILED and self._ready.is_set():  # else the exception says it
                     log.error("%s", self._worker.error)
                 self._stop.set()
                 return
+
+    async def _serving(self, server: GrpcServer, serving: bool) -> None:
+        """Health says so from here on."""
+        await server.serving(serving)
+        if self._http is not None:
+            self._http.serving(serving)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 
 from draftd.errors import ConfigError
 
@@ -50,6 +51,16 @@ def _candidates() -> list[tuple[str, str]]:
     return [(name, f"{place}{library}") for place in ("", f"{sys.prefix}/lib/") for name, library in _LIBRARIES]
 
 
+def use_threads(count: int) -> None:
+    """As many for each product, whatever the library has chosen; nothing where MLX's own library multiplies."""
+    name = load_blas()
+    for candidate, library in _candidates():
+        if candidate == name:
+            with contextlib.suppress(OSError, AttributeError):
+                _SET_THREADS[name](ctypes.CDLL(library), count)
+                return
+
+
 def described(name: str) -> str:
     """A library that `load_blas` named, with its version and how many threads it has; empty for Metal."""
     if name == "metal":
@@ -73,4 +84,8 @@ def _mkl(library: ctypes.CDLL) -> str:
     return f"{text.value.decode().strip()}, threads: {library.MKL_Get_Max_Threads()}"
 
 
+_SET_THREADS: dict[str, Callable[[ctypes.CDLL, int], object]] = {
+    "openblas": lambda library, count: library.openblas_set_num_threads(count),
+    "mkl": lambda library, count: library.MKL_Set_Num_Threads(count),
+}
 _DESCRIBE = {"openblas": _openblas, "mkl": _mkl}

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ _PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock: others run me
 _ATTEMPTS = 3  # at a file that changes while it is read
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
-_DECISIVE = ("weights", "config", "adapter")  # what the model computes depends on no other
+DECISIVE = ("weights", "config", "adapter")  # what the model computes depends on no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,36 @@ def digest(what: Any) -> str:
 
 def model_digest(found: Fingerprint) -> str:
     """SHA-256 over the files by which a model computes: those of two that are the same compute the same."""
-    return digest([(one.name, one.bytes, one.sha256) for one in found.files if one.kind in _DECISIVE])
+    return digest([(one.name, one.bytes, one.sha256) for one in found.files if one.kind in DECISIVE])
+
+
+def remembered(path: Path) -> dict[Path, tuple[Stamp, str]]:
+    """What `remember` wrote there; nothing where there is no such file, or none that says anything."""
+    try:
+        told = json.loads(path.read_bytes())
+        return {Path(file): (Stamp(**stamp), digest) for file, (stamp, digest) in told.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def remember(path: Path, known: Mapping[Path, tuple[Stamp, str]]) -> None:
+    """Writes down what was hashed, so that it need not be again; nothing where the disk takes no more."""
+    told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items()}
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".writing")
+        with os.fdopen(handle, "w") as file:
+            json.dump(told, file)
+        os.replace(name, path)
 
 
 class Fingerprints:
-    """Takes them, and remembers what it has hashed. On one thread; `close` from any."""
+    """Takes them, and remembers what it has hashed. On one thread; `close` and `hashed_bytes` from any."""
 
     def __init__(self, known: Mapping[Path, tuple[Stamp, str]] | None = None) -> None:
         """`known`: what was hashed before, with what the files were then."""
         self._known = dict(known or {})
         self._closing = threading.Event()
+        self.hashed_bytes = 0
 
     @property
     def known(self) -> dict[Path, tuple[Stamp, str]]:
@@ -99,6 +121,7 @@ class Fingerprints:
             while size > 0 and (read := source.readinto(piece[: min(size, _PIECE_BYTES)])):
                 digest.update(piece[:read])
                 size -= read
+                self.hashed_bytes += read
                 if self._closing.is_set():
                     raise NotServing("the daemon is stopping", retry_after=1.0)
         return digest.hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -138,8 +138,9 @@ class ModelFolder:
             with self.told("cannot be read", _LOOK, f"adapter {self._adapter}: "):
                 check_adapter(self._adapter)
 
-    def open(self) -> tuple[Any, dict[str, Any]]:
-        """The model and its configuration; its weights are not read yet. Raises ModelLoadError.
+    def open(self, share: Callable[[Callable[[], Any]], Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The model and its configuration; its weights are not read yet. Raises ModelLoadError. `share`: makes of what
+        opens it, each time anew, the model that a part of it is kept of.
 
         On Linux, floating-point weights become fp32: other types do not go through BLAS there. Their memory layout is
         the one that BLAS reads fastest.
@@ -150,13 +151,20 @@ class ModelFolder:
         from draftd.models.mlx_lm import load_model
 
         self.check()
-        with self.told("mlx-lm cannot load it", _CONVERT):
-            model, config = load_model(self._folder, lazy=True)
-            if what := _whole_numbers(model):
-                raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
-        if self._adapter is not None:
-            with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter}: "):
-                apply_adapter(model, self._adapter)
+        config = dict[str, Any]()
+
+        def opened() -> Any:
+            nonlocal config
+            with self.told("mlx-lm cannot load it", _CONVERT):
+                model, config = load_model(self._folder, lazy=True)
+                if what := _whole_numbers(model):
+                    raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
+            if self._adapter is not None:
+                with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter}: "):
+                    apply_adapter(model, self._adapter)
+            return model
+
+        model = opened() if share is None else share(opened)
         if mx.default_device() == mx.Device(mx.cpu):
             _lay_out_for_blas(model)
             model.set_dtype(mx.float32)
@@ -252,7 +260,7 @@ def _lay_out_for_blas(model: Any) -> None:
     from mlx import nn
 
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
+        if isinstance(module, nn.Linear | nn.Embedding | nn.AllToShardedLinear | nn.ShardedToAllLinear):
             module.weight = mx.contiguous(module.weight.T).T
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
 from draftd.engine.depth.remote import RemoteEstimate, RemoteMode
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.engine.targets.link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.planning.prices import Prices, Worth, worth_of
@@ -96,7 +96,7 @@ class EngineNow:
     remote: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, worker: EngineWorker) -> EngineNow:
+    def of(cls, worker: EngineHandle) -> EngineNow:
         status, learnt = worker.status(), worker.learnt()
         plain = (
             None if learnt is None or not learnt.prices.plain else learnt.costs(None).plain(1, learnt.prices.context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from draftd.core import DecodePlan, Emission, FinishReason, Outcome, StopMatcher
 from draftd.errors import InvalidRequest
@@ -144,10 +145,16 @@ class AnswerStream:
 
 
 class _AnswerEnd:
-    """`core.StopMatcher` of an answer with parts. Reads it a second time, on the engine thread."""
+    """`core.StopMatcher` of an answer with parts. Reads it a second time, on the engine thread. In another process it
+    begins anew."""
 
     def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading) -> None:
+        self._made_of = tokenizer, ends, reading
         self._answer = AnswerStream(tokenizer, ends, reading)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tokenizer, ends, reading = self._made_of  # whose format is the tokenizer's, and has functions
+        return _answer_end, (tokenizer, ends, reading.tools, reading.single, reading.thinks)
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):
@@ -155,6 +162,10 @@ class _AnswerEnd:
             if self._answer.over:
                 return i + 1
         return None
+
+
+def _answer_end(tokenizer: Tokenizer, ends: Ends, tools: tuple[Tool, ...], single: bool, thinks: bool) -> _AnswerEnd:
+    return _AnswerEnd(tokenizer, ends, Reading(tokenizer.answers, tools, single, thinks))
 
 
 class _Parts:

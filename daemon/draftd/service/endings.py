@@ -16,6 +16,8 @@ def reason_to_leave(request: Request) -> FinishReason:
 
 
 def error_of(outcome: Outcome) -> DraftdError | None:
+    if isinstance(outcome.refused, DraftdError):
+        return outcome.refused
     if outcome.reason is FinishReason.ERROR and outcome.unavailable is not None:
         return RemoteDown(outcome.error or "the remote cannot be reached", retry_after=outcome.unavailable)
     if outcome.reason is FinishReason.ERROR:

@@ -34,7 +34,7 @@ from draftd.core import (
     Outcome,
     SamplingParams,
 )
-from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import (
     ClientStalled,
     DeadlineExceeded,
@@ -88,7 +88,7 @@ class InferenceService:
 
     def __init__(
         self,
-        worker: EngineWorker,
+        worker: EngineHandle,
         planner: Planner,
         begin_span: Callable[[InferenceStart], InferenceSpan],
         settings: Settings,

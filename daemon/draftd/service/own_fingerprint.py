@@ -8,7 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing
 from draftd.models.fingerprint import Fingerprints, digest, model_digest
 from draftd.models.folder import ModelFiles
@@ -30,7 +30,7 @@ class OwnFingerprint:
     """Taken on a thread of its own, as hashing a large model takes a minute; again only where its weights were let go
     and read anew, from other files. Event loop only."""
 
-    def __init__(self, worker: EngineWorker) -> None:
+    def __init__(self, worker: EngineHandle) -> None:
         self._worker = worker
         self._fingerprints = Fingerprints()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-model-hash")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.models.conversation import NotTaken
@@ -151,10 +152,14 @@ class TextStream:
 
 class StopStrings:
     """`core.StopMatcher` over stop strings. Decodes the answer a second time, on the engine thread, where the decision
-    must be made: requests without stop strings have none."""
+    must be made: requests without stop strings have none. In another process it begins anew."""
 
     def __init__(self, tokenizer: Tokenizer, ends: Ends) -> None:
+        self._made_of = tokenizer, ends
         self._text = TextStream(tokenizer, ends)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StopStrings, self._made_of
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from draftd.core import DecodeRequest, FinishReason, Outcome
-from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoMemory, NotNow, NotServing, QueueFull
 from draftd.service.opening import check_model, check_text, compiled, request_of
@@ -53,7 +53,7 @@ class VerificationService:
     """All peers of a daemon. Made and used on one event loop."""
 
     def __init__(
-        self, worker: EngineWorker, settings: Settings, begin_span: Callable[[str, int], VerificationSpan]
+        self, worker: EngineHandle, settings: Settings, begin_span: Callable[[str, int], VerificationSpan]
     ) -> None:
         """`begin_span`: of a sequence, by the edge's own span and how many tokens it opened with."""
         self.enabled, self._begin_span = settings.verify.enabled, begin_span

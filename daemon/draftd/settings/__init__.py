@@ -3,6 +3,7 @@
 `load_settings` fills them. Error messages and docs/configuration.md are made from the same declarations.
 """
 
+from draftd.settings.distributed import DistributedSettings
 from draftd.settings.fallback import TIMESTAMP_HEADER, AnnotationSettings, FallbackSettings, WebhookSettings
 from draftd.settings.kinds import is_loopback, state_dir
 from draftd.settings.load import UNSET, Settings, describe_settings, load_settings, shown

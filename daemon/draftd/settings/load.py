@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from draftd.errors import ConfigError
+from draftd.settings.distributed import DistributedSettings
 from draftd.settings.fallback import AnnotationSettings, FallbackSettings, WebhookSettings
 from draftd.settings.kinds import Section
 from draftd.settings.machine import (
@@ -56,6 +57,7 @@ class Settings(Section):
     engine: EngineSettings = Field(default_factory=EngineSettings)
     verify: VerifySettings = Field(default_factory=VerifySettings)
     remote: RemoteSettings = Field(default_factory=RemoteSettings)
+    distributed: DistributedSettings = Field(default_factory=DistributedSettings)
     flag: FlagSettings = Field(default_factory=FlagSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     hardware: HardwareSettings = Field(default_factory=HardwareSettings)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from draftd.core import ContextTier, DecodeMode, DepthMode, FallbackLevel, FinishReason, Origin, WorkloadClass
+from draftd.group import GroupState, Loss
 from draftd.strategies import QualityClass, RemoteLevel, Strategy, Verifier
 
 
@@ -324,6 +325,29 @@ VERIFY_END = _string(
     "Why the sequence ended: `closed` by the edge, its text `finished`, `replaced` when a connection came back, "
     "`given_up` (idle, its edge gone, memory needed), or `error`",
     values=("closed", "finished", "replaced", "given_up", "error"),
+)
+
+# Several ranks.
+GROUP_ID = _string(
+    "draftd.group.id",
+    "The group of ranks that the target runs on, for the life of the daemon; on its resource, absent where the target "
+    "runs within the daemon",
+    examples=("1f3a90c2b7d4",),
+)
+GROUP_STATE = _string(
+    "draftd.group.state",
+    "`starting`, `serving`, `restarting` (it was lost, and begins anew) or `failed` (it does not)",
+    values=(*GroupState,),
+)
+GROUP_LOSS = _string(
+    "draftd.group.loss",
+    "Why the group was lost. A rank `died` (its process or its connection ended), was `silent`, `stalled` (its step "
+    "did not end), fell `behind`, or `failed` with an error of its own",
+    values=(*Loss,),
+)
+RANK = _int("draftd.rank.number", "Number of the rank; 0 leads")
+RANK_HOST = _string(
+    "draftd.rank.host", "The machine that the rank runs on, as the hostfile names it", examples=("mini-2.local",)
 )
 
 # The feature flag.

@@ -6,6 +6,7 @@ Instruments are made from it, `docs/telemetry.md` is written from it, and dashbo
 from __future__ import annotations
 
 from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog_ranks as ranks
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span, metrics_of
 from draftd.telemetry.catalog_sdk import (
@@ -402,7 +403,9 @@ TRANSITION = Event(
     (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
-_FOUND = [*globals().values(), *vars(remote).values()]
+RESOURCE = (a.GROUP_ID,)  # what of draftd's own tells the resource, besides the conventions' attributes
+
+_FOUND = [*globals().values(), *vars(remote).values(), *vars(ranks).values()]
 _METRICS = [found for found in _FOUND if isinstance(found, Metric)]
 METRICS = tuple(metric for metric in _METRICS if not metric.name.startswith("otel.sdk."))  # those that draftd makes
 SDK_METRICS = tuple(metric for metric in _METRICS if metric.name.startswith("otel.sdk."))

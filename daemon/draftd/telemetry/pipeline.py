@@ -35,6 +35,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 from draftd import __version__
 from draftd.telemetry import prometheus
+from draftd.telemetry.attributes import GROUP_ID
 from draftd.telemetry.link import Link, Watched
 from draftd.threads import run_again
 
@@ -107,9 +108,9 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def build(*, scraped: bool = False) -> Pipeline:
+def build(*, scraped: bool = False, group: str = "") -> Pipeline:
     """Providers for the signals that the environment wants exported, and no-op ones for the rest. `scraped`: metrics
-    are kept to be read as Prometheus's text, whatever the environment wants.
+    are kept to be read as Prometheus's text, whatever the environment wants. `group`: as `Telemetry.start` has it.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
     by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
@@ -122,7 +123,7 @@ def build(*, scraped: bool = False) -> Pipeline:
     pipeline.link.install()
     os.environ.setdefault(_SDK_METRICS_VARIABLE, "true")
     try:
-        resource = _resource()
+        resource = _resource(group)
         pipeline.instance = str(resource.attributes["service.instance.id"])
         _fill(pipeline, wanted, resource, scraped)
     except Exception:
@@ -166,7 +167,7 @@ class _LastingReader(PeriodicExportingMetricReader):
         run_again("the collection of metrics", super()._ticker, self._shutdown_event)
 
 
-def _resource() -> Resource:
+def _resource(group: str) -> Resource:
     """The environment's resource, which wins, completed by ours."""
     began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     ours: dict[str, str | int] = {
@@ -178,6 +179,8 @@ def _resource() -> Resource:
         "process.pid": os.getpid(),
         "process.creation.time": began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
+    if group:
+        ours[GROUP_ID.name] = group
     return Resource.create(ours).merge(OTELResourceDetector().detect())
 
 

@@ -20,6 +20,7 @@ from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.http import HttpTelemetry
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
+from draftd.telemetry.ranks import observed_ranks
 from draftd.telemetry.recording import Guard, Naming
 from draftd.telemetry.remote import VerificationSpan, observed_remote
 from draftd.telemetry.rpc import RpcInterceptor
@@ -65,6 +66,7 @@ class Telemetry:
             **observed_engine(ledger, naming, sources.status, guard),
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
             **observed_hardware(sources.hardware),
+            **observed_ranks(sources.status, naming),
             **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
         }
         scope = (catalog.SCOPE, __version__)
@@ -80,12 +82,14 @@ class Telemetry:
         self.fallback_recorder = FallbackRecorder(self._on, logger)
 
     @classmethod
-    def start(cls, settings: TelemetrySettings, sources: Sources, *, scraped: bool = False) -> Telemetry:
+    def start(
+        cls, settings: TelemetrySettings, sources: Sources, *, scraped: bool = False, group: str = ""
+    ) -> Telemetry:
         """Exports what the OTEL_* variables ask for, and without them nothing. `scraped`: metrics are read as
-        Prometheus's text besides."""
+        Prometheus's text besides. `group`: id of the ranks that the target runs on, on the resource; empty without."""
         guard, pipeline = Guard(), Pipeline()
         try:
-            pipeline = build(scraped=scraped)
+            pipeline = build(scraped=scraped, group=group)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:

@@ -38,6 +38,9 @@ WANTED = {
     "DraftdRemoteBelowStreaming": "streaming",
     "DraftdPeersWait": None,
     "DraftdPeersRefused": None,
+    "DraftdGroupLost": None,
+    "DraftdGroupNotServing": None,
+    "DraftdRankBehind": None,
 }
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 

@@ -15,7 +15,7 @@ from dashboards.boards import boards
 from dashboards.panels import COLUMNS, panel_id
 from dashboards.settings import Alerting
 
-KEYS = ["overview", "speculation", "remote", "fallback", "latency", "machine", "telemetry"]
+KEYS = ["overview", "speculation", "remote", "ranks", "fallback", "latency", "machine", "telemetry"]
 UIDS = [f"draftd-{key}" for key in KEYS]
 SOURCES = {"${datasource}", "draftd-loki", "draftd-tempo"}
 

@@ -29,6 +29,7 @@ from draftd.engine.targets.link import LinkState
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.remote import RemoteState
+from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
@@ -50,6 +51,14 @@ LADDER_STATE = fallback_state(
     remote=RemoteState(1, 0.0, None, None, (), 300.0, 0, 0.95),
 )
 REMOTE_COUNTS = RemoteCounts(9, 40, 10, 30, 6, 7, 1, 2, 3, 8, 0.16, 0.02, 0.05)
+RANKS = (
+    RankStatus(0, "studio.local", 4_000, 16_000, 812, 0, 1.25, 0.1),
+    RankStatus(1, "mini.local", 3_900, 0, 810, 2, 1.25, 0.8),
+)
+GROUP = GroupStatus(
+    "1f3a90c2b7d4", GroupState.SERVING, "ring", "tensor", RANKS, {Loss.DIED: 2, Loss.STALLED: 1},
+    "rank 1 died", None, 812, 40_600, 4,
+)  # fmt: skip
 STATUS = EngineStatus(
     DraftCounts(),
     {},
@@ -62,6 +71,7 @@ STATUS = EngineStatus(
     remote=REMOTE_COUNTS,
     remote_in_flight=2,
     remote_break_even=0.03,
+    group=GROUP,
 )
 LINK = LinkState(
     up=True, round_trip=0.02, bytes_sent=900, bytes_received=400, connections=2, errors=5, open_sequences=1
@@ -188,13 +198,16 @@ def telemetry(
     status: EngineStatus = STATUS,
     info: ModelInfo | None = INFO,
     scraped: bool = False,
+    group: str = "",
 ) -> Telemetry:
     link, verification = (lambda: LINK, lambda: VERIFICATION) if status is STATUS else (lambda: None, lambda: None)
     sources = Sources(
         lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification
     )
     with mock.patch.dict(os.environ, environ):
-        return Telemetry.start(TelemetrySettings(capture_content=capture_content), sources, scraped=scraped)
+        return Telemetry.start(
+            TelemetrySettings(capture_content=capture_content), sources, scraped=scraped, group=group
+        )
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:

@@ -37,6 +37,7 @@ def test_the_registry_defines_all_of_the_catalog_and_no_more() -> None:
             *theirs[f"{kind}s"],
         }
     used = {one.name for thing in (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS) for one in thing.attributes}
+    used |= {one.name for one in catalog.RESOURCE}
     assert {name for kind, name in live_check.ours() if kind == "attribute"} == {
         name for name in used if name.startswith("draftd.")
     }

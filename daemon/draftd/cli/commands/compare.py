@@ -26,6 +26,7 @@ from draftd.acceptance.ticks import AUTOREGRESSIVE, Place, Stage, Tick
 from draftd.cli import options, output
 from draftd.cli import strategies as by_strategy
 from draftd.cli.figures import NOTHING, both, length, percent, rate, times
+from draftd.cli.ranks import rows as ranks_of
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
 from draftd.client.client import Answer, Ask, DraftdClient, gather
@@ -257,34 +258,54 @@ def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-@options.with_options("draftd demo", "draftd demo --each 8 --max-draft-tokens 6", "draftd demo | tail -1 | jq .speedup")
+@options.with_options(
+    "draftd demo",
+    "draftd demo --each 8 --max-draft-tokens 6",
+    "draftd demo --ranks 2",
+    "draftd demo | tail -1 | jq .speedup",
+)
 def demo(
-    each: Annotated[int, typer.Option("--each", min=1, help="Prompts of each workload class.")] = 6,
+    each: Annotated[
+        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6, and 1 of ranks.")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
     max_draft_tokens: Annotated[
         int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted at a time.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
+    ranks: Annotated[
+        int, typer.Option("--ranks", min=1, max=8, help="So many processes share the target; slower on one machine.")
+    ] = 1,
     save: Annotated[Path | None, typer.Option("--save", help="Also save the screen as a picture (.svg).")] = None,
 ) -> None:
     """Start a daemon on the embedded pair and see its answers with and without drafts.
 
-    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs.
+    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks the same
+    is asked of a daemon whose target is one process first, and the texts must be those.
     """
+    each = each or (6 if ranks == 1 else 1)
     chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
     pairs: list[Pair] = []
+    ask = Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens)
+    alone: list[Pair] = []
+    if ranks > 1:
+        with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
+            alone += [pair for _, pair in run_pairs(client, ask, chosen)]
+        named.append(f"--ranks={ranks}")
     with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
         status = client.status()
         served = f"{daemon.model}, draft {status.model.draft_model}, {status.backend}, {daemon.address}"
         out.print(f"[bold]draftd {__version__}[/] serves {served}")
+        for name, text in ranks_of(status):
+            out.print(Text.assemble((f"{name:<8}", "dim"), text))
         out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
         like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
         out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
-        for p, pair in run_pairs(client, Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens), chosen):
+        for p, pair in run_pairs(client, ask, chosen):
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)
             pairs.append(pair)
@@ -296,8 +317,15 @@ def demo(
         output.save_picture(save, out.export_svg(title="make demo"))
     classes, seconds = {name: _shown(group) for name, group in groups.items()}, round(time.monotonic() - began, 1)
     told = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
+    differ = summary["comparable"] - summary["identical"]
+    if ranks > 1:
+        as_one = [one.autoregressive.digest for one in alone]
+        same = sum(one == pair.speculative.digest for one, pair in zip(as_one, pairs, strict=True))
+        out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
+        told |= {"ranks": ranks, "same_as_one_rank": same}
+        differ = max(differ, len(pairs) - same)
     output.print_json(told | {"classes": classes, "seconds": seconds})
-    if differ := summary["comparable"] - summary["identical"]:
+    if differ:
         output.complain(f"{differ} of {summary['comparable']} pairs differ")
         raise typer.Exit(1)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import fcntl
 import importlib.metadata
 import os
 import platform
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,8 +17,10 @@ from urllib.parse import urlsplit
 import typer
 
 from draftd.cli import options, output
+from draftd.cli.commands.doctor_hosts import answer_for, check_hosts
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
+from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
@@ -40,52 +40,36 @@ from draftd.settings import Settings, state_dir
 _CONNECT_SECONDS = 2.0
 
 
-class Verdict(enum.StrEnum):
-    """BAD means that serving will fail, or be far slower than it must be."""
-
-    OK = "ok"
-    NOTE = "note"
-    BAD = "bad"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. `mend` says what to do where the verdict is BAD. `figures`: of the pair, as `GetModel` has
-    them; null for what only the trial at load decides."""
-
-    subject: str
-    found: str
-    mend: str = ""
-    verdict: Verdict = Verdict.OK
-    figures: dict[str, Any] | None = None
-
-
-_ok = partial(Finding, verdict=Verdict.OK)
-_note = partial(Finding, verdict=Verdict.NOTE)
-_bad = partial(Finding, verdict=Verdict.BAD)
-_STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
-
-
 @options.with_options(
     "draftd doctor",
     "draftd doctor --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit",
     "draftd doctor --config /etc/draftd.toml --json",
+    "draftd doctor --hostfile hosts.json --model ./Qwen3-32B-4bit",
 )
 def command(
     served: options.Served,
     adapter_path: options.AdapterPath = None,
     port: Annotated[int | None, typer.Option("--port", help="As for serve.")] = None,
+    hostfile: Annotated[
+        Path | None,
+        typer.Option("--hostfile", help="Check these machines too, and the links between them; as for serve."),
+    ] = None,
     json: options.Json = False,
+    answers: Annotated[bool, typer.Option("--answer", hidden=True)] = False,
 ) -> None:
     """Check the machine, models, ports, folders and the collector; say what the pair can do. Exits 1 when something is
-    wrong. Reads no weights."""
-    findings = examine(partial(served.settings, {"model.adapter_path": adapter_path, "server.port": port}))
+    wrong. Reads no weights, but for a hostfile: then every machine's are compared."""
+    named = {"model.adapter_path": adapter_path, "server.port": port}
+    if answers:  # a doctor elsewhere asks
+        answer_for(served.settings(named))
+        return
+    findings = examine(partial(served.settings, named | {"distributed.hostfile": hostfile}))
     if json:
         output.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         out = output.stdout()
         for finding in findings:
-            out.print(f"[{_STYLES[finding.verdict]}]{finding.verdict:<4}[/] [bold]{finding.subject:<12}[/]", end=" ")
+            out.print(f"[{STYLES[finding.verdict]}]{finding.verdict:<4}[/] [bold]{finding.subject:<12}[/]", end=" ")
             output.say(finding.found)
             if finding.mend:
                 output.say(" " * 18 + f"to do: {finding.mend}")
@@ -99,27 +83,28 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
     try:
         settings = load()
     except ConfigError as error:
-        return [*findings, _bad("settings", error.message, "correct or remove it")]
-    findings += [_ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
+        return [*findings, bad("settings", error.message, "correct or remove it")]
+    findings += [ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
     findings += [check(settings) for check in (check_port, check_http, check_flag, check_webhook)]
-    return [*findings, check_state(settings, os.environ), *check_collectors(os.environ)]
+    findings += [check_state(settings, os.environ), *check_collectors(os.environ)]
+    return findings if settings.distributed.hostfile is None else [*findings, *check_hosts(settings)]
 
 
 def check_mlx() -> Finding:
     version, python = importlib.metadata.version("mlx"), platform.python_version()
-    return _ok("MLX", f"mlx {version}, Python {python}, {platform.system()} {platform.machine()}")
+    return ok("MLX", f"mlx {version}, Python {python}, {platform.system()} {platform.machine()}")
 
 
 def check_blas() -> Finding:
     """Metal on a Mac; elsewhere which BLAS multiplies."""
     backend = blas.load_blas()
     if backend == "reference":
-        return _bad("BLAS", "only the reference BLAS: prompts take about ten times as long", blas.INSTALL_HINT)
+        return bad("BLAS", "only the reference BLAS: prompts take about ten times as long", blas.INSTALL_HINT)
     if backend != "metal":
-        return _ok("BLAS", backend)
+        return ok("BLAS", backend)
     if platform.machine() != "arm64":
-        return _bad("Metal", platform.machine(), "use an arm64 Python: MLX needs one")
-    return _ok("Metal", "Apple silicon")
+        return bad("Metal", platform.machine(), "use an arm64 Python: MLX needs one")
+    return ok("Metal", "Apple silicon")
 
 
 class _Opened(NamedTuple):
@@ -150,10 +135,10 @@ def check_models(settings: Settings) -> list[Finding]:
         if target is None or opened is None:
             refused[name] = f"the {subject} could not be looked at"
         elif why := mismatch(target.tokenizer, opened.tokenizer):
-            findings.append(_bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
+            findings.append(bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
             refused[name] = why
         else:
-            findings.append(_ok(pair, "the draft's tokenizer is the target's"))
+            findings.append(ok(pair, "the draft's tokenizer is the target's"))
             drafts[name] = opened
     machine = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
     if target is None:
@@ -166,20 +151,20 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
     from draftd.engine.cache.layouts import why_not_batched
 
     if is_hub_id(path):
-        return _note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None
+        return note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None
     try:
         folder = ModelFolder(path, subject, adapter)
         model, config = folder.open()
         tokenizer = folder.tokenizer(config)
     except ModelLoadError as error:
-        return _bad(subject, error.what.removeprefix(f"{subject}: "), error.cure), None
+        return bad(subject, error.what.removeprefix(f"{subject}: "), error.cure), None
     try:
         why_not_batched(model, weights=False)  # remembers it, so that nothing below has to try
     except Exception as error:
         what = f"{path}: mlx-lm cannot run {config['model_type']!r} here: {in_one_line(error)}"
-        return _bad(subject, what, "serve a model of another architecture"), None
+        return bad(subject, what, "serve a model of another architecture"), None
     found = f"{path} ({config['model_type']}, {size(weight_bytes(model))})"
-    return _ok(subject, found), _Opened(folder, model, config, tokenizer)
+    return ok(subject, found), _Opened(folder, model, config, tokenizer)
 
 
 def foresee(
@@ -220,15 +205,15 @@ def foresee(
     chat = models.tokenizer.has_chat_template
     told = reply.model(ServedModel(info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, chat))
     figures = output.plain(told)
-    batching = _ok("batching", "one forward serves all requests, if a short trial of the weights at load confirms it")
+    batching = ok("batching", "one forward serves all requests, if a short trial of the weights at load confirms it")
     if info.batched_reason:
-        batching = _note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
+        batching = note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
     else:
         figures["batched"] = None
     findings = [
         dataclasses.replace(batching, figures=figures),
-        (_ok if info.speculation_available else _note)("speculation", info.speculation(engine.max_draft_tokens)),
-        *(_ok(subject, found) for subject, found in capabilities(told)),
+        (ok if info.speculation_available else note)("speculation", info.speculation(engine.max_draft_tokens)),
+        *(ok(subject, found) for subject, found in capabilities(told)),
         check_memory(machine, needed, limit),
     ]
     reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
@@ -243,21 +228,21 @@ def foresee(
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (
             f"{whole:,} need {need} of KV cache, and {size(limit)} are there"
         )
-    return [*findings, *(_note("refused", f"{what}: {why}") for what, why in reasons.items())]
+    return [*findings, *(note("refused", f"{what}: {why}") for what, why in reasons.items())]
 
 
 def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0) -> Finding:
     """Free memory against the weights as they will lie in it, `needed` bytes; `limit`: of key-value caches."""
     if machine.available is None or machine.limit is None:
-        return _note("memory", "how much is free is not known")
+        return note("memory", "how much is free is not known")
     found = f"{machine.available / 1e9:.1f} of {machine.limit / 1e9:.1f} GB free"
     if machine.headroom is not None:
         found += f", {size(machine.headroom)} of headroom"
     if needed:
         found += f"; {size(needed)} needed for weights, then up to {size(limit)} for KV cache"
     if needed > machine.available:
-        return _bad("memory", found, "serve a smaller or quantised model, or close something")
-    return _ok("memory", found)
+        return bad("memory", found, "serve a smaller or quantised model, or close something")
+    return ok("memory", found)
 
 
 def check_port(settings: Settings) -> Finding:
@@ -268,7 +253,7 @@ def check_port(settings: Settings) -> Finding:
 def check_http(settings: Settings) -> Finding:
     """The port for OpenAI's and Anthropic's clients."""
     if settings.server.http_port is None:
-        return _note("HTTP", "no server.http_port: only gRPC is served")
+        return note("HTTP", "no server.http_port: only gRPC is served")
     mend = "another program listens there: set another server.http_port"
     return _check_listener("HTTP", settings.server.host, settings.server.http_port, mend)
 
@@ -276,46 +261,46 @@ def check_http(settings: Settings) -> Finding:
 def check_webhook(settings: Settings) -> Finding:
     """The port that alerts are to arrive on."""
     if not settings.webhook.listens:
-        return _note("webhook", "neither webhook.token nor webhook.secret: alerts are not accepted")
+        return note("webhook", "neither webhook.token nor webhook.secret: alerts are not accepted")
     mend = "a daemon may already take alerts there (see draftd status); otherwise set webhook.host and webhook.port"
     return _check_listener("webhook", settings.webhook.host, settings.webhook.port, mend)
 
 
 def _check_listener(subject: str, host: str, port: int, mend: str) -> Finding:
     if port == 0:
-        return _ok(subject, "any free one")
+        return ok(subject, "any free one")
     try:
         listening_socket(host, port).close()
     except OSError as error:
-        return _bad(subject, f"{host}:{port}: {error.strerror}", mend)
-    return _ok(subject, f"{host}:{port} is free")
+        return bad(subject, f"{host}:{port}: {error.strerror}", mend)
+    return ok(subject, f"{host}:{port} is free")
 
 
 def check_flag(settings: Settings) -> Finding:
     flag = settings.flag
     if flag.provider == "flagd":
         if _reachable(flag.host, flag.port):
-            return _ok("flag", f"flagd answers at {flag.host}:{flag.port}")
+            return ok("flag", f"flagd answers at {flag.host}:{flag.port}")
         mend = "start flagd, or set flag.provider to file"
-        return _bad("flag", f"no flagd at {flag.host}:{flag.port}", mend)
+        return bad("flag", f"no flagd at {flag.host}:{flag.port}", mend)
     if flag.file.is_dir() or _unusable(flag.file.parent):
-        return _bad("flag", f"{flag.file} cannot be written", "set flag.file to one that can")
-    return _ok("flag", f"{flag.file}{'' if flag.file.exists() else ' (will be written)'}")
+        return bad("flag", f"{flag.file} cannot be written", "set flag.file to one that can")
+    return ok("flag", f"{flag.file}{'' if flag.file.exists() else ' (will be written)'}")
 
 
 def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
     """Where the level and its history are kept. The user's own folder can be done without; one that is named cannot."""
     named, port = settings.fallback.state_dir, settings.server.port
     if named is None and not port:
-        return _note("state", "server.port is 0: the level is not kept over a restart")
+        return note("state", "server.port is 0: the level is not kept over a restart")
     folder = named or state_dir(environ) / str(port)
     if why := _unusable(folder):
         if named is None:
-            return _note("state", f"{folder} {why}: the level is not kept over a restart")
-        return _bad("state", f"{folder} {why}", "set fallback.state_dir to one that can be written")
+            return note("state", f"{folder} {why}: the level is not kept over a restart")
+        return bad("state", f"{folder} {why}", "set fallback.state_dir to one that can be written")
     if _in_use(folder):
-        return _note("state", f"{folder}: a daemon uses it now")
-    return _ok("state", f"{folder}{'' if folder.exists() else ' (will be created)'}")
+        return note("state", f"{folder}: a daemon uses it now")
+    return ok("state", f"{folder}{'' if folder.exists() else ' (will be created)'}")
 
 
 def _unusable(folder: Path) -> str:
@@ -343,11 +328,11 @@ def _in_use(folder: Path) -> bool:
 def check_collectors(environ: Mapping[str, str]) -> list[Finding]:
     """Each distinct endpoint of the OTEL_* variables, by opening a connection to it."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return [_note("collector", "telemetry is off: OTEL_SDK_DISABLED is true")]
+        return [note("collector", "telemetry is off: OTEL_SDK_DISABLED is true")]
     names = [f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("LOGS_", "METRICS_", "TRACES_", "")]
     endpoints = {environ[name].strip(): name for name in names if environ.get(name, "").strip()}
     if not endpoints:
-        return [_note("collector", "no OTEL_EXPORTER_OTLP_ENDPOINT: nothing is exported")]
+        return [note("collector", "no OTEL_EXPORTER_OTLP_ENDPOINT: nothing is exported")]
     return [_check_endpoint(endpoint, name) for endpoint, name in endpoints.items()]
 
 
@@ -358,11 +343,11 @@ def _check_endpoint(endpoint: str, name: str) -> Finding:
     except ValueError:
         host, port = None, 0
     if not host:
-        return _bad("collector", f"{name}={endpoint}", "an address such as http://localhost:4317")
+        return bad("collector", f"{name}={endpoint}", "an address such as http://localhost:4317")
     if not _reachable(host, port):
         mend = f"start the collector, or correct {name}; draftd also serves without it"
-        return _bad("collector", f"nothing answers at {host}:{port}", mend)
-    return _ok("collector", f"{host}:{port} answers")
+        return bad("collector", f"nothing answers at {host}:{port}", mend)
+    return ok("collector", f"{host}:{port} answers")
 
 
 def _reachable(host: str, port: int) -> bool:

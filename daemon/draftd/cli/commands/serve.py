@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,16 @@ import typer
 
 from draftd.cli import options
 from draftd.cli.failures import explain
+from draftd.ranks.plan import launched_rank
 
 _listen = partial(typer.Option, rich_help_panel="Where to listen")
+_shared = partial(typer.Option, rich_help_panel="Which processes share the model")
 
 
 @options.with_options(
     "draftd serve",
     "draftd serve --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit --max-draft-tokens 3",
+    "draftd serve --ranks 2",
     "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 draftd serve --set engine.queue_capacity=16",
 )
 def command(
@@ -34,6 +38,10 @@ def command(
     tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
     flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
+    ranks: Annotated[int | None, _shared("--ranks", help="So many, on this machine.")] = None,
+    hostfile: Annotated[
+        Path | None, _shared("--hostfile", help="One on each of these machines, as mlx.launch reads it.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C; with --http-port also over HTTP, as OpenAI does.
@@ -54,15 +62,22 @@ def command(
         "server.tls_cert": tls_cert,
         "server.tls_key": tls_key,
         "flag.file": flag_file,
+        "distributed.ranks": ranks,
+        "distributed.hostfile": hostfile,
         "log.level": log_level,
     }
     settings = served.settings(overrides)
 
-    from draftd.cli.serve import run_daemon  # brings MLX and all that serves in, which help does without
-
     announce = announcer()
     try:
-        code = run_daemon(settings, announce=announce)
+        if (rank := launched_rank(os.environ)) is not None and rank > 0:
+            from draftd.cli.follow import run_launched
+
+            code = run_launched(settings, announce)
+        else:
+            from draftd.cli.serve import run_daemon  # brings all that serves in, which help does without
+
+            code = run_daemon(settings, announce=announce)
     except Exception as error:
         failure = explain(error)
         if failure is None:

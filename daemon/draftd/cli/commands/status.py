@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from draftd.cli import ladder, options, output, remote
+from draftd.cli import ladder, options, output, ranks, remote
 from draftd.cli.figures import length, percent, size, span
 from draftd.model_info import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
@@ -52,7 +52,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
         ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
     ]
-    made += [(name, value.plain) for name, value in remote.rows(status)]
+    made += [(name, value.plain) for name, value in (*ranks.rows(status), *remote.rows(status))]
     if model.batched_reason:
         made.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:

@@ -78,7 +78,8 @@ def fields(seen: History, now: datetime) -> Iterator[tuple[str, str | Text]]:
     for compared in (*rows.speculation(seen), *rows.positions(seen)):
         name = f"position {compared.name}" if compared.share is not None else compared.name
         yield name, f"{compared.minute:<9}{compared.whole} in all"
-    yield from (*rows.serving(seen, now), *rows.remote(seen), *rows.machine(seen), *rows.transitions(seen, now))
+    yield from (*rows.serving(seen, now), *rows.ranks(seen), *rows.remote(seen))
+    yield from (*rows.machine(seen), *rows.transitions(seen, now))
 
 
 def _watch(daemon: options.Daemon, interval: float) -> str:

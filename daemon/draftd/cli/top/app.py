@@ -138,6 +138,7 @@ class TopApp(App[None]):
                     yield Static(id="transitions", classes="panel")
                 with Vertical(id="right"):
                     yield Static(id="serving", classes="panel")
+                    yield Static(id="ranks", classes="panel")
                     yield Static(id="remote", classes="panel")
                     yield Static(id="machine", classes="panel")
         yield Static(id="footer")
@@ -147,7 +148,7 @@ class TopApp(App[None]):
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is to be left as it was
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
-        for panel in ("speculation", "transitions", "serving", "remote", "machine"):
+        for panel in ("speculation", "transitions", "serving", "ranks", "remote", "machine"):
             self.query_one(f"#{panel}").border_title = panel
         self.query_one("#essential").border_title = "at a glance"
         self.set_interval(_DRAW_SECONDS, self.draw)
@@ -261,9 +262,9 @@ class TopApp(App[None]):
         self._fill("essential", _grid(rows.essential(seen, now)))
         self._fill("speculation", _speculation(seen))
         self._fill("serving", _grid(rows.serving(seen, now)))
-        two = rows.remote(seen)
-        self.screen.set_class(not two, "-alone")
-        self._fill("remote", _grid(two) if two else Text())
+        for name, others in (("ranks", rows.ranks(seen)), ("remote", rows.remote(seen))):
+            self.screen.set_class(not others, f"-no-{name}")
+            self._fill(name, _grid(others) if others else Text())
         self._fill("machine", _grid(rows.machine(seen)))
         made = rows.transitions(seen, now, short=True)
         self._fill("transitions", _grid(made) if made else Text("none yet", DIM))

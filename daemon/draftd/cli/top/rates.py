@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from draftd.counts import DraftCounts
 from draftd.protocol import draft_counts
@@ -53,6 +54,7 @@ class Rates:
     refused: int
     drafting: Drafting
     hidden: float | None = None  # share of round trips to the remote that were not waited for
+    collective: Mapping[int, float] = field(default_factory=dict)  # share of the time in collectives, by rank
 
 
 def drafting(made: DraftCounts) -> Drafting:
@@ -77,7 +79,7 @@ def same_run(before: control.GetStatusResponse, after: control.GetStatusResponse
 
 def between(before: Snapshot, after: Snapshot) -> Rates | None:
     """None where there is nothing to compare with: a snapshot of another run, or no time in between. Within a run no
-    counter goes back."""
+    counter goes back, but for those of a group of ranks."""
     old, new, seconds = before.status, after.status, after.at - before.at
     if seconds <= 0 or not same_run(old, new):
         return None
@@ -93,7 +95,21 @@ def between(before: Snapshot, after: Snapshot) -> Rates | None:
             new.remote.counts.hidden_round_trips - old.remote.counts.hidden_round_trips,
             new.remote.counts.verdicts - old.remote.counts.verdicts,
         ),
+        collective=_collective(old.group, new.group, seconds),
     )
+
+
+def _collective(old: control.GroupStatus, new: control.GroupStatus, seconds: float) -> dict[int, float]:
+    """Nothing where the group began anew in between: its counters began at zero again."""
+    if (old.starts, len(old.ranks)) != (new.starts, len(new.ranks)):
+        return {}
+    spent = [
+        after.collective.ToTimedelta() - before.collective.ToTimedelta()
+        for before, after in zip(old.ranks, new.ranks, strict=True)
+    ]
+    return {
+        one.rank: min(1.0, max(0.0, time.total_seconds()) / seconds) for one, time in zip(new.ranks, spent, strict=True)
+    }
 
 
 def _counts(status: control.GetStatusResponse) -> DraftCounts:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from rich.text import Text
 
 from draftd.cli import figures, ladder
+from draftd.cli import ranks as group
 from draftd.cli import remote as two
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import enum_name
@@ -23,7 +24,7 @@ _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
 _ESSENTIAL = frozenset(
     (
-        *("flag", "level", "held", "asked", "next", "remote", "requests", "failed", "refused"),
+        *("flag", "level", "held", "asked", "next", "ranks", "lost", "remote", "requests", "failed", "refused"),
         *("headroom", "pressure", "thermal"),
     )
 )
@@ -109,7 +110,10 @@ def essential(seen: History, now: datetime) -> list[Row]:
         for one in speculation(seen)
         if one.name in ("accepted", "speed-up")
     ]
-    return [*drafted, *(row for row in (*serving(seen, now), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL)]
+    return [
+        *drafted,
+        *(row for row in (*serving(seen, now), *ranks(seen), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL),
+    ]
 
 
 def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
@@ -202,6 +206,11 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     if (then := ladder.what_next(state, now)) and not held:
         made.append(("next", Text(then)))
     return made
+
+
+def ranks(seen: History) -> list[Row]:
+    """The ranks that the target runs on; empty where it runs within the daemon."""
+    return group.rows(seen.status, None if seen.minute is None else seen.minute.collective)
 
 
 def remote(seen: History) -> list[Row]:

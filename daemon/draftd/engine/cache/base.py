@@ -158,8 +158,13 @@ class LayerCache(Protocol):
 class Caches(Protocol):
     """The caches of one model, all layers, for a list of sequences: its rows."""
 
-    lengths: list[int]  # tokens held, by row
-    segmented: bool  # whether any positions of a row can be kept by themselves
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens held, by row."""
+
+    @property
+    def segmented(self) -> bool:
+        """Whether any positions of a row can be kept by themselves."""
 
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
@@ -196,6 +201,10 @@ class Caches(Protocol):
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         """Puts what was extracted into the one empty row of fresh caches, in order, from position 0 on."""
+
+    def pretend(self, lengths: Sequence[int]) -> bool:
+        """Has the rows say that they hold so many tokens, which costs the same whatever they are; False where the
+        layout cannot."""
 
     @property
     def position_bytes(self) -> int:

@@ -39,13 +39,14 @@ class BatchedCaches:
         forwards: int = 1,
         level: bool = False,
         axes: int = 1,
+        segmented: bool = True,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
         """`apart`: the model's attention takes groups of rows apart. `call_cost`: positions that could be read in the
         time of one more call of it, where that is not what was measured. `forwards`: how many a rollback may go back
         over. `level`: only rows of equal width may share a forward. `axes`: a mask has so many between rows and
-        queries. `make`: the layers, where they are not those that
-        `batched_layers` has for the model."""
+        queries. `segmented` off: rows are kept as a whole, whatever the layers are. `make`: the layers, where they are
+        not those that `batched_layers` has for the model."""
         self._model = model
         self.apart = apart
         self._call_cost = (CALL if apart else _ONLY_ONE) if call_cost is None else call_cost
@@ -56,7 +57,7 @@ class BatchedCaches:
         self._layers: list[LayerCache] = [made(self) for made in self._make]
         self._attention = [layer for layer in self._layers if isinstance(layer, BatchedAttention)]
         self._states = [layer for layer in self._layers if isinstance(layer, RecurrentState)]
-        self.segmented = not self._states and not any(self.windows)
+        self.segmented = segmented and not self._states and not any(self.windows)
         self._listed: list[Any] = []  # as the model takes them, once it is called
         self._even = False  # no layer lags behind its window's groups
         self.offset: int | mx.array = 0
@@ -221,6 +222,10 @@ class BatchedCaches:
         for i, layer in enumerate(self._attention):
             layer.restore([piece.layers[i] for piece in pieces])
 
+    def pretend(self, lengths: Sequence[int]) -> bool:
+        self.lengths = list(lengths)
+        return True
+
     @property
     def position_bytes(self) -> int:
         whole = (one for one in self._attention if one.window.size is None)
@@ -250,6 +255,7 @@ class BatchedCaches:
             call_cost=self._call_cost,
             level=self._level,
             axes=self._axes,
+            segmented=self.segmented,
             make=self._make,
         )
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
@@ -20,6 +21,7 @@ from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.factories import batched_layers
 from draftd.engine.cache.per_sequence import PerSequenceCaches
+from draftd.errors import NotServing
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,62 @@ _STEP = 256  # positions that mlx-lm's own caches grow by
 _BLOCKS = "index_block_size"
 _SELECTS = "its attention selects blocks of the batch's positions, not of each sequence's own"
 
+_RANKS = "_draftd_ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """How caches lie: batched, with the arguments of `BatchedCaches`, or mlx-lm's own for each sequence."""
+
+    batched: bool = False
+    apart: bool = False
+    level: bool = False
+    axes: int = 1
+    call_cost: int | None = None
+    forwards: int = 1
+
+
+class Ranks(Protocol):
+    """Of a model that several ranks share, on rank 0."""
+
+    #: Why each way to batch is wrong for what the model asks its caches for on any of the ranks, as for `refusals`.
+    refusals: Sequence[str]
+    #: What caches take of the rank where they take most.
+    taken: CacheBytes
+
+    def caches(self, layout: CacheLayout) -> Caches:
+        """Caches of all ranks."""
+
+
+def share(model: Any, ranks: Ranks) -> None:
+    """From now on `model` is one of several ranks, and all that is done with its caches is done by all of them."""
+    setattr(model, _RANKS, ranks)
+
+
+def ranks_of(model: Any) -> Ranks | None:
+    found: Ranks | None = getattr(model, _RANKS, None)
+    return found
+
+
+def _caches(model: Any, layout: CacheLayout) -> Caches:
+    ranks = ranks_of(model)
+    return local_caches(model, layout) if ranks is None else ranks.caches(layout)
+
+
+def local_caches(model: Any, layout: CacheLayout, *, segmented: bool = True) -> Caches:
+    """Of this process, holding no sequences. `segmented`: as for `BatchedCaches`."""
+    if not layout.batched:
+        return PerSequenceCaches(model, layout.forwards)
+    return BatchedCaches(
+        model,
+        apart=layout.apart,
+        level=layout.level,
+        axes=layout.axes,
+        call_cost=layout.call_cost,
+        forwards=layout.forwards,
+        segmented=segmented,
+    )
+
 
 def why_not_batched(model: Any, *, weights: bool = True) -> str:
     """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
@@ -48,37 +106,49 @@ def why_not_batched(model: Any, *, weights: bool = True) -> str:
     known: str | None = getattr(model, "_draftd_not_batched", None)
     if known is not None:
         return known
-    try:
-        batched_layers(model)
-    except KeyError as missing:
-        reason = f"there is no batched layout for {missing.args[0]}"
-    else:
-        reason = _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else _tried(model, weights)
+    reason = _without_layout(model) or _tried(model, weights)
     if reason and weights:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_not_batched = reason
     return reason
 
 
+def _without_layout(model: Any) -> str:
+    try:
+        batched_layers(model)
+    except KeyError as missing:
+        return f"there is no batched layout for {missing.args[0]}"
+    return _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ""
+
+
 # What is tried, the best first: attention takes sequences of unlike length apart; one call of it takes all; it has an
 # axis of its own for queries that share a head (Gemma 2); only sequences that take in equally many tokens share a
 # forward.
-_WAYS: list[dict[str, Any]] = [{"apart": True}, {}, {"axes": 2}, {"level": True, "apart": True}, {"level": True}]
+WAYS: list[dict[str, Any]] = [{"apart": True}, {}, {"axes": 2}, {"level": True, "apart": True}, {"level": True}]
 
 
 def _tried(model: Any, weights: bool) -> str:
     """Why there is no way in which its sequences can share forwards; empty where one is, which is noted."""
-    together = ""
-    for way in _WAYS:
-        if "apart" not in way or installed(model):
-            reason = ragged_trial(model, weights, **way)
-            if not reason:
-                if "level" in way:
-                    _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, together)
-                model._draftd_way = way
-                return ""
-            together = together if way else reason
+    together, ranks = "", ranks_of(model)
+    for i, way in enumerate(WAYS):
+        if ranks is None and "apart" in way and not installed(model):
+            continue
+        reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
+        if not reason:
+            if "level" in way:
+                _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, together)
+            model._draftd_way = way
+            return ""
+        together = together if way else reason
     return together
+
+
+def refusals(model: Any) -> list[str]:
+    """Why each of `WAYS` is wrong, as far as that shows before anything is computed; empty where nothing does."""
+    if reason := _without_layout(model):
+        return [reason] * len(WAYS)
+    lacks = "" if installed(model) else "its attention does not take sequences apart"
+    return [("apart" in way and lacks) or ragged_trial(model, weights=False, **way) for way in WAYS]
 
 
 def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
@@ -88,9 +158,10 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
+    made = _caches if weights else local_caches  # what is not computed needs no other rank
     try:
         for call_cost in (None, 0):  # sequences in one array, and each in one of its own
-            caches = BatchedCaches(model, call_cost=call_cost, **way)
+            caches = made(model, CacheLayout(True, call_cost=call_cost, **way))
             found = _batched(caches, texts, weights)
             if not weights:
                 continue
@@ -98,6 +169,8 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
             if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
+    except NotServing:
+        raise  # a rank was lost, which says nothing of the layout
     except Exception as error:
         return f"it asks for what the batched layout lacks ({type(error).__name__}: {error})"
     return ""
@@ -110,7 +183,7 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
         for row, width in enumerate(widths):
             if width:
                 end = held[row] + width
-                logits = PerSequenceCaches(model).fresh().forward(_row(texts[row][:end]), [end])
+                logits = _caches(model, CacheLayout()).fresh().forward(_row(texts[row][:end]), [end])
                 found.append(logits[0, end - width :])
                 mx.eval(found)  # now: see `_batched`
         held = [n + width - back for n, width, back in zip(held, widths, rolled_back, strict=True)]
@@ -165,8 +238,8 @@ def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
 def make_caches(model: Any, forwards: int = 1) -> Caches:
     """The best layout that the model allows, holding no sequences. A rollback may go back over so many `forwards`."""
     if why_not_batched(model):
-        return PerSequenceCaches(model, forwards)
-    return BatchedCaches(model, forwards=forwards, **model._draftd_way)
+        return _caches(model, CacheLayout(forwards=forwards))
+    return _caches(model, CacheLayout(True, forwards=forwards, **model._draftd_way))
 
 
 class CacheBytes(NamedTuple):
@@ -179,7 +252,12 @@ class CacheBytes(NamedTuple):
 def cache_bytes(model: Any) -> CacheBytes:
     """By the arrays of one forward, which is never computed: no weights are read. An estimate where mlx-lm's own caches
     differ in what they keep."""
-    caches = make_caches(model)
+    ranks = ranks_of(model)
+    return local_bytes(make_caches(model)) if ranks is None else ranks.taken
+
+
+def local_bytes(caches: Caches) -> CacheBytes:
+    """The same, of caches of this process without rows, which are used up."""
     one = caches.fresh()
     one.forward(mx.array([[0]], dtype=mx.uint32), [1])
     found = CacheBytes(one.position_bytes, one.window_bytes)

@@ -15,6 +15,7 @@ from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Snapshot, 
 from draftd.engine.cache.pins import LEAST
 from draftd.engine.cache.trie import Node, Tokens, TokenTrie, packed
 from draftd.engine.memory import give_back
+from draftd.errors import NotServing
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class PrefixCache:
         # The least recently used first. A child comes before its parent, which is used whenever it is.
         self._order: OrderedDict[Node[Any], PrefixStore] = OrderedDict()
         self._stores: list[PrefixStore] = []
+        self.given_back: Callable[[], None] | None = None  #: called after memory was given back to the system
         #: Hears of each text of which a store has just kept, or had, so many tokens.
         self.listener: Callable[[PrefixStore, Sequence[int], int], None] | None = None
 
@@ -62,6 +64,8 @@ class PrefixCache:
         self._evict(to_bytes)
         if self.bytes < before:
             give_back()
+            if self.given_back is not None:
+                self.given_back()
         return before - self.bytes
 
     # what stores ask
@@ -132,6 +136,8 @@ class PrefixStore(ABC):
             self._keep(tokens, caches, row, length)
             if self._cache.listener is not None:
                 self._cache.listener(self, tokens, length)
+        except NotServing:
+            raise  # a rank was lost
         except Exception as error:  # which costs a later request time, and this one nothing
             _log.warning("a request's cache could not be kept for later ones", exc_info=error)
 
@@ -162,7 +168,7 @@ class SegmentStore(PrefixStore):
 
     def __init__(self, cache: PrefixCache) -> None:
         super().__init__(cache)
-        self._trie: TokenTrie[KVSegment] = TokenTrie(KVSegment.split)
+        self._trie: TokenTrie[KVSegment] = TokenTrie(lambda value, n: value.split(n))
 
     @property
     def texts(self) -> int:

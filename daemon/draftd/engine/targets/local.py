@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.base import Caches, last, padded
-from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -193,9 +192,10 @@ class LocalTarget:
     def pretend(self, lengths: Sequence[int]) -> bool:
         """Has the caches of the running sequences say that they hold so many tokens, which costs the same whatever they
         are; False where their layout cannot."""
-        if isinstance(self._caches, BatchedCaches):
-            self._caches.lengths, self._again = list(lengths), [[] for _ in lengths]
-        return isinstance(self._caches, BatchedCaches)
+        pretends = self._caches.pretend(lengths)
+        if pretends:
+            self._again = [[] for _ in lengths]
+        return pretends
 
     # prefill
 

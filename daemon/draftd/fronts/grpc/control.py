@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from draftd import __version__
 from draftd.core import FallbackLevel
 from draftd.engine.cache.pins import check_name
-from draftd.engine.loop import EngineState, EngineWorker
+from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.targets.link import LinkState
 from draftd.errors import InvalidRequest, NotServing
 from draftd.fallback.controller import Controller
@@ -66,7 +66,7 @@ class DaemonParts:
     """What a daemon is put together from."""
 
     settings: Settings
-    worker: EngineWorker
+    worker: EngineHandle
     planner: Planner
     flags: FlagService
     telemetry: Telemetry
@@ -134,6 +134,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             fallback=reply.fallback(fallback),
             remote=None if link is None else reply.remote(self._remote_target, link, engine, fallback.remote),
             verification=reply.verification(self._verification.status()) if verifies else None,
+            group=None if engine.group is None else reply.group(engine.group),
         )
 
     async def GetManifest(self, request: pb.GetManifestRequest, context: Context) -> pb.GetManifestResponse:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
-from draftd.engine.loop import EngineWorker
+from draftd.engine.handle import EngineHandle
 from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
@@ -36,7 +36,7 @@ class Manifests:
     """Made one at a time, on a thread of their own: hashing large files takes long, and neither the event loop nor the
     engine waits for it."""
 
-    def __init__(self, worker: EngineWorker, hardware: HardwareView, settings: Settings, *, version: str) -> None:
+    def __init__(self, worker: EngineHandle, hardware: HardwareView, settings: Settings, *, version: str) -> None:
         self._worker, self._hardware, self._settings, self._version = worker, hardware, settings, version
         self._fingerprints = Fingerprints()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-manifest")

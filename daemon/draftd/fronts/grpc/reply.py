@@ -21,6 +21,7 @@ from draftd.fallback.journal import Transition
 from draftd.fallback.ladder import LadderLevel, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.fallback.remote import REMOTE_LADDER, RemoteState
+from draftd.group import GroupStatus
 from draftd.hardware.state import HardwareView
 from draftd.planning.routing import Way
 from draftd.protocol import duration, number
@@ -279,6 +280,25 @@ def verification(found: VerificationStatus) -> control_pb2.VerificationStatus:
 def peer_counts(c: PeerCounts) -> control_pb2.PeerCounts:
     return filled(
         control_pb2.PeerCounts, c, queue_time=duration(c.queue_seconds), target_time=duration(c.target_seconds)
+    )
+
+
+def group(found: GroupStatus) -> control_pb2.GroupStatus:
+    """The ranks that the target runs on."""
+    return filled(
+        control_pb2.GroupStatus,
+        found,
+        ranks=[
+            filled(
+                control_pb2.RankStatus,
+                rank,
+                collective=duration(rank.collective_seconds),
+                silent=duration(rank.seconds_silent),
+            )
+            for rank in found.ranks
+        ],
+        losses={loss.value: count for loss, count in found.losses.items() if count},
+        restart=duration(found.restart_seconds),
     )
 
 

@@ -67,9 +67,10 @@ class GrpcServer:
         await self._health.set(CONTROL, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
 
-    async def serving(self) -> None:
-        """Health says from here on that requests are taken."""
-        await self._set_inference(health_pb2.HealthCheckResponse.SERVING)
+    async def serving(self, serving: bool = True) -> None:
+        """Health says from here on that requests are taken, or that they are not for a while."""
+        status = health_pb2.HealthCheckResponse
+        await self._set_inference(status.SERVING if serving else status.NOT_SERVING)
 
     async def draining(self) -> None:
         """Health says from here on, and for good, that they are not."""

@@ -91,9 +91,10 @@ class HttpServer:
             lambda: Connection(self._connections, self._handlers), sock=self._socket, ssl=self._tls
         )
 
-    def serving(self) -> None:
-        """Health says from here on that requests are taken, until the service drains."""
-        self._ready = True
+    def serving(self, serving: bool = True) -> None:
+        """Health says from here on that requests are taken, until the service drains, or that they are not for a
+        while."""
+        self._ready = serving
 
     async def stop(self, grace: float) -> None:
         """Takes no more connections. Requests that go on for longer than `grace` seconds are cancelled."""

@@ -1,0 +1,198 @@
+"""`python -m benchmarks.records`: what does it cost to send each operation of a target as a record?
+
+The embedded target decodes by itself; as one rank whose records nothing reads; and as one whose records another process
+reads, which executes nothing. A figure is the median over repetitions of one arm's steps per second over the plain
+one's beside it, in the same process: each repetition measures all arms in a random order, after a collection of
+garbage. What ranks gain, and what collectives take, is `benchmarks.ranks`. The last line is JSON.
+
+--repetitions N   (60)
+--steps N         of each arm in each repetition (16)
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from draftd.models.blas import load_blas
+
+LEAST = 0.97  # of the plain target's steps per second
+_PROMPT = 32
+_DEPTH = 4
+_SHAPES = ((1, 0), (4, 0), (1, _DEPTH), (4, _DEPTH))  # sequences, drafted tokens of each
+_READER = "import socket,sys; s=socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(1<<16): pass"
+
+
+class Records:
+    """A `RecordSender` that sends nowhere, or to one process that reads."""
+
+    def __init__(self, reader: socket.socket | None = None) -> None:
+        self.records, self.bytes, self.seconds = 0, 0, 0.0
+        self._reader = reader
+
+    def send(self, record: bytes) -> None:
+        self.records, self.bytes = self.records + 1, self.bytes + len(record)
+        if self._reader is not None:
+            self._reader.sendall(len(record).to_bytes(4, "little") + record)
+
+    def executed(self, progress: Any) -> None:
+        """Nothing watches."""
+
+
+class Arm:
+    """A target with so many sequences, each with the same prompt."""
+
+    def __init__(self, target: Any, vocabulary: int, sequences: int, depth: int) -> None:
+        import mlx.core as mx
+
+        from draftd.engine.step import Entry
+        from draftd.engine.targets.base import SequenceOptions, Steps
+
+        self._target, self._steps, self._entry = target, Steps(target), Entry
+        self._depth, self._sequences = depth, list(range(sequences))
+        self._drafts = mx.ones((sequences, depth), dtype=mx.uint32) if depth else None
+        for one in self._sequences:
+            prompt = tuple((7 * i + one) % vocabulary for i in range(_PROMPT))
+            target.open(one, SequenceOptions(prompt=_PROMPT, length=_PROMPT))
+            self._steps.result(self._steps.submit([Entry(one, 0, prompt)]))
+        self._first = [_PROMPT] * sequences
+
+    def run(self, steps: int) -> float:
+        """Seconds of so many; plain ones are pipelined, as decoding is. All sequences hold as many tokens as before."""
+        began = time.perf_counter()
+        if self._drafts is not None:
+            for _ in range(steps):
+                self._steps.result(self._steps.submit(self._entries(), self._drafts))
+        else:
+            ahead = self._steps.submit(self._entries())
+            for left in reversed(range(steps)):
+                current = ahead
+                if left:
+                    ahead = self._steps.submit(self._entries())
+                self._steps.result(current)
+        taken = time.perf_counter() - began
+        self._target.pretend([_PROMPT] * len(self._sequences))
+        return taken
+
+    def _entries(self) -> list[Any]:
+        held = self._target.lengths or self._first
+        return [
+            self._entry(one, position, (), self._depth) for one, position in zip(self._sequences, held, strict=True)
+        ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.records", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--repetitions", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=16)
+    given = parser.parse_args()
+    load_blas()
+    found = cost(given.repetitions, given.steps)
+    _show(found)
+    print(json.dumps({"least": LEAST, "shapes": found}))
+    return int(any(one["no_follower"] < LEAST or one["reader"] < LEAST for one in found))
+
+
+def cost(repetitions: int, steps: int) -> list[dict[str, float]]:
+    """For each of `_SHAPES`."""
+    ours, theirs = socket.socketpair()
+    reader = subprocess.Popen([sys.executable, "-c", _READER, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    theirs.close()
+    try:
+        return [_cost(shape, repetitions, steps, ours) for shape in _SHAPES]
+    finally:
+        ours.close()
+        reader.wait(10)
+
+
+def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.socket) -> dict[str, float]:
+    from draftd.engine.ranks.records import Op, encoded
+
+    senders = {"no_follower": Records(), "reader": Records(reader)}
+    plain, vocabulary = _target(None)
+    arms = {"plain": Arm(plain, vocabulary, *shape)}
+    for name, sender in senders.items():
+        arms[name] = Arm(_target(sender)[0], vocabulary, *shape)
+    dice, taken = random.Random(1), dict[str, list[float]]({name: [] for name in arms})
+    for _ in range(2):
+        for arm in arms.values():
+            arm.run(steps)
+    before = {name: (one.records, one.bytes) for name, one in senders.items()}
+    for _ in range(repetitions):
+        gc.collect()
+        for name in dice.sample(list(arms), len(arms)):
+            taken[name].append(arms[name].run(steps))
+    records, count = senders["reader"], repetitions * steps
+    sent, size = (now - then for now, then in zip((records.records, records.bytes), before["reader"], strict=True))
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(taken["plain"], taken[name], strict=True)) for name in senders
+    }
+    each = _microseconds(lambda: records.send(encoded(Op.FORWARD, 1, [5, 1, 0], [[1] * shape[0]])))
+    step = 1e6 * statistics.median(taken["plain"]) / steps
+    return {
+        "sequences": shape[0],
+        "depth": shape[1],
+        "step_microseconds": round(step, 1),
+        **{name: round(value, 4) for name, value in ratios.items()},
+        "added_microseconds": round(step * (1 / ratios["reader"] - 1), 1),
+        "records_per_step": round(sent / count, 2),
+        "bytes_per_step": round(size / count, 1),
+        "record_microseconds": round(each, 2),
+    }
+
+
+def _target(sender: Records | None) -> tuple[Any, int]:
+    from draftd.engine.ranks.group import join_group
+    from draftd.engine.ranks.loading import lead, open_share, read_share
+    from draftd.engine.targets.local import LocalTarget
+    from draftd.models.folder import ModelFolder
+    from draftd.models.mlx_lm import vocabulary_size
+
+    folder = ModelFolder(str(files("draftd.models.nano") / "target"))
+    part, _ = open_share(folder, join_group())
+    read_share(part, folder.called)
+    if sender is None:
+        model, _ = folder.open()
+    else:
+        lead(part, sender)
+        model = part.model
+    return LocalTarget(model, vocabulary_size(model)), vocabulary_size(model)
+
+
+def _microseconds(one: Callable[[], None], times: int = 2000) -> float:
+    """Of each, the least of several passes."""
+    passes = list[float]()
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(times):
+            one()
+        passes.append((time.perf_counter() - began) / times)
+    return 1e6 * min(passes)
+
+
+def _show(found: list[dict[str, float]]) -> None:
+    table = Table(title="what records cost, over the same target without", title_justify="left")
+    for column in ("sequences", "depth", "µs a step", "no follower", "one reads", "records", "bytes", "µs a record"):
+        table.add_column(column, justify="right")
+    keys = ("sequences", "depth", "step_microseconds", "no_follower", "reader", "records_per_step", "bytes_per_step")
+    for one in found:
+        table.add_row(*(f"{one[key]:g}" for key in (*keys, "record_microseconds")))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

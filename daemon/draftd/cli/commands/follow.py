@@ -1,0 +1,62 @@
+"""`draftd follow`: a follower of a target that several machines serve together."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from draftd.cli import options
+from draftd.cli.commands.serve import announcer
+from draftd.cli.failures import explain
+
+_group = partial(typer.Option, rich_help_panel="Which group")
+
+
+@options.with_options(
+    "draftd follow --address 10.0.0.1:7490 --rank 1 --ranks 2 --model ./Qwen3-32B-4bit",
+)
+def command(
+    address: Annotated[str, _group("--address", metavar="HOST:PORT", help="Where rank 0 listens for followers.")],
+    rank: Annotated[int, _group("--rank", min=1, max=63, help="Which of the group this is.")],
+    ranks: Annotated[int, _group("--ranks", min=0, max=64, help="How many there are; unset: rank 0 knows.")] = 0,
+    model: Annotated[
+        str | None,
+        options.models("--model", help="The model that rank 0 serves: folder or hub id. Unset: the nano pair's."),
+    ] = None,
+    adapter_path: options.AdapterPath = None,
+    config: options.Config = None,
+    assignments: options.Assignments = None,
+    patience: Annotated[
+        float | None, _group("--patience", min=0, help="Seconds for which rank 0 may be out of reach. Unset: for ever.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
+    leash: Annotated[bool, typer.Option("--leash", hidden=True)] = False,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
+) -> None:
+    """Be a follower of a target that several machines serve together.
+
+    It executes what rank 0 says until that ends the group; where the group is lost, it joins it again.
+
+    `draftd serve --hostfile` starts followers itself, unless distributed.start is off.
+    """
+    overrides = {"model.adapter_path": adapter_path, "log.level": log_level}
+    served = options.Served(model=model, config=config, assignments=assignments)
+    settings = served.settings(overrides)
+
+    from draftd.cli.follow import run, run_once
+    from draftd.ranks.follower import Place
+
+    place = Place(address, rank, ranks, patience)
+    log = logging.getLogger("draftd.daemon")
+    try:
+        code = (run_once if once else run)(settings, place, leash=leash, announce=announcer())
+    except Exception as error:
+        failure = explain(error)
+        if failure is None:
+            raise
+        log.error("rank %d: %s", rank, failure.message)
+        code = failure.code
+    raise typer.Exit(code)

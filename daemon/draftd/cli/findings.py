@@ -1,0 +1,34 @@
+"""What the doctor finds: a subject, what it is, and what to do where it is wrong."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+
+class Verdict(enum.StrEnum):
+    """BAD means that serving will fail, or be far slower than it must be."""
+
+    OK = "ok"
+    NOTE = "note"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `mend` says what to do where the verdict is not OK. `figures`: of the pair, as `GetModel`
+    has them, null for what only the trial at load decides; or of a link between ranks."""
+
+    subject: str
+    found: str
+    mend: str = ""
+    verdict: Verdict = Verdict.OK
+    figures: dict[str, Any] | None = None
+
+
+ok = partial(Finding, verdict=Verdict.OK)
+note = partial(Finding, verdict=Verdict.NOTE)
+bad = partial(Finding, verdict=Verdict.BAD)
+STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}

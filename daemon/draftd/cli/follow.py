@@ -1,0 +1,76 @@
+"""Puts a follower together: its process, and what runs that again when its group was lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from draftd.cli import logs
+from draftd.cli.state import paths_of, quiet_transformers
+from draftd.errors import ConfigError
+from draftd.ranks.follower import LOST, Place, beat, hold_leash, run_follower
+from draftd.ranks.followers import follow_arguments
+from draftd.ranks.plan import plan_group
+from draftd.ranks.supervisor import Supervisor
+from draftd.settings import Settings
+
+_LAUNCHED_PATIENCE_SECONDS = 60.0  # rank 0 was started with this, and listens as long as its daemon lives
+_SILENT_SECONDS = 5.0  # which imports may take, while no thread of ours runs
+_PARENT_SECONDS = 0.5  # between looks
+
+
+def run_once(settings: Settings, place: Place, *, leash: bool, announce: Callable[[str], None]) -> int:
+    """One group. `leash`: ends with the standard input."""
+    logs.configure(settings.log, sys.stderr)
+    if leash:
+        hold_leash(lambda: os._exit(LOST))
+    beat()
+    quiet_transformers()
+    model, _ = paths_of(settings.model)
+    adapter, group = settings.model.adapter_path, settings.distributed
+    return run_follower(model, adapter, group, place, environ=os.environ, announce=announce)
+
+
+def run(settings: Settings, place: Place, *, leash: bool, announce: Callable[[str], None]) -> int:
+    """One group after the other, each in a process of its own."""
+    logs.configure(settings.log, sys.stderr)
+    supervisor = _supervisor(settings, place, announce)
+    if leash:
+        hold_leash(supervisor.stop)
+    return supervisor.run()
+
+
+def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
+    """The same for a rank above 0 that a launcher started with `draftd serve`; ends when the launcher has."""
+    logs.configure(settings.log, sys.stderr)
+    plan = plan_group(settings.distributed, os.environ)
+    if plan is None or plan.rank == 0:
+        raise ConfigError("MLX_RANK", os.environ.get("MLX_RANK"), "a rank above 0, as a launcher sets it")
+    address = f"{plan.address}:{plan.port}"
+    place = Place(address, plan.rank, plan.size, _LAUNCHED_PATIENCE_SECONDS)
+    supervisor = _supervisor(settings, place, announce)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_SECONDS)
+        supervisor.stop()
+
+    threading.Thread(target=watch, name="draftd-launcher", daemon=True).start()
+    return supervisor.run()
+
+
+def _supervisor(settings: Settings, place: Place, announce: Callable[[str], None]) -> Supervisor:
+    arguments = follow_arguments(
+        settings, place.rank, place.ranks, place.address, once=True, leash=True, patience=place.patience
+    )
+    command = [sys.executable, "-m", "draftd", *arguments]
+    silent = max(settings.distributed.timeout_seconds, _SILENT_SECONDS)
+    supervisor = Supervisor(command, silent, announce)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.stop())
+    return supervisor

@@ -1,0 +1,68 @@
+"""A group of ranks in words: its state, each rank, and why it was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.text import Text
+
+from draftd.cli.figures import percent, size
+from draftd.group import GroupState
+from draftd.v1 import control_pb2 as pb
+
+GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
+_STYLES = {GroupState.SERVING: GOOD, GroupState.STARTING: WARN, GroupState.RESTARTING: BAD, GroupState.FAILED: BAD}
+_SILENT_SECONDS = 3.0  # ranks report each second
+_BEHIND = 64  # records; followers wait for the forward before the last
+_MOST_RANKS = 8  # lines
+
+Row = tuple[str, Text]
+
+
+def rows(status: pb.GetStatusResponse, collective: Mapping[int, float] | None = None) -> list[Row]:
+    """Name and value of what there is to say: nothing of a target within the daemon. An empty name belongs to the one
+    above. `collective`: the share of its time that each rank spent in collectives lately."""
+    if not status.HasField("group"):
+        return []
+    group = status.group
+    made = [("ranks", _state(group))]
+    made += [(f"rank {one.rank}", _rank(one, (collective or {}).get(one.rank))) for one in group.ranks[:_MOST_RANKS]]
+    if len(group.ranks) > _MOST_RANKS:
+        made.append(("", Text(f"and {len(group.ranks) - _MOST_RANKS} more", DIM)))
+    if group.records:
+        each = size(round(group.record_bytes / group.records))
+        made.append(("records", Text(f"{group.records} sent to each follower, {each} each")))
+    if group.losses:
+        times = sum(group.losses.values())
+        whys = ", ".join(f"{count} {why}" for why, count in sorted(group.losses.items(), key=lambda one: -one[1]))
+        made.append(
+            ("lost", Text.assemble((f"{times}: {whys}", WARN), (f" · {group.reason}" if group.reason else "", DIM)))
+        )
+    return made
+
+
+def _state(group: pb.GroupStatus) -> Text:
+    how = ", ".join(part for part in (f"{len(group.ranks)} of one target" if group.ranks else "", _how(group)) if part)
+    shown = Text.assemble((group.state, _STYLES.get(GroupState(group.state), "")), f", {how}" if how else "")
+    if group.HasField("restart"):
+        shown.append(f", begins anew in {group.restart.ToTimedelta().total_seconds():.0f} s", WARN)
+    elif group.starts > 1:
+        shown.append(f", start {group.starts}", DIM)
+    return shown
+
+
+def _how(group: pb.GroupStatus) -> str:
+    return f"{group.parallel} over {group.backend}" if group.parallel and group.backend else group.backend
+
+
+def _rank(one: pb.RankStatus, share: float | None) -> Text:
+    held = size(one.memory_bytes) + (f" of {size(one.limit_bytes)}" if one.limit_bytes else "")
+    seconds = one.collective.ToTimedelta().total_seconds()
+    together = f"{seconds:.0f} s in collectives" if share is None else f"{percent(share)} of the time in collectives"
+    shown = Text(f"{one.host}: {held}, {together}")
+    if one.rank:
+        shown.append(f", {one.lag} behind", BAD if one.lag > _BEHIND else "")
+    silent = one.silent.ToTimedelta().total_seconds()
+    if silent >= _SILENT_SECONDS:
+        shown.append(f", silent for {silent:.0f} s", BAD)
+    return shown

@@ -1,0 +1,261 @@
+"""Caches of a model that several ranks share, on rank 0: each operation is sent to the followers, and then done here.
+
+What rank 0 decides from the caches (lengths, what a prefix store may keep) is the same on all ranks, or agreed on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import mlx.core as mx
+
+from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions, Snapshot
+from draftd.engine.cache.layouts import CacheBytes, CacheLayout
+from draftd.engine.limits import Limits
+from draftd.engine.ranks.channel import RanksLost, RecordSender
+from draftd.engine.ranks.group import lost_by
+from draftd.engine.ranks.part import Part
+from draftd.engine.ranks.records import LARGEST, Op, encoded, following
+
+_T = TypeVar("_T")
+
+_NONE = 0  # stands for "not set" where a number is optional
+
+
+class RankedModel:
+    """Rank 0 of a model that several ranks share: numbers what is made, and sends what is done. Engine thread only, but
+    for `records` and `record_bytes`."""
+
+    def __init__(
+        self, part: Part, sender: RecordSender, refusals: Sequence[str], taken: CacheBytes, free_bytes: int = 0
+    ) -> None:
+        """`refusals` and `taken`: as all ranks agreed on. `free_bytes`: of the rank that had least when they began."""
+        self.part, self._sender, self.refusals, self.taken = part, sender, refusals, taken
+        #: Bytes that the rank with the least has left; None where that is not known. It must not block.
+        self.headroom: Callable[[], int | None] = lambda: free_bytes
+        #: Called with what goes wrong here after others were told to do the same.
+        self.on_lost: Callable[[RanksLost], None] = lambda lost: None
+        self.records = 0  # sent
+        self.record_bytes = 0
+        self._record = 0  # the last one's number
+        self._made = 0  # the last number that was given to caches or a prefix
+        self._dropped: tuple[list[int], list[int]] = [], []  # caches and prefixes that nothing refers to any more
+        self._lost: RanksLost | None = None
+
+    def caches(self, layout: CacheLayout) -> RankedCaches:
+        number = self.number()
+        cost = _NONE if layout.call_cost is None else layout.call_cost + 1
+        flags = [int(layout.batched), int(layout.apart), int(layout.level), layout.axes]
+        made = self.done(Op.NEW, [number, *flags, cost, layout.forwards], do=lambda: self.part.caches(layout))
+        return RankedCaches(self, made, number)
+
+    def number(self) -> int:
+        """Of caches, or of a prefix, that are made now."""
+        self._made = self._made % LARGEST + 1
+        return self._made
+
+    def done(self, op: Op, numbers: Sequence[int], *lists: Sequence[int], do: Callable[[], _T]) -> _T:
+        """Sends an operation, and does it here. Raises RanksLost: also where it fails here, as followers may have done
+        it, or wait for it to be done."""
+        self._send(op, numbers, lists)
+        try:
+            found = do()
+        except Exception as error:
+            self._lost = lost_by(error, f"rank 0 could not {op.name.lower()}")
+            self.on_lost(self._lost)
+            raise self._lost from error
+        self._sender.executed(self.part.progress(self.records))
+        return found
+
+    def give_back(self) -> None:
+        """Freed memory, on the followers."""
+        self.done(Op.GIVE_BACK, [], do=lambda: None)
+
+    def limited(self, limits: Limits) -> Limits:
+        """With the memory of the smallest rank."""
+
+        def headroom() -> int | None:
+            known = [one for one in (limits.headroom(), self.headroom()) if one is not None]
+            return min(known, default=None)
+
+        return replace(limits, headroom=headroom)
+
+    def drops(self, owner: object, number: int, *, prefix: bool = False) -> None:
+        """Once nothing refers to `owner`, followers let go of what has this number: with the next record."""
+        weakref.finalize(owner, self._dropped[prefix].append, number).atexit = False
+
+    def _send(self, op: Op, numbers: Sequence[int], lists: Sequence[Sequence[int]]) -> None:
+        if any(self._dropped):
+            self._put(Op.DROP, (), [_taken_from(one) for one in self._dropped])
+        self._put(op, numbers, lists)
+
+    def _put(self, op: Op, numbers: Sequence[int], lists: Sequence[Sequence[int]]) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self._record = following(self._record)
+        record = encoded(op, self._record, numbers, lists)
+        try:
+            self._sender.send(record)
+        except Exception as error:
+            self._lost = lost_by(error, "a record could not be sent")
+            raise self._lost from error
+        self.records += 1
+        self.record_bytes += len(record)
+
+
+def _taken_from(numbers: list[int]) -> list[int]:
+    """All that are in it; the collector may add more meanwhile, in any thread."""
+    gone = numbers[:]
+    del numbers[: len(gone)]
+    return gone
+
+
+class RankedCaches:
+    """`Caches` of all ranks. Figures in bytes are those of rank 0, but for `position_bytes`."""
+
+    def __init__(self, ranks: RankedModel, local: Caches, number: int) -> None:
+        self._ranks, self._local, self._number = ranks, local, number
+        ranks.drops(self, number)
+
+    @property
+    def lengths(self) -> list[int]:
+        return self._local.lengths
+
+    @property
+    def segmented(self) -> bool:
+        return self._local.segmented
+
+    def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
+        part, local = self._ranks.part, self._local
+        read = [] if at is None else [n for row in at for n in row]
+        numbers = [self._number, tokens.shape[1], len(read) // len(widths)]
+        return self._ranks.done(Op.FORWARD, numbers, widths, read, do=lambda: part.forward(local, tokens, widths, at))
+
+    def rollback(self, lengths: Sequence[int]) -> list[int]:
+        part, local = self._ranks.part, self._local
+        return self._ranks.done(Op.ROLLBACK, [self._number], lengths, do=lambda: part.rollback(local, lengths))
+
+    def fresh(self, *lengths: int) -> RankedCaches:
+        number = self._ranks.number()
+        made = self._ranks.done(Op.FRESH, [self._number, number], lengths, do=lambda: self._local.fresh(*lengths))
+        return RankedCaches(self._ranks, made, number)
+
+    def split(self, rows: Sequence[int], *, rest: bool = False) -> RankedCaches:
+        number, local = self._ranks.number(), self._local
+        numbers = [self._number, number, int(rest)]
+        made = self._ranks.done(Op.SPLIT, numbers, rows, do=lambda: local.split(rows, rest=rest))
+        return RankedCaches(self._ranks, made, number)
+
+    def join(self, joining: Caches) -> None:
+        assert isinstance(joining, RankedCaches)
+        numbers = [self._number, joining._number]
+        self._ranks.done(Op.JOIN, numbers, do=lambda: self._local.join(joining._local))
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._ranks.done(Op.SELECT, [self._number], rows, do=lambda: self._local.select(rows))
+
+    def clear(self) -> None:
+        self._ranks.done(Op.CLEAR, [self._number], do=self._local.clear)
+
+    def pretend(self, lengths: Sequence[int]) -> bool:
+        return self._ranks.done(Op.PRETEND, [self._number], lengths, do=lambda: self._local.pretend(lengths))
+
+    def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
+        ranks, number, local = self._ranks, self._ranks.number(), self._local
+        numbers = [self._number, number, row, start, end]
+        found = ranks.done(Op.EXTRACT, numbers, do=lambda: ranks.part.extract(local, row, start, end))
+        if found is None:
+            return None
+        value, least = found
+        if isinstance(value, KVSegment):
+            return RankedSegment.of(ranks, value, number)
+        return RankedSnapshot.of(ranks, value, number, least)
+
+    def restore(self, kept: Sequence[CachedPrefix]) -> None:
+        ours = [one for one in kept if isinstance(one, RankedSegment | RankedSnapshot)]
+        assert len(ours) == len(kept)
+        numbers, lengths = [one.number for one in ours], [one.length for one in ours]
+        values = [one.local if isinstance(one, RankedSnapshot) else one for one in ours]
+        self._ranks.done(Op.RESTORE, [self._number], numbers, lengths, do=lambda: self._local.restore(values))
+
+    @property
+    def position_bytes(self) -> int:
+        """Of the rank where it is most; 0 while nothing is held."""
+        return self._ranks.taken.position if self._local.position_bytes or self._local.nbytes else 0
+
+    @property
+    def window_bytes(self) -> int:
+        return self._local.window_bytes
+
+    def arrays(self) -> list[Any]:
+        return self._local.arrays()
+
+    @property
+    def nbytes(self) -> int:
+        return self._local.nbytes
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class RankedSegment(KVSegment):
+    """Rank 0's part of a segment that all ranks have, under this number. `whole`: what it is the head of."""
+
+    ranks: RankedModel
+    number: int
+    whole: RankedSegment | None = None
+
+    @classmethod
+    def of(cls, ranks: RankedModel, local: KVSegment, number: int) -> RankedSegment:
+        made = cls(local.layers, local.length, ranks, number)
+        ranks.drops(made, number, prefix=True)
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rank where it is most."""
+        return self.ranks.taken.position * self.length
+
+    def split(self, n: int) -> tuple[KVSegment, KVSegment]:
+        first, rest = self.ranks.number(), self.ranks.number()
+        local = KVSegment(self.layers, self.length)
+        parts = self.ranks.done(Op.HALVE, [self.number, first, rest, n], do=lambda: local.split(n))
+        return RankedSegment.of(self.ranks, parts[0], first), RankedSegment.of(self.ranks, parts[1], rest)
+
+    def head(self, n: int) -> KVSegment:
+        if n == self.length:
+            return self
+        layers = KVSegment(self.layers, self.length).head(n).layers
+        return RankedSegment(layers, n, self.ranks, self.number, self.whole or self)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class RankedSnapshot:
+    """Rank 0's part of a snapshot that all ranks have, under this number. `least`: of all ranks. `whole`: what it was
+    cut from."""
+
+    local: Snapshot
+    ranks: RankedModel
+    number: int
+    least: int
+    whole: RankedSnapshot | None = None
+
+    @classmethod
+    def of(cls, ranks: RankedModel, local: Snapshot, number: int, least: int) -> RankedSnapshot:
+        made = cls(local, ranks, number, least)
+        ranks.drops(made, number, prefix=True)
+        return made
+
+    @property
+    def length(self) -> int:
+        return self.local.length
+
+    @property
+    def nbytes(self) -> int:
+        """Of rank 0, or by position of the rank where it is most."""
+        return max(self.local.nbytes, self.ranks.taken.position * self.length)
+
+    def cut(self, length: int) -> RankedSnapshot | None:
+        local = self.local.cut(length) if length >= self.least else None
+        return None if local is None else RankedSnapshot(local, self.ranks, self.number, self.least, self.whole or self)

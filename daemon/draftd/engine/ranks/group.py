@@ -1,0 +1,84 @@
+"""A group of ranks as MLX has it, and what they agree on by it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from draftd.engine.ranks.channel import RanksLost
+from draftd.errors import in_one_line
+from draftd.group import Loss
+
+_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """`handle`: MLX's own. `seconds`: of one collective of few bytes, as measured when the group began; 0 of one
+    rank."""
+
+    handle: Any
+    backend: str
+    rank: int
+    size: int
+    seconds: float = 0.0
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def all(self, values: Sequence[int]) -> list[list[int]]:
+        """What each rank gave, by rank: all give equally many. Waits for all of them. Raises RanksLost."""
+        try:
+            row = mx.array(values, dtype=mx.int64)[None]
+            found: list[list[int]] = mx.distributed.all_gather(row, group=self.handle).tolist()
+            return found
+        except RuntimeError as error:
+            raise lost_by(error, "the ranks could not agree") from error
+
+    def most(self, values: Sequence[int]) -> list[int]:
+        return [max(column) for column in zip(*self.all(values), strict=True)]
+
+    def least(self, values: Sequence[int]) -> list[int]:
+        return [min(column) for column in zip(*self.all(values), strict=True)]
+
+
+def lost_by(error: Exception, what: str) -> RanksLost:
+    """What `error` means for the group. MLX says by its text alone that a rank's connection has ended."""
+    if isinstance(error, RanksLost):
+        return error
+    died = isinstance(error, RuntimeError) and "connection" in str(error)
+    return RanksLost(Loss.DIED if died else Loss.FAILED, f"{what}: {in_one_line(error)}")
+
+
+def join_group(backend: str = "any") -> RankGroup:
+    """Joins the ranks that MLX's environment names (MLX_RANK, MLX_HOSTFILE …), once in a process; without those it is a
+    group of one. Waits for all of them: a caller makes sure first that they are there. Raises RanksLost."""
+    try:
+        handle = mx.distributed.init(strict=False, backend=backend)
+    except (RuntimeError, ValueError) as error:
+        raise RanksLost(Loss.FAILED, f"the group cannot be joined: {in_one_line(error)}") from error
+    alone = RankGroup(handle, backend, handle.rank(), handle.size())
+    seconds = collective_seconds(alone, 1) if alone.size > 1 else 0.0
+    return RankGroup(handle, backend, alone.rank, alone.size, seconds)
+
+
+def collective_seconds(group: RankGroup, numbers: int, tries: int = _TRIES) -> float:
+    """Of one sum of so many fp32 numbers over all ranks, the median of several. All ranks call it."""
+    values, taken = mx.zeros(numbers), []
+    mx.eval(values)
+    for _ in range(tries + 1):  # the first opens what is to be opened
+        began = time.perf_counter()
+        mx.eval(mx.distributed.all_sum(values, group=group.handle))
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+def backends() -> list[str]:
+    """Those that this machine's MLX has. Whether they find a network is another matter."""
+    return [name for name in ("ring", "jaccl", "nccl") if mx.distributed.is_available(name)]

@@ -1,0 +1,131 @@
+"""A follower's process: it joins one group, executes rank 0's records until the group ends, and ends then.
+
+MLX cannot leave a group that has lost a rank, so a lost group ends the process, whatever its other threads wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftd.engine.ranks.channel import RanksLost
+from draftd.errors import DraftdError, in_one_line
+from draftd.hardware.system import device
+from draftd.ranks.calling import Caller, Joined
+from draftd.ranks.follower_channel import FollowerChannel
+from draftd.ranks.handshake import Refused
+from draftd.ranks.plan import check_trusted, launched_rank, plan_group
+from draftd.ranks.proof import OwnProof
+from draftd.settings import DistributedSettings
+
+#: Exit codes where the group was lost, which begins anew, and so may this; and where rank 0 refused this one.
+LOST, REFUSED = 75, 76
+#: What a follower writes to its standard output for whoever started it: that it lives; that it is about to join, when
+#: MLX lets no thread run.
+ALIVE, JOINS = b".", b"J"
+_BEAT_SECONDS = 1.0
+
+_log = logging.getLogger("draftd.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a follower in its group. `address`: rank 0's HOST:PORT. `ranks`: 0 where only rank 0 knows. `patience`:
+    seconds for which rank 0 may be out of reach; None without limit."""
+
+    address: str
+    rank: int
+    ranks: int = 0
+    patience: float | None = None
+
+
+def run_follower(
+    model: str,
+    adapter: Path | None,
+    settings: DistributedSettings,
+    place: Place,
+    *,
+    environ: Mapping[str, str],
+    announce: Callable[[str], None],
+) -> int:
+    """Returns the exit code: 0 where rank 0 ended the group in order, LOST, REFUSED. Raises ConfigError, DraftdError
+    where rank 0 is out of reach, and what keeps the model from being loaded."""
+    check_trusted(settings, [place.address.rpartition(":")[0].strip("[]")])
+    nodes: tuple[tuple[str, ...], ...] = ()
+    if launched_rank(environ) is not None and (plan := plan_group(settings, environ)) is not None:
+        nodes = plan.nodes
+    announce(f"rank {place.rank}: looking at {model}")
+    own = OwnProof(model, adapter, environ)
+    with contextlib.closing(own):
+        caller = Caller(
+            place.address, place.rank, place.ranks, own, nodes=nodes, patience=place.patience, announce=announce
+        )
+        try:
+            joined = caller.run()
+            return _follow(model, adapter, place.rank, joined, announce)
+        except (RanksLost, Refused) as error:
+            _log.error("rank %d: %s", place.rank, error.message)
+            return REFUSED if isinstance(error, Refused) else LOST
+
+
+def _follow(model: str, adapter: Path | None, rank: int, joined: Joined, announce: Callable[[str], None]) -> int:
+    from draftd.models.blas import load_blas
+
+    announce(f"rank {rank}: joining {len(joined.joining.beside)} ranks by {joined.joining.backend}")
+    os.write(1, JOINS)
+    with joined.joining.entered(rank):
+        load_blas()
+        from draftd.engine.ranks.follower import follow
+        from draftd.engine.ranks.group import join_group
+        from draftd.engine.ranks.loading import load_follower
+
+        group = join_group(joined.joining.backend)
+    channel = FollowerChannel(joined, on_lost=lambda lost: _leave(rank, lost), limit_bytes=device().memory_bytes)
+    try:
+        loaded = load_follower(model, group, adapter=adapter, progress=lambda line: announce(f"rank {rank}: {line}"))
+        follow(loaded, channel)
+    except RanksLost:
+        raise
+    except Exception as error:
+        channel.failed(error.message if isinstance(error, DraftdError) else in_one_line(error))
+        raise
+    channel.close()
+    return 0
+
+
+def _leave(rank: int, lost: RanksLost) -> None:
+    """The thread that executes may wait in a collective for good."""
+    _log.error("rank %d: %s", rank, lost.message)
+    os._exit(LOST)
+
+
+def hold_leash(ended: Callable[[], None]) -> None:
+    """Calls `ended` when the standard input ends: whoever started this has ended it, or has ended itself."""
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        ended()
+
+    threading.Thread(target=read, name="draftd-leash", daemon=True).start()
+
+
+def beat() -> None:
+    """Tells whoever started this once a second that it lives; ends it where that is gone."""
+
+    def run() -> None:
+        while True:
+            try:
+                os.write(1, ALIVE)
+            except OSError:
+                os._exit(LOST)
+            time.sleep(_BEAT_SECONDS)
+
+    threading.Thread(target=run, name="draftd-beat", daemon=True).start()

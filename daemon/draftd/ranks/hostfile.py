@@ -1,0 +1,138 @@
+"""The file that says which machines the ranks run on, as `mlx.launch --hostfile` reads it and `mlx.distributed_config`
+writes it:
+
+    [{"ssh": "mac-1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]},
+     {"ssh": "mac-2", "ips": ["10.0.0.2"], "rdma": ["rdma_en2", null]}]
+
+or {"backend": "jaccl", "envs": ["NAME=VALUE"], "hosts": [as above]}. Ranks are numbered by its entries, from 0.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from draftd.errors import ConfigError, wrong_field
+
+SETTING = "distributed.hostfile"
+_MOST_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*")
+
+#: What connects a rank with another: an RDMA device, or several; None with itself, or where there is no cable.
+Devices = str | list[str] | None
+
+
+def _reachable(value: str) -> str:
+    if ":" in value:
+        raise ValueError("an IPv4 address without a port: MLX's ring knows no IPv6")
+    try:
+        ipaddress.IPv4Address(value)
+    except ValueError:
+        if not _NAME.fullmatch(value) or value.replace(".", "").isdigit():
+            raise ValueError("an IPv4 address, as 10.0.0.2") from None
+    return value
+
+
+def _ssh(value: str) -> str:
+    # What begins with a hyphen would be an option of ssh.
+    if not value or value.startswith("-") or not value.isprintable() or " " in value:
+        raise ValueError("a host as ssh takes it: NAME or USER@NAME")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise ValueError("NAME=VALUE")
+    return value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")  # as mlx.launch does
+
+
+class _Host(_Model):
+    ssh: Annotated[str, AfterValidator(_ssh)]
+    ips: list[Annotated[str, AfterValidator(_reachable)]] = Field(default_factory=list)
+    rdma: list[Devices] = Field(default_factory=list)
+
+
+class _File(_Model):
+    backend: Literal["", "ring", "jaccl", "jaccl-ring", "nccl"] = ""
+    envs: list[Annotated[str, AfterValidator(_variable)]] = Field(default_factory=list)
+    hosts: list[_Host] = Field(min_length=1, max_length=64)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a rank runs. `ssh`: as ssh calls it. `ips`: where the ring reaches it, an address for each of the ring's
+    connections. `rdma`: one entry for each rank."""
+
+    ssh: str
+    ips: tuple[str, ...] = ()
+    rdma: tuple[Devices, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hostfile:
+    """`backend`: "" where it names none. `environment`: of all ranks."""
+
+    hosts: tuple[Host, ...]
+    backend: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_hostfile(path: Path) -> Hostfile:
+    """Raises ConfigError, which names the entry and its field."""
+    found = read_json(path, SETTING)
+    bare = isinstance(found, list)
+    try:
+        file = _File.model_validate({"hosts": found} if bare else found)
+    except ValidationError as error:
+        where, value, allowed = wrong_field(error)
+        raise ConfigError(f"{SETTING} {path}: {where or 'the file'}", value, allowed) from None
+    hosts = tuple(Host(one.ssh, tuple(one.ips), tuple(one.rdma)) for one in file.hosts)
+    return Hostfile(hosts, file.backend, dict(_pair(one) for one in file.envs))
+
+
+def check_devices(hosts: Sequence[Host], path: Path, *, ring: bool) -> None:
+    """That each rank names a device for each that jaccl connects it with: all others, or in a ring its neighbours.
+    Raises ConfigError."""
+    size = len(hosts)
+    for rank, host in enumerate(hosts):
+        place = f"{SETTING} {path}: hosts[{rank}].rdma"
+        if len(host.rdma) != size:
+            raise ConfigError(place, list(host.rdma), f"{size} entries, one for each rank, null for itself")
+        if host.rdma[rank] is not None:
+            raise ConfigError(f"{place}[{rank}]", host.rdma[rank], "null: the rank itself")
+        for other in range(size) if not ring else ((rank - 1) % size, (rank + 1) % size):
+            if other != rank and host.rdma[other] is None:
+                what = f"the RDMA device that connects it with {hosts[other].ssh}"
+                raise ConfigError(f"{place}[{other}]", None, what)
+
+
+def read_json(path: Path, name: str) -> Any:
+    """None of an empty file. Raises ConfigError, which calls it `name`."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(name, str(path), f"a file that can be read ({error.strerror})") from None
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(name, str(path), f"a file of at most {_MOST_BYTES} bytes")
+    try:
+        return json.loads(raw) if raw.strip() else None
+    except ValueError as error:
+        raise ConfigError(name, str(path), f"valid JSON ({error})") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value

@@ -1,0 +1,119 @@
+"""How a rank joins the others: the variables and files by which MLX's backends know each other, and the bound on it.
+
+    ring   MLX_RANK, MLX_HOSTFILE: a file with [["HOST:PORT", …], …], for each rank where it listens
+    jaccl  MLX_RANK, MLX_IBV_DEVICES: a file with the RDMA devices, for each rank to each; MLX_JACCL_COORDINATOR:
+           rank 0's "HOST:PORT"; MLX_JACCL_RING where only neighbours are connected
+    nccl   MLX_RANK, MLX_WORLD_SIZE, NCCL_HOST_IP, NCCL_PORT of rank 0; CUDA_VISIBLE_DEVICES
+
+as `mlx.launch` sets them. Rank 0 tells its followers; a launcher's own variables are left as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draftd.hardware.system import device
+from draftd.models.blas import use_threads
+from draftd.ranks.hostfile import Devices
+from draftd.ranks.plan import GroupPlan, Start
+
+#: MLX's ring tries to connect for 31 s at most, and waits for its neighbour's connection without end.
+JOIN_SECONDS = 60
+_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # unless these say how many, ranks of a machine share its cores
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Of one start of the group, as rank 0 tells it to all. `nodes`, `devices`: of each rank. `coordinator`: of rank 0,
+    "HOST:PORT", for jaccl and nccl. `beside`: how many ranks each rank's machine has, and `place`: which of those it
+    is."""
+
+    backend: str
+    nodes: list[list[str]] = field(default_factory=list)
+    devices: list[list[Devices]] = field(default_factory=list)
+    coordinator: str = ""
+    jaccl_ring: bool = False
+    beside: list[int] = field(default_factory=list)
+    place: list[int] = field(default_factory=list)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    launched: bool = False
+
+    @classmethod
+    def of(cls, plan: GroupPlan) -> Joining:
+        """With ports that are free now, where all ranks are on this machine; else those after the plan's own."""
+        local = plan.start is Start.LOCAL
+        ips = [list(host.ips) for host in plan.hosts] if plan.backend == "ring" else [[plan.address]]
+        count = sum(map(len, ips))
+        ports = iter(free_ports(count) if local else range(plan.port + 1, plan.port + 1 + count))
+        nodes = [list(one) for one in plan.nodes] or [[f"{ip}:{next(ports)}" for ip in one] for one in ips]
+        beside = [plan.beside(rank) for rank in range(plan.size)]
+        return cls(
+            backend=plan.backend,
+            nodes=nodes if plan.backend == "ring" else [],
+            devices=[list(host.rdma) for host in plan.hosts] if plan.backend == "jaccl" else [],
+            coordinator=nodes[0][0] if plan.backend != "ring" else "",
+            jaccl_ring=plan.jaccl_ring,
+            beside=[len(ranks) for ranks in beside],
+            place=[ranks.index(rank) for rank, ranks in enumerate(beside)],
+            environment=dict(plan.environment),
+            launched=plan.start is Start.LAUNCHER,
+        )
+
+    def told(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def variables(self, rank: int, folder: Path) -> dict[str, str]:
+        """For that rank, with its files in `folder`. A launcher has set its own."""
+        found = dict(self.environment)
+        if self.launched:
+            return found
+        found["MLX_RANK"] = str(rank)
+        if self.backend == "ring":
+            found["MLX_HOSTFILE"] = _file(folder / "hostfile.json", self.nodes)
+        elif self.backend == "jaccl":
+            found["MLX_IBV_DEVICES"] = _file(folder / "devices.json", self.devices)
+            found["MLX_JACCL_COORDINATOR"] = self.coordinator
+            if self.jaccl_ring:
+                found["MLX_JACCL_RING"] = "1"
+        else:
+            host, _, port = self.coordinator.partition(":")
+            found |= {"NCCL_HOST_IP": host, "NCCL_PORT": port, "MLX_WORLD_SIZE": str(len(self.beside))}
+            found["CUDA_VISIBLE_DEVICES"] = str(self.place[rank])
+        return found
+
+    @contextlib.contextmanager
+    def entered(self, rank: int, seconds: int = JOIN_SECONDS) -> Iterator[None]:
+        """Sets the variables of this process, and ends it by SIGALRM where the block takes longer than `seconds`: MLX
+        holds Python's lock while it waits for its neighbours, so that no thread of ours could."""
+        with tempfile.TemporaryDirectory(prefix="draftd-rank-") as folder:
+            os.environ.update(self.variables(rank, Path(folder)))
+            if self.beside[rank] > 1 and not any(name in os.environ for name in _THREADS):
+                use_threads(max(1, device().cores // self.beside[rank]))
+            signal.alarm(seconds)
+            try:
+                yield
+            finally:
+                signal.alarm(0)
+
+
+def free_ports(count: int) -> list[int]:
+    """Of the loopback interface, each another; free when this returns."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in held]
+
+
+def _file(path: Path, content: object) -> str:
+    path.write_text(json.dumps(content))
+    return str(path)

@@ -1,0 +1,193 @@
+"""Which ranks there are, where they run, and how they reach each other: from the settings, or from the variables that a
+launcher has set. Nothing is started or reached here; what cannot be is refused, naming what to set."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from draftd.errors import ConfigError
+from draftd.ranks.hostfile import SETTING, Host, check_devices, read_hostfile, read_json
+from draftd.settings import DistributedSettings, is_loopback
+
+LOOPBACK = "127.0.0.1"
+_BACKENDS = ("ring", "jaccl", "nccl")
+#: Variables by which a launcher tells a rank how to reach the others; with MLX_RANK.
+_RING, _JACCL, _JACCL_COORDINATOR, _NCCL, _SIZE = (
+    "MLX_HOSTFILE",
+    "MLX_IBV_DEVICES",
+    "MLX_JACCL_COORDINATOR",
+    "NCCL_HOST_IP",
+    "MLX_WORLD_SIZE",
+)
+
+
+class Start(enum.Enum):
+    """Who starts the followers: rank 0's daemon, on this machine or over SSH too; a person, with `draftd follow`; or a
+    launcher, which started rank 0 as well."""
+
+    LOCAL = "local"
+    SSH = "ssh"
+    BY_HAND = "by hand"
+    LAUNCHER = "launcher"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """`hosts`: of each rank. `rank`: this process's. `address`, `port`: where rank 0 listens for its followers; port 0
+    is any free one. `nodes`: the ring's as a launcher has said them, "HOST:PORT", for each rank; empty where rank 0
+    says them. `environment`: for each rank."""
+
+    backend: str
+    hosts: tuple[Host, ...]
+    start: Start
+    address: str
+    port: int
+    rank: int = 0
+    nodes: tuple[tuple[str, ...], ...] = ()
+    jaccl_ring: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.hosts)
+
+    def here(self, rank: int) -> bool:
+        """Whether it runs on rank 0's machine."""
+        host = self.hosts[rank].ssh
+        return rank == 0 or is_loopback(host) or host == self.hosts[0].ssh
+
+    def beside(self, rank: int) -> list[int]:
+        """The ranks of its machine, itself among them, in order."""
+        return [
+            other
+            for other in range(self.size)
+            if (self.here(other) and self.here(rank)) or self.hosts[other].ssh == self.hosts[rank].ssh
+        ]
+
+
+def launched_rank(environ: Mapping[str, str]) -> int | None:
+    """The rank that a launcher of several gave this process; None where there was none. Raises ConfigError."""
+    if not (text := environ.get("MLX_RANK", "")) or not any(environ.get(name) for name in (_RING, _JACCL, _NCCL)):
+        return None
+    if not text.isdecimal():
+        raise ConfigError("MLX_RANK", text, "a whole number from 0")
+    plan = _launched(DistributedSettings(), environ, int(text))
+    return None if plan is None else plan.rank
+
+
+def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> GroupPlan | None:
+    """None where there is one rank only. Raises ConfigError."""
+    rank = launched_rank(environ)
+    if rank is not None:
+        if settings.hostfile is not None or settings.ranks > 1:
+            name = SETTING if settings.hostfile is not None else "distributed.ranks"
+            raise ConfigError(name, str(settings.hostfile or settings.ranks), "nothing: a launcher set MLX_RANK")
+        plan = _launched(settings, environ, rank)
+    elif settings.hostfile is not None:
+        plan = _of_hostfile(settings, settings.hostfile)
+    elif settings.ranks > 1:
+        if settings.backend not in ("any", "ring", "nccl"):
+            raise ConfigError("distributed.backend", settings.backend, "any, ring or nccl for ranks on one machine")
+        backend = "ring" if settings.backend == "any" else settings.backend
+        plan = GroupPlan(backend, (Host(LOOPBACK, (LOOPBACK,)),) * settings.ranks, Start.LOCAL, LOOPBACK, 0)
+    else:
+        return None
+    if plan is not None:
+        check_trusted(settings, [plan.address, *(ip for host in plan.hosts for ip in host.ips)])
+    return plan
+
+
+def check_trusted(settings: DistributedSettings, addresses: list[str]) -> None:
+    """Raises ConfigError where one of them is beyond loopback, and that was not said to be well."""
+    beyond = next((one for one in addresses if not is_loopback(one)), None)
+    if beyond is not None and not settings.trusted_network:
+        allowed = (
+            f"true, where no other machine can reach the network of {beyond}: ranks send tokens and activations "
+            "unencrypted, and do what whoever connects sends them"
+        )
+        raise ConfigError("distributed.trusted_network", False, allowed)
+
+
+def _of_hostfile(settings: DistributedSettings, path: Path) -> GroupPlan | None:
+    file = read_hostfile(path)
+    size = len(file.hosts)
+    if settings.ranks not in (1, size):
+        raise ConfigError("distributed.ranks", settings.ranks, f"unset: {path} has {size} hosts")
+    if size == 1:
+        return None
+    named = file.backend.removesuffix("-ring")
+    backend = named if settings.backend == "any" else settings.backend
+    if backend == "":
+        backend = "jaccl" if all(len(host.rdma) == size for host in file.hosts) else "ring"
+    ring = file.backend == "jaccl-ring"
+    for rank, host in enumerate(file.hosts):
+        needs = backend == "ring" or rank == 0
+        if needs and not host.ips:
+            what = "the address where other ranks reach it" if rank else "the address where followers reach rank 0"
+            raise ConfigError(f"{SETTING} {path}: hosts[{rank}].ips", [], what)
+        if backend == "ring" and len(host.ips) != len(file.hosts[0].ips):
+            what = f"{len(file.hosts[0].ips)} addresses, as hosts[0] has: the ring has as many connections everywhere"
+            raise ConfigError(f"{SETTING} {path}: hosts[{rank}].ips", list(host.ips), what)
+    if backend == "jaccl":
+        check_devices(file.hosts, path, ring=ring)
+    after = sum(len(host.ips) for host in file.hosts) if backend == "ring" else 1
+    if settings.port + after > 65_535:
+        allowed = f"at most {65_535 - after}: MLX takes {after} ports after it"
+        raise ConfigError("distributed.port", settings.port, allowed)
+    start = Start.SSH if settings.start else Start.BY_HAND
+    address = file.hosts[0].ips[0]
+    return GroupPlan(backend, file.hosts, start, address, settings.port, 0, (), ring, file.environment)
+
+
+def _launched(settings: DistributedSettings, environ: Mapping[str, str], rank: int) -> GroupPlan | None:
+    """Of what `mlx.launch` sets; None where it started one rank."""
+    nodes, ring = tuple[tuple[str, ...], ...](), bool(environ.get("MLX_JACCL_RING"))
+    if path := environ.get(_RING):
+        backend, nodes = "ring", _nodes(Path(path))
+        size, address = len(nodes), nodes[0][0].partition(":")[0] if nodes else ""
+    elif path := environ.get(_JACCL):
+        found = read_json(Path(path), _JACCL)
+        backend, size = "jaccl", len(found) if isinstance(found, list) else 0
+        address = environ.get(_JACCL_COORDINATOR, "").partition(":")[0]
+        if not address:
+            raise ConfigError(_JACCL_COORDINATOR, "", "rank 0's address and a port, as 10.0.0.1:32323")
+    else:
+        backend, address, text = "nccl", environ[_NCCL], environ.get(_SIZE, "")
+        if not text.isdecimal():
+            raise ConfigError(_SIZE, text, "how many ranks there are")
+        size = int(text)
+    if size <= 1:
+        return None
+    if rank >= size:
+        raise ConfigError("MLX_RANK", rank, f"a whole number from 0 to {size - 1}: there are {size} ranks")
+    if settings.backend not in ("any", backend):
+        raise ConfigError("distributed.backend", settings.backend, f"any or {backend}, which the launcher has set up")
+    hosts = tuple(Host(*_addresses(nodes, one)) for one in range(size))
+    return GroupPlan(backend, hosts, Start.LAUNCHER, address, settings.port, rank, nodes, ring)
+
+
+def _addresses(nodes: tuple[tuple[str, ...], ...], rank: int) -> tuple[str, tuple[str, ...]]:
+    """Of a rank that a launcher started: its name, and its ring's addresses, where they are known."""
+    ips = tuple(one.partition(":")[0] for one in nodes[rank]) if nodes else ()
+    return (ips[0] if ips else f"rank {rank}"), ips
+
+
+def _nodes(path: Path) -> tuple[tuple[str, ...], ...]:
+    """`[["10.0.0.1:32323"], ["10.0.0.2:32324"]]`; empty, as mlx.launch leaves it for one rank. Raises ConfigError."""
+    found = read_json(path, _RING)
+    if found is None:
+        return ()
+    if not isinstance(found, list):
+        raise ConfigError(_RING, str(path), 'a list, as [["10.0.0.1:32323"], ["10.0.0.2:32324"]]')
+    for rank, one in enumerate(found):
+        if not isinstance(one, list) or not one or not all(isinstance(text, str) and _has_port(text) for text in one):
+            raise ConfigError(f"{_RING} {path}: [{rank}]", one, "a list of addresses with ports, as 10.0.0.2:32324")
+    return tuple(tuple(one) for one in found)
+
+
+def _has_port(text: str) -> bool:
+    host, colon, port = text.partition(":")
+    return bool(host and colon) and port.isdecimal() and 0 < int(port) <= 65_535

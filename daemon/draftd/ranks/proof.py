@@ -1,0 +1,151 @@
+"""What a rank is, which all of a group must be alike in before any of them computes: versions, and the model to the
+last byte.
+
+Sizes say that files differ, never that they are alike: across machines their hashes do. Hashing a large model takes
+minutes, so it comes last, its progress is told, and what was hashed is remembered in the state folder. On one machine
+the same files, by path, size, time and inode, need no hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from draftd import __version__
+from draftd.errors import ModelLoadError
+from draftd.hardware.system import versions
+from draftd.models.blas import load_blas
+from draftd.models.fingerprint import DECISIVE, Fingerprints, remember, remembered
+from draftd.models.folder import ModelFolder, Stamp, model_files
+from draftd.settings import state_dir
+
+_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda", "mlx-lm")
+_FILE = "fingerprints.json"
+_SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
+
+
+class Proof(BaseModel):
+    """`files`: bytes of each that the model is computed from, by name. `same`: a digest of where they lie and of what
+    they are, the same of the same files on one machine only."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    draftd: str
+    packages: dict[str, str]
+    system: str
+    model: str
+    files: dict[str, int]
+    same: str
+
+    @classmethod
+    def of(cls, folder: ModelFolder) -> Proof:
+        """Reads no weights, and leaves it to who loads them to say what is wrong with the rest. Raises ModelLoadError
+        where there are none."""
+        found = folder.files()
+        named = model_files(found.folder, found.adapter)
+        if not any(kind == "weights" for _, kind in named):
+            raise ModelLoadError(f"{folder.called}: it has no weights", "fetch the model again")
+        files = [path for path, kind in named if kind in DECISIVE]
+        try:
+            stamps = {path: Stamp.of(path) for path in files}
+        except OSError as error:
+            raise ModelLoadError(f"{folder.called}: {error.filename}: {error.strerror}") from None
+        where = [(os.path.realpath(path), one.bytes, one.modified_ns, one.inode) for path, one in stamps.items()]
+        return cls(
+            draftd=__version__,
+            packages=versions(_PACKAGES),
+            system=_SYSTEMS.get(sys.platform, sys.platform),
+            model=folder.name,
+            files={path.name: one.bytes for path, one in stamps.items()},
+            same=hashlib.sha256(json.dumps(where).encode()).hexdigest(),
+        )
+
+
+def unlike(own: Proof, theirs: Proof, who: str) -> str:
+    """What rank 0, whose `own` is, and another differ in, in one line; empty where they do not."""
+    if theirs.draftd != own.draftd:
+        return f"{who} has draftd {theirs.draftd}, rank 0 has {own.draftd}"
+    for name in _PACKAGES:
+        here, there = own.packages.get(name), theirs.packages.get(name)
+        if here != there:
+            return f"{who} has {f'{name} {there}' if there else f'no {name}'}, rank 0 has {here or 'none'}"
+    if theirs.system != own.system:
+        return f"{who} runs on {theirs.system}, rank 0 on {own.system}: they compute in other types"
+    for name in sorted(own.files.keys() | theirs.files.keys()):
+        mine, other = own.files.get(name), theirs.files.get(name)
+        if mine != other:
+            there = "no such file" if other is None else f"{other:,} bytes"
+            here = "none" if mine is None else f"{mine:,}"
+            return f"{who} has another model ({theirs.model}): {name}: {there}, rank 0 ({own.model}) has {here}"
+    return ""
+
+
+def unlike_hashes(own: Mapping[str, str], theirs: Mapping[str, object], who: str) -> str:
+    """The same, once all files are hashed: SHA-256 by name."""
+    name = next((name for name, digest in own.items() if theirs.get(name) != digest), None)
+    if name is None:
+        return ""
+    return f"{who} has other weights: {name} has the size of rank 0's, and another content (SHA-256)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    path: Path | None
+
+    def read(self) -> Fingerprints:
+        return Fingerprints(remembered(self.path) if self.path is not None else None)
+
+    def write(self, found: Fingerprints) -> None:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            remember(self.path, remembered(self.path) | found.known)
+
+
+class OwnProof:
+    """Of this process. `hashes` begins what may take minutes, on a thread of its own."""
+
+    def __init__(self, model: str, adapter: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
+        """`model`: a folder, or a hub id, which is fetched where it must be. `environ`: names the state folder; without
+        it nothing is remembered. Raises ModelLoadError."""
+        load_blas()  # whatever is fetched brings mlx-lm in
+        self._folder = ModelFolder(model, adapter=adapter)
+        self.proof = Proof.of(self._folder)
+        self._known = _Known(None if environ is None else state_dir(environ) / _FILE)
+        self._fingerprints = self._known.read()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-rank-hash")
+        self._hashes: Future[dict[str, str]] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """To be hashed, where nothing is known yet."""
+        return sum(self.proof.files.values())
+
+    @property
+    def hashed_bytes(self) -> int:
+        return self._fingerprints.hashed_bytes
+
+    def hashes(self) -> Future[dict[str, str]]:
+        """SHA-256 by name; DraftdError where a file cannot be read. The same future every time."""
+        if self._hashes is None:
+            self._hashes = self._thread.submit(self._hashed)
+        return self._hashes
+
+    def close(self) -> None:
+        """Gives up what it is at, within a piece."""
+        self._fingerprints.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _hashed(self) -> dict[str, str]:
+        files = self._folder.files()
+        found = self._fingerprints.of(files.folder, files.adapter)
+        if self.hashed_bytes:
+            self._known.write(self._fingerprints)
+        return {one.name: one.sha256 for one in found.files if one.kind in DECISIVE}

@@ -1,0 +1,94 @@
+"""Runs a follower's process, and another one whenever the group was lost, until rank 0 ends the group in order, or this
+is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from draftd.ranks.follower import JOINS, LOST, REFUSED
+from draftd.ranks.joining import JOIN_SECONDS
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_WELL_SECONDS = 60.0  # a group that lasted so long was lost for another reason than the one before
+_START_SECONDS = 60.0  # to the first sign of life
+_GRACE_SECONDS = 2.0
+_LOOK_SECONDS = 0.2
+
+
+class Supervisor:
+    """On one thread."""
+
+    def __init__(self, command: Sequence[str], silent_seconds: float, announce: Callable[[str], None]) -> None:
+        """`command`: of the follower's process, which ends with its standard input. One that shows no sign of life for
+        `silent_seconds` is killed."""
+        self._command, self._bound, self._announce = list(command), silent_seconds, announce
+        self._told = threading.Event()
+
+    def stop(self) -> None:
+        """From any thread, or a handler of a signal."""
+        self._told.set()
+
+    def run(self) -> int:
+        """Until the end. Returns the exit code: 0 where it was in order, or asked for."""
+        pause, joined = _FIRST_PAUSE_SECONDS, False
+        while True:
+            began = time.monotonic()
+            code = self._one()
+            if self._told.is_set():
+                return 0
+            if code == REFUSED and not joined:
+                return 1
+            if code >= 0 and code not in (LOST, REFUSED):
+                return code
+            joined = True  # what keeps ranks apart from now on may pass: rank 0 tries again, too
+            if time.monotonic() - began > _WELL_SECONDS:
+                pause = _FIRST_PAUSE_SECONDS
+            how = f" (its process was ended by signal {-code})" if code < 0 else ""
+            self._announce(f"the group was lost{how}: it is joined again in {pause:g} s")
+            if self._told.wait(pause):
+                return 0
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _one(self) -> int:
+        """One life of the process: its exit code."""
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                self._watch(process, selector, process.stdout.fileno())
+        finally:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            if process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_SECONDS)
+                process.kill()
+            process.wait()
+            process.stdout.close()
+        return process.returncode
+
+    def _watch(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, out: int) -> None:
+        """Until it has ended, is silent for too long, or this is told to end."""
+        heard, bound = time.monotonic(), _START_SECONDS
+        while not self._told.is_set():
+            if selector.select(_LOOK_SECONDS):
+                if not (said := os.read(out, 4096)):
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_GRACE_SECONDS)
+                    return
+                heard, bound = time.monotonic(), self._bound + JOIN_SECONDS * said.endswith(JOINS)
+            if time.monotonic() - heard > bound:
+                self._announce(f"its process showed no sign of life for {bound:g} s, and is killed")
+                process.kill()
+                return

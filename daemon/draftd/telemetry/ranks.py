@@ -1,0 +1,45 @@
+"""The group of ranks as metrics show it, read off the engine's status; nothing of a target within the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from draftd.engine.observer import EngineStatus
+from draftd.group import GroupState, GroupStatus, Loss, RankStatus
+from draftd.telemetry import catalog_ranks as catalog
+from draftd.telemetry.attributes import Metric
+from draftd.telemetry.metrics import Observe, Values, observed
+from draftd.telemetry.recording import Naming
+
+_GROUP: Mapping[Metric, Callable[[GroupStatus], Values]] = {
+    catalog.STATE: lambda g: {state.value: state is g.state for state in GroupState},
+    catalog.RANKS: lambda g: len(g.ranks),
+    catalog.STARTS: lambda g: g.starts,
+    # All of them from the start: a counter that appears with its first loss has no increase.
+    catalog.LOSSES: lambda g: {loss.value: g.losses.get(loss, 0) for loss in Loss},
+    catalog.RECORDS: lambda g: g.records,
+    catalog.IO: lambda g: g.record_bytes,
+}
+_RANK: Mapping[Metric, Callable[[RankStatus], float | None]] = {
+    catalog.MEMORY: lambda r: r.memory_bytes,
+    catalog.MEMORY_LIMIT: lambda r: r.limit_bytes or None,
+    catalog.EXECUTED: lambda r: r.records,
+    catalog.LAG: lambda r: r.lag,
+    catalog.COLLECTIVE_TIME: lambda r: r.collective_seconds,
+    catalog.SILENCE: lambda r: r.seconds_silent,
+}
+
+
+def observed_ranks(status: Callable[[], EngineStatus | None], naming: Naming) -> dict[str, Observe]:
+    """What the metrics of a group show, by their name."""
+
+    def group() -> GroupStatus | None:
+        found = status()
+        return None if found is None else found.group
+
+    ranks = {metric: _each(read) for metric, read in _RANK.items()}
+    return observed(group, {**_GROUP, **ranks}, naming.model_label)
+
+
+def _each(read: Callable[[RankStatus], float | None]) -> Callable[[GroupStatus], Values]:
+    return lambda group: {(one.rank, one.host): read(one) for one in group.ranks}

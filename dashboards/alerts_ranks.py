@@ -1,0 +1,65 @@
+"""The alerts of a target over several ranks: all are for people. The daemon begins the group anew by itself."""
+
+from __future__ import annotations
+
+from dashboards import evidence
+from dashboards.ratios import INSTANCE, label
+from dashboards.rule import AlertRule, Figure, Severity
+from dashboards.settings import Alerting
+from draftd.group import GroupState
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog_ranks as catalog
+
+_INSTANCE = f"{{{{ .Labels.{INSTANCE} }}}}"
+_RANK = f"rank {{{{ .Labels.{label(a.RANK)} }}}} on {{{{ .Labels.{label(a.RANK_HOST)} }}}}"
+_DASHBOARD = "draftd-ranks"
+_AT_ONCE = "0s"
+
+
+def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
+    serving = f'{catalog.STATE.prometheus}{{{label(a.GROUP_STATE)}="{GroupState.SERVING}"}}'
+    lost = f"sum by ({INSTANCE}) ({catalog.LOSSES.prometheus}) > 0"
+    by_loss, by_rank = (INSTANCE, label(a.GROUP_LOSS)), (INSTANCE, label(a.RANK), label(a.RANK_HOST))
+    return (
+        AlertRule(
+            name="DraftdGroupLost",
+            value=f"sum by ({', '.join(by_loss)}) {evidence.grown(settings, catalog.LOSSES.prometheus)}",
+            fires=">",
+            threshold=settings.group_losses,
+            hold=_AT_ONCE,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            summary=f"A group of ranks was lost, {{{{ .Labels.{label(a.GROUP_LOSS)} }}}} ({_INSTANCE})",
+            description=f"{{figure}} times within {settings.window}. Its requests ended with UNAVAILABLE; status and "
+            "log say which rank, and why.",
+            dashboard=_DASHBOARD,
+        ),
+        AlertRule(
+            name="DraftdGroupNotServing",
+            # Not while it starts for the first time: reading weights may take longer than any hold.
+            value=f"max by ({INSTANCE}) (1 - {serving})\nand on ({INSTANCE}) ({lost})",
+            fires=">",
+            threshold=0,
+            hold=settings.machine_hold,
+            severity=Severity.CRITICAL,
+            figure=Figure.COUNT,
+            summary=f"A group of ranks does not come back ({_INSTANCE})",
+            description=f"It was lost, and has not served for {settings.machine_hold}: every request is refused. "
+            "The reason of the last loss is in the status.",
+            dashboard=_DASHBOARD,
+        ),
+        AlertRule(
+            name="DraftdRankBehind",
+            value=f"max by ({', '.join(by_rank)}) ({catalog.LAG.prometheus})",
+            fires=">",
+            threshold=settings.rank_lag,
+            hold=settings.machine_hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            summary=f"A rank is behind: {_RANK} ({_INSTANCE})",
+            description=f"{{figure}} records that rank 0 sent were not executed there, in each report for "
+            f"{settings.machine_hold}; the others wait for it.",
+            dashboard=_DASHBOARD,
+        ),
+    )

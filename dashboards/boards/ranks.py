@@ -1,0 +1,115 @@
+"""Ranks: the processes that one target runs on, on this machine or on several."""
+
+from __future__ import annotations
+
+from dashboards.board import Board, Row
+from dashboards.boards import look
+from dashboards.panels import BAD, GOOD, WARN, Panel, Text, Word, Words, bars, lines, single, states, tile
+from dashboards.queries import ranks as ask
+from dashboards.settings import Alerting
+from draftd.group import GroupState
+
+_COLORS = {
+    GroupState.SERVING: GOOD,
+    GroupState.STARTING: "yellow",
+    GroupState.RESTARTING: WARN,
+    GroupState.FAILED: BAD,
+}
+_STATES: Words = {figure: Word(state.value, _COLORS[state]) for state, figure in ask.FIGURES.items()}
+_BYTES, _SILENT_SECONDS = "suffix: B", 3.0
+
+
+def board(alerting: Alerting) -> Board:
+    return Board(
+        "ranks",
+        "Ranks",
+        "One target over several ranks: their group, each of them, and the records that rank 0 sends. A daemon whose "
+        "target runs within it shows nothing here.",
+        (
+            Row("The group, over the time shown", _figures(alerting)),
+            Row("What happens to it", _group()),
+            Row("Each rank", _ranks(alerting)),
+            Row("What rank 0 sends", _records()),
+        ),
+    )
+
+
+def _figures(alerting: Alerting) -> tuple[Panel, ...]:
+    none = "no group"
+    return (
+        single(tile("Group", "State of the group, where it is worst.", look.LEVEL, no_value=none), ask.STATE_NOW,
+               words=_STATES),
+        single(tile("Ranks", "Ranks of the groups, rank 0 of each among them.", look.COUNT, no_value=none, decimals=0),
+               ask.RANKS_NOW),
+        single(tile("Lost", "Times that a group was lost.", look.COUNT, decimals=0), ask.LOSSES_NOW,
+               steps=((None, GOOD), (alerting.group_losses + 1, BAD))),
+        single(tile("In collectives", "Share of its time that a rank spent in collectives, at most.", look.SHARE,
+                    no_value=none, decimals=0), ask.COLLECTIVE_NOW),
+        single(tile("Lag", "Records that the last rank had not executed.", look.COUNT, no_value=none, decimals=0),
+               ask.LAG_NOW, steps=((None, GOOD), (alerting.rank_lag, BAD))),
+        single(tile("Bytes a record", "Mean length of what rank 0 sends to each follower.", _BYTES, no_value=none,
+                    decimals=0), ask.EACH_NOW),
+    )  # fmt: skip
+
+
+def _group() -> tuple[Panel, ...]:
+    return (
+        states(
+            Text("State of the group", "Starting, serving, restarting after it was lost, or failed for good.",
+                 look.LEVEL),
+            (ask.STATES, _STATES),
+        ),
+        bars(
+            Text("Losses by why", "Over the time shown: a rank died, was silent, stalled, fell behind, or failed.",
+                 look.COUNT),
+            ask.LOSSES,
+        ),
+        lines(
+            Text("Starts and losses", "When groups began, and when they were lost.", look.COUNT, low=0),
+            *ask.EVENTS,
+            colors={"begun": GOOD, "lost": BAD},
+        ),
+    )  # fmt: skip
+
+
+def _ranks(alerting: Alerting) -> tuple[Panel, ...]:
+    return (
+        lines(
+            Text("Memory by rank", "MLX arrays that each rank holds. Dashed: what it may hold.", look.BYTES, 12,
+                 low=0),
+            ask.MEMORY,
+            ask.MEMORY_LIMIT,
+            dashed=("^limit",),
+        ),
+        lines(
+            Text("Time in collectives", "Share of each rank's time, as estimated from their number and the time that "
+                 "one took at load; so it is too high where the machine was busy then.", look.SHARE, 12, low=0, high=1),
+            ask.COLLECTIVE,
+        ),
+        lines(
+            Text("Lag by rank", f"Records that rank 0 had sent and the rank had not executed. Above "
+                 f"{alerting.rank_lag} DraftdRankBehind fires.", look.COUNT, low=0),
+            ask.LAG,
+            steps=((None, GOOD), (alerting.rank_lag, BAD)),
+        ),
+        lines(
+            Text("Silence by rank", "Time since each rank's last report, of which it sends one a second.",
+                 look.SECONDS, low=0),
+            ask.SILENCE,
+            steps=((None, GOOD), (_SILENT_SECONDS, BAD)),
+        ),
+        lines(
+            Text("Records executed", "By each rank; the same for all where none is behind.", look.PER_SECOND, low=0),
+            ask.EXECUTED,
+        ),
+    )  # fmt: skip
+
+
+def _records() -> tuple[Panel, ...]:
+    return (
+        lines(Text("Records", "Operations on caches, and forwards, that rank 0 sends.", look.PER_SECOND, low=0),
+              ask.SENT),
+        lines(Text("Bytes of a record", "Mean length of what each follower is sent.", _BYTES, low=0), ask.EACH),
+        lines(Text("Bytes to a follower", "Records without the collectives' own traffic, which the backend sends.",
+                   look.BYTES_PER_SECOND, low=0), ask.BYTES),
+    )  # fmt: skip

@@ -1,0 +1,11 @@
+"""`python -m tests.ranks.daemon …`: `draftd` as it is, but that a lost group begins anew within two seconds, however
+often it was lost."""
+
+from __future__ import annotations
+
+from draftd.cli.main import main
+from draftd.ranks import engine_process
+
+if __name__ == "__main__":
+    engine_process._LONGEST_PAUSE_SECONDS = 2.0
+    main()

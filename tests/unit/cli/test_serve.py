@@ -1,0 +1,34 @@
+"""Which engine a daemon gets, by its settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftd.cli.serve import shared_by
+from draftd.errors import ConfigError
+from draftd.settings.load import load_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("engine.prefix_dir", "/tmp/prefixes"),
+        ("engine.prefix_disk_bytes", 1),
+        ("engine.idle_unload_seconds", 60),
+        ("verify.enabled", True),
+        ("remote.enabled", True),
+    ],
+)
+def test_ranks_refuse_what_they_cannot_do(name: str, value: object) -> None:
+    more = {"remote.target": "127.0.0.1:1"} if name == "remote.enabled" else {}
+    settings = load_settings(None, {name: value, **more}, {})
+    assert shared_by(settings, {}) is None
+    shared = load_settings(None, {name: value, "distributed.ranks": 2, **more}, {})
+    with pytest.raises(ConfigError, match=name):
+        shared_by(shared, {})
+
+
+def test_ranks_share_the_target() -> None:
+    plan = shared_by(load_settings(None, {"distributed.ranks": 3}, {}), {})
+    assert plan is not None
+    assert plan.size == 3

@@ -1,0 +1,191 @@
+"""Which ranks there are and how they reach each other: from a hostfile, from settings, from a launcher's variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.errors import ConfigError
+from draftd.ranks.hostfile import read_hostfile
+from draftd.ranks.joining import Joining
+from draftd.ranks.plan import GroupPlan, Start, launched_rank, plan_group
+from draftd.settings import DistributedSettings
+
+TWO = [{"ssh": "mac-1", "ips": ["10.0.0.1"]}, {"ssh": "ann@mac-2", "ips": ["10.0.0.2"]}]
+MESH = [
+    {"ssh": "mac-1", "ips": ["10.0.0.1"], "rdma": [None, "rdma_en2", "rdma_en3"]},
+    {"ssh": "mac-2", "ips": [], "rdma": ["rdma_en2", None, ["rdma_en4", "rdma_en5"]]},
+    {"ssh": "mac-3", "ips": [], "rdma": ["rdma_en3", ["rdma_en4", "rdma_en5"], None]},
+]
+
+
+def written(folder: Path, content: Any) -> Path:
+    file = folder / "hosts.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+def planned(folder: Path, content: Any, **settings: Any) -> GroupPlan:
+    settings = {"hostfile": written(folder, content), "trusted_network": True, **settings}
+    plan = plan_group(DistributedSettings(**settings), {})
+    assert plan is not None
+    return plan
+
+
+WRONG = [
+    ("[", r"distributed.hostfile: got '.*; allowed: valid JSON"),
+    ([{"ips": ["10.0.0.1"]}], r"hosts.json: hosts\[0\].ssh: got None; allowed: a value: it must be given"),
+    ([TWO[0], {"ssh": "-oProxyCommand=x"}], r"hosts\[1\].ssh: got '-oProxyCommand=x'; allowed: a host as ssh takes it"),
+    ([TWO[0], {"ssh": "b", "ips": ["10.0.0.300"]}], r"hosts\[1\].ips\[0\]: got '10.0.0.300'; allowed: an IPv4 address"),
+    ([TWO[0], {"ssh": "b", "ips": ["fe80::1"]}], r"hosts\[1\].ips\[0\]: got 'fe80::1'; allowed: an IPv4 address"),
+    ([TWO[0], {"ssh": "b", "ips": "10.0.0.2"}], r"hosts\[1\].ips: got '10.0.0.2'; allowed: a valid list"),
+    ([TWO[0], {"ssh": "b"}], r"hosts\[1\].ips: got \[\]; allowed: the address where other ranks reach it"),
+    (
+        [TWO[0], {"ssh": "b", "ips": ["10.0.0.2", "10.0.1.2"]}],
+        r"hosts\[1\].ips: got .*; allowed: 1 addresses, as hosts",
+    ),
+    ({"backend": "mpi", "hosts": TWO}, r"backend: got 'mpi'; allowed: '', 'ring', 'jaccl'"),
+    ({"hosts": TWO, "envs": ["A B=1"]}, r"envs\[0\]: got 'A B=1'; allowed: NAME=VALUE"),
+    ({"backend": "jaccl", "hosts": TWO}, r"hosts\[0\].rdma: got \[\]; allowed: 2 entries, one for each rank"),
+    (
+        [MESH[0], MESH[1], MESH[2] | {"rdma": ["a", None, None]}],
+        r"hosts\[2\].rdma\[1\]: got None; allowed: the RDMA dev",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), WRONG)
+def test_wrong_hostfile_names_entry_and_field(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        planned(tmp_path, content)
+
+
+def test_ports_after_rank_0s_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="distributed.port: got 65534; allowed: at most 65533: MLX takes 2 ports"):
+        planned(tmp_path, TWO, port=65_534)
+
+
+def test_hostfile_of_launch_is_taken(tmp_path: Path) -> None:
+    file = read_hostfile(written(tmp_path, {"backend": "ring", "envs": ["A=b=c"], "hosts": TWO}))
+    assert (file.backend, file.environment) == ("ring", {"A": "b=c"})
+    plan = planned(tmp_path, TWO)
+    assert (plan.backend, plan.start, plan.address, plan.port) == ("ring", Start.SSH, "10.0.0.1", 7490)
+    assert [plan.here(rank) for rank in (0, 1)] == [True, False]
+    assert planned(tmp_path, TWO, start=False).start is Start.BY_HAND
+
+
+def test_beyond_loopback_must_be_trusted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"distributed.trusted_network: got False; allowed: true, where no other"):
+        planned(tmp_path, TWO, trusted_network=False)
+    near = [{"ssh": "127.0.0.1", "ips": ["127.0.0.1"]}] * 2
+    assert planned(tmp_path, near, trusted_network=False).here(1)
+
+
+def test_ring_is_joined_by_a_file(tmp_path: Path) -> None:
+    joining = Joining.of(planned(tmp_path, TWO, port=8000))
+    assert joining.nodes == [["10.0.0.1:8001"], ["10.0.0.2:8002"]]
+    found = joining.variables(1, tmp_path)
+    assert found["MLX_RANK"] == "1"
+    assert json.loads(Path(found["MLX_HOSTFILE"]).read_text()) == joining.nodes
+
+
+def test_mesh_is_joined_by_its_devices(tmp_path: Path) -> None:
+    joining = Joining.of(planned(tmp_path, MESH))
+    found = joining.variables(2, tmp_path)
+    assert found["MLX_RANK"] == "2"
+    assert found["MLX_JACCL_COORDINATOR"] == "10.0.0.1:7491"
+    assert json.loads(Path(found["MLX_IBV_DEVICES"]).read_text()) == [one["rdma"] for one in MESH]
+    assert "MLX_JACCL_RING" not in found
+
+
+def test_ring_of_devices_needs_only_neighbours(tmp_path: Path) -> None:
+    hosts = [{"ssh": f"m{one}", "ips": ["10.0.0.1"], "rdma": ["d"] * 4} for one in range(4)]
+    for one, host in enumerate(hosts):
+        host["rdma"] = ["d" if abs(one - other) in (1, 3) else None for other in range(4)]
+    found = Joining.of(planned(tmp_path, {"backend": "jaccl-ring", "hosts": hosts})).variables(0, tmp_path)
+    assert found["MLX_JACCL_RING"] == "1"
+    with pytest.raises(ConfigError, match=r"hosts\[0\].rdma\[2\]"):
+        planned(tmp_path, {"backend": "jaccl", "hosts": hosts})
+
+
+def test_cuda_ranks_have_a_card_each(tmp_path: Path) -> None:
+    hosts = [{"ssh": "gpu-1", "ips": ["10.0.0.1"]}, *[{"ssh": "gpu-2", "ips": ["10.0.0.2"]}] * 2]
+    joining = Joining.of(planned(tmp_path, {"backend": "nccl", "hosts": hosts}))
+    found = [joining.variables(rank, tmp_path) for rank in range(3)]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["0", "0", "1"]
+    assert {one["NCCL_HOST_IP"] for one in found} == {"10.0.0.1"}
+    assert {(one["NCCL_PORT"], one["MLX_WORLD_SIZE"]) for one in found} == {("7491", "3")}
+
+
+def test_local_ranks_have_free_ports() -> None:
+    plan = plan_group(DistributedSettings(ranks=3), {})
+    assert plan is not None
+    assert (plan.start, plan.address, plan.port) == (Start.LOCAL, "127.0.0.1", 0)
+    joining = Joining.of(plan)
+    assert len({node for (node,) in joining.nodes}) == 3
+    assert (joining.beside, joining.place) == ([3, 3, 3], [0, 1, 2])
+
+
+def test_one_rank_is_no_group(tmp_path: Path) -> None:
+    assert plan_group(DistributedSettings(), {}) is None
+    assert plan_group(DistributedSettings(hostfile=written(tmp_path, TWO[:1])), {}) is None
+
+
+def test_launched_rank_knows_its_place(tmp_path: Path) -> None:
+    nodes = [["127.0.0.1:32323"], ["127.0.0.1:32324"]]
+    environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(written(tmp_path, nodes))}
+    assert launched_rank(environ) == 1
+    plan = plan_group(DistributedSettings(), environ)
+    assert plan is not None
+    assert (plan.start, plan.rank, plan.size, plan.address, plan.port) == (Start.LAUNCHER, 1, 2, "127.0.0.1", 7490)
+    joining = Joining.of(plan)
+    assert [tuple(one) for one in joining.nodes] == [("127.0.0.1:32323",), ("127.0.0.1:32324",)]
+    assert "MLX_HOSTFILE" not in joining.variables(1, tmp_path)  # the launcher's stays
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rank", "said"),
+    [
+        ([["127.0.0.1:1"], ["127.0.0.1"]], "0", r"MLX_HOSTFILE .*: \[1\]: got .*; allowed: a list of addresses with p"),
+        ([["127.0.0.1:1"], ["127.0.0.1:2"]], "2", "MLX_RANK: got 2; allowed: a whole number from 0 to 1"),
+        ([["127.0.0.1:1"], ["127.0.0.1:2"]], "-1", "MLX_RANK: got '-1'; allowed: a whole number from 0"),
+    ],
+)
+def test_wrong_launcher_is_one_line(tmp_path: Path, nodes: Any, rank: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan_group(DistributedSettings(), {"MLX_RANK": rank, "MLX_HOSTFILE": str(written(tmp_path, nodes))})
+
+
+def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
+    environ = {"MLX_RANK": "0", "MLX_HOSTFILE": str(written(tmp_path, [["127.0.0.1:1"], ["127.0.0.1:2"]]))}
+    with pytest.raises(ConfigError, match=r"distributed.ranks: got '2'; allowed: nothing: a launcher set MLX_RANK"):
+        plan_group(DistributedSettings(ranks=2), environ)
+    empty = tmp_path / "one.json"
+    empty.write_text("\n")  # as mlx.launch leaves it for one rank
+    assert launched_rank({"MLX_RANK": "0", "MLX_HOSTFILE": str(empty)}) is None
+
+
+def test_joining_sets_variables_and_ends_what_hangs(tmp_path: Path) -> None:
+    """In a process of its own, which SIGALRM ends: MLX would hold Python's lock."""
+    program = (
+        "import os, sys, time; from draftd.ranks.joining import Joining; from draftd.ranks.plan import plan_group\n"
+        "from draftd.models.blas import described, load_blas; from draftd.settings import DistributedSettings\n"
+        "joining = Joining.of(plan_group(DistributedSettings(ranks=64), {}))\n"
+        "with joining.entered(1, 1):\n"
+        "    found = os.environ['MLX_RANK'], os.path.exists(os.environ['MLX_HOSTFILE'])\n"
+        "    print(*found, described(load_blas()), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environ)
+    assert ran.returncode == -signal.SIGALRM, ran.stderr
+    said = ran.stdout.strip()
+    assert said.startswith("1 True")
+    assert "threads" not in said or said.endswith("threads: 1")

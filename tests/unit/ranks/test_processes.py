@@ -1,0 +1,153 @@
+"""Processes of followers: how they are started, ended, and begun again; none stays behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from draftd.ranks.follower import LOST, REFUSED
+from draftd.ranks.followers import Followers, last_words, ssh_command
+from draftd.ranks.hostfile import Host
+from draftd.ranks.plan import Start
+from draftd.ranks.supervisor import Supervisor
+from draftd.settings import Settings
+from tests.ranked import local_plan
+from tests.waiting import until
+
+
+def script(folder: Path, text: str) -> list[str]:
+    file = folder / "follower.sh"
+    file.write_text(text)
+    return ["/bin/sh", str(file)]
+
+
+def supervised(command: list[str], silent: float = 30.0) -> tuple[Supervisor, list[str]]:
+    lines = list[str]()
+    return Supervisor(command, silent, lines.append), lines
+
+
+def test_lost_group_is_joined_again(tmp_path: Path) -> None:
+    """Refused then, too: what keeps the ranks apart may pass."""
+    lives = f'echo x >> "$0.lives"; case $(wc -l < "$0.lives") in *1) exit {LOST} ;; *2) exit {REFUSED} ;; esac'
+    supervisor, lines = supervised(script(tmp_path, lives))
+    assert supervisor.run() == 0
+    assert (tmp_path / "follower.sh.lives").read_text().count("x") == 3
+    assert lines == [f"the group was lost: it is joined again in {pause} s" for pause in ("0.5", "1")]
+
+
+def test_refused_follower_is_not_started_again(tmp_path: Path) -> None:
+    supervisor, lines = supervised(script(tmp_path, f"exit {REFUSED}"))
+    assert (supervisor.run(), lines) == (1, [])
+
+
+def test_killed_and_stopped_followers_are_begun_again(tmp_path: Path) -> None:
+    lives = (
+        'printf . ; echo $$ >> "$0.lives"; case $(wc -l < "$0.lives") in *1) kill -9 $$ ;; *2) kill -STOP $$ ;; esac'
+    )
+    supervisor, lines = supervised(script(tmp_path, lives), silent=2.0)
+    assert supervisor.run() == 0
+    assert "(its process was ended by signal 9)" in lines[0]
+    assert lines[1] == "its process showed no sign of life for 2 s, and is killed"
+    pids = (tmp_path / "follower.sh.lives").read_text().split()
+    assert len(pids) == 3
+    assert not any(psutil.pid_exists(int(pid)) for pid in pids)
+
+
+def test_supervisor_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    supervisor, _ = supervised(script(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'))
+    codes = list[int]()
+    thread = threading.Thread(target=lambda: codes.append(supervisor.run()))
+    thread.start()
+    file = tmp_path / "follower.sh.pid"
+    until(lambda: file.exists() and bool(file.read_text()), 10)
+    supervisor.stop()
+    thread.join(10)
+    assert codes == [0]
+    assert not psutil.pid_exists(int(file.read_text()))
+
+
+def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
+    """Through a stand-in for ssh that gives its last argument to a shell, as the one over there does."""
+    shell = tmp_path / "ssh"
+    shell.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    shell.chmod(0o755)
+    odd = ["--set", "model.path=/a b/$(touch x)'\"; exit 3", "*"]
+    show = shlex.join([sys.executable, "-c", "import os, sys; print([sys.argv[1:], os.environ['WORD']])"])
+    command = ssh_command("mac-2", show, odd, {"WORD": "a 'b'"})
+    assert command[command.index("--") + 1] == "mac-2"
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert eval(ran.stdout) == [odd, "a 'b'"]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+def test_host_that_ssh_does_not_reach_is_one_line() -> None:
+    hosts = (Host("127.0.0.1", ("127.0.0.1",)), Host("nobody@127.0.0.1", ("127.0.0.1",)))
+    plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
+    followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, out=lambda line: None)
+    followers.start("127.0.0.1:9")
+    until(lambda: followers.ended() is not None, 10)
+    ended = str(followers.ended())
+    followers.stop()
+    assert ended.startswith("rank 1 on nobody@127.0.0.1: ")
+    assert "refused" in ended or "denied" in ended or "verification" in ended
+
+
+def test_last_words_are_the_error() -> None:
+    said = [
+        "2026-01-01T00:00:00.000+00:00 draftd: loading",
+        "2026-01-01T00:00:00.001+00:00 draftd: error: no disk",
+        "bye",
+    ]
+    assert last_words(said) == "no disk"
+    assert last_words(['{"level": "error", "message": "no disk"}']) == "no disk"
+    assert last_words(["Killed"]) == "Killed"
+
+
+@pytest.mark.slow
+def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
+    """Real ones: one that waits for rank 0 and is stopped, one whose holder is gone, one that finds no model."""
+    environ, lines = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}, list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        followers = Followers(Settings(), local_plan(3), environ, out=lines.append)
+        followers.start(address)
+        callers = [silent.accept()[0] for _ in range(2)]
+        one, other = (followers._running[rank].process for rank in (1, 2))
+        os.kill(one.pid, signal.SIGSTOP)
+        assert other.stdin is not None
+        other.stdin.close()  # as where this process is killed
+        until(lambda: other.poll() == LOST, 10)
+        followers.stop(grace_seconds=0.2)
+        assert (one.poll(), followers.ended()) == (-signal.SIGKILL, None)
+        for caller in callers:
+            caller.close()
+    settings = Settings(model={"path": str(tmp_path / "none")})  # type: ignore[arg-type]
+    followers = Followers(settings, local_plan(2), environ, out=lines.append)
+    began = time.monotonic()
+    followers.start(address)
+    until(lambda: followers.ended() is not None, 60)
+    assert str(followers.ended()) == (
+        f"rank 1 on 127.0.0.1: model: {tmp_path}/none: no such folder: "
+        "give a model's folder, or its OWNER/NAME on the hub"
+    )
+    assert time.monotonic() - began < 60
+    followers.stop()
+    assert not any("no such folder" in line for line in lines), "it is told by whoever asks"
