@@ -5,7 +5,9 @@ Whoever catches DraftdError catches all of it.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -89,6 +91,15 @@ def in_one_line(error: BaseException) -> str:
     if len(sentence) > _LONGEST:
         sentence = sentence[: _LONGEST - 1] + "…"
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+
+
+def in_words(error: OSError) -> str:
+    """Why a connection or an address cannot be had, without the number."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # socket.create_server puts more into the error's own
 
 
 class ConfigError(FieldError, status="INVALID_ARGUMENT"):

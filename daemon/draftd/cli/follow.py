@@ -12,7 +12,7 @@ from collections.abc import Callable
 from draftd.cli import logs
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.errors import ConfigError
-from draftd.ranks.follower import LOST, Place, beat, hold_leash, run_follower
+from draftd.ranks.follower import LOST, Place, beat, end_with_input, run_follower
 from draftd.ranks.followers import follow_arguments
 from draftd.ranks.plan import plan_group
 from draftd.ranks.supervisor import Supervisor
@@ -23,11 +23,11 @@ _SILENT_SECONDS = 5.0  # which imports may take, while no thread of ours runs
 _PARENT_SECONDS = 0.5  # between looks
 
 
-def run_once(settings: Settings, place: Place, *, leash: bool, announce: Callable[[str], None]) -> int:
-    """One group. `leash`: ends with the standard input."""
+def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
+    """One group. `with_input`: ends with the standard input."""
     logs.configure(settings.log, sys.stderr)
-    if leash:
-        hold_leash(lambda: os._exit(LOST))
+    if with_input:
+        end_with_input(lambda: os._exit(LOST))
     beat()
     quiet_transformers()
     model, _ = paths_of(settings.model)
@@ -35,12 +35,12 @@ def run_once(settings: Settings, place: Place, *, leash: bool, announce: Callabl
     return run_follower(model, adapter, group, place, environ=os.environ, announce=announce)
 
 
-def run(settings: Settings, place: Place, *, leash: bool, announce: Callable[[str], None]) -> int:
+def run(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group after the other, each in a process of its own."""
     logs.configure(settings.log, sys.stderr)
     supervisor = _supervisor(settings, place, announce)
-    if leash:
-        hold_leash(supervisor.stop)
+    if with_input:
+        end_with_input(supervisor.stop)
     return supervisor.run()
 
 
@@ -66,7 +66,7 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
 
 def _supervisor(settings: Settings, place: Place, announce: Callable[[str], None]) -> Supervisor:
     arguments = follow_arguments(
-        settings, place.rank, place.ranks, place.address, once=True, leash=True, patience=place.patience
+        settings, place.rank, place.ranks, place.address, once=True, with_input=True, patience=place.patience
     )
     command = [sys.executable, "-m", "draftd", *arguments]
     silent = max(settings.distributed.timeout_seconds, _SILENT_SECONDS)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.engine.ranks.channel import RanksLost
-from draftd.errors import ConfigError, DraftdError
+from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
-from draftd.ranks.doors import DoorError, Doors, knock, reason
 from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, encoded, told
 from draftd.ranks.handshake import Hello, Refused, hashed, prepare
 from draftd.ranks.joining import Joining
 from draftd.ranks.proof import OwnProof
+from draftd.ranks.ring_addresses import AddressError, RingAddresses, check_reached
 
 _CONNECT_SECONDS = 3.0  # for one try
 _PAUSE_SECONDS = 0.25, 5.0  # between tries, the first and the longest
@@ -81,9 +81,9 @@ class Caller:
                 prepare(sock)
                 return sock
             except socket.gaierror as error:
-                raise ConfigError("--address", self._address, f"rank 0's HOST:PORT ({reason(error)})") from None
+                raise ConfigError("--address", self._address, f"rank 0's HOST:PORT ({in_words(error)})") from None
             except OSError as error:
-                what = f"rank 0 cannot be reached at {self._address}: {reason(error)}"
+                what = f"rank 0 cannot be reached at {self._address}: {in_words(error)}"
                 if self._patience is not None and time.monotonic() - began + pause > self._patience:
                     raise DraftdError(f"{what}; is that its address, and is it let through?") from None
                 if not waits:
@@ -104,19 +104,19 @@ class Caller:
         with contextlib.ExitStack() as stack:
             try:
                 if nodes:
-                    stack.enter_context(contextlib.closing(Doors(nodes[self._rank], group)))
+                    stack.enter_context(contextlib.closing(RingAddresses(nodes[self._rank], group)))
                 line.send(told(Kind.PROOF, self._proof(line) if fields["hashes"] else {}))
                 line.expect(Kind.MEET)
                 if nodes:
                     right = (self._rank + 1) % len(nodes)
                     try:
-                        knock(nodes[right], group)
-                    except DoorError as error:
-                        raise DoorError(f"it does not reach rank {right}: {error}") from None
-            except (DoorError, DraftdError) as error:
+                        check_reached(nodes[right], group)
+                    except AddressError as error:
+                        raise AddressError(f"it does not reach rank {right}: {error}") from None
+            except (AddressError, DraftdError) as error:
                 if not isinstance(error, Refused | RanksLost):
                     line.send(told(Kind.FAILED, {"text": str(error)}))
-                if isinstance(error, DoorError):
+                if isinstance(error, AddressError):
                     raise Refused(str(error)) from None
                 raise
             line.send(encoded(Kind.MEET))
@@ -155,7 +155,7 @@ class _Line:
         try:
             self._sock.sendall(frame)
         except OSError as error:
-            raise self._gone(reason(error)) from None
+            raise self._gone(in_words(error)) from None
 
     def next(self) -> Frame | None:
         """None where nothing came for a second."""
@@ -169,7 +169,7 @@ class _Line:
                     raise RanksLost(Loss.SILENT, f"rank 0 has said nothing for {_SILENT_SECONDS:g} s") from None
                 return None
             except OSError as error:
-                raise self._gone(reason(error)) from None
+                raise self._gone(in_words(error)) from None
             except BadFrame as error:
                 raise Refused(f"what answers at rank 0's address is none, or of another version: {error}") from None
         self._heard = time.monotonic()

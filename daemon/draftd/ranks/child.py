@@ -70,7 +70,7 @@ class _InHand:
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
+class ChildListener:
     """What hears of it, on one thread at a time. `observer` must raise nothing."""
 
     observer: EngineObserver
@@ -83,8 +83,8 @@ class Ears:
 class EngineChild:
     """One process, from `start` until `end`, which must be called. It is heard on one thread at a time."""
 
-    def __init__(self, limits: Limits, ears: Ears, timeout_seconds: float) -> None:
-        self._limits, self._ears, self._timeout = limits, ears, timeout_seconds
+    def __init__(self, limits: Limits, listener: ChildListener, timeout_seconds: float) -> None:
+        self._limits, self._listener, self._timeout = limits, listener, timeout_seconds
         self.inbox = Inbox(limits.queue_capacity, limits.max_batch)
         self.ready: Ready | None = None
         self.snapshot: Snapshot | None = None  # the latest
@@ -242,13 +242,13 @@ class EngineChild:
                     self._finish(one, _told(one, message.outcome), observed=True)
             case Snapshot():
                 self.snapshot = message
-                self._ears.snapshot(message)
+                self._listener.snapshot(message)
             case Learned():
-                self._ears.learnt(message.learnt)
+                self._listener.learnt(message.learnt)
             case Loading():
-                self._ears.loading(message.line)
+                self._listener.loading(message.line)
             case Ready():
-                self._ears.snapshot(message.snapshot)
+                self._listener.snapshot(message.snapshot)
                 self.snapshot, self.ready = message.snapshot, message
                 self.inbox.wake()
             case Done():
@@ -291,13 +291,13 @@ class EngineChild:
         if message.method == "on_step":
             one.stats.counts.add(message.arguments[0])
         elif message.method == "on_finish":
-            self._ears.observer.on_finish(one.request, _told(one, message.arguments[0]))
+            self._listener.observer.on_finish(one.request, _told(one, message.arguments[0]))
             return
-        getattr(self._ears.observer, message.method)(one.request, *message.arguments)
+        getattr(self._listener.observer, message.method)(one.request, *message.arguments)
 
     def _finish(self, one: _InHand, outcome: Outcome, *, observed: bool = False) -> None:
         if not observed:
-            self._ears.observer.on_finish(one.request, outcome)
+            self._listener.observer.on_finish(one.request, outcome)
         try:
             one.sink.on_finish(outcome)
         except Exception as error:
@@ -314,7 +314,7 @@ class EngineChild:
             if one.stats.first_token is None
             and (now is None or one.number > now.number or one.request.id in now.waiting)
         ]
-        own, seconds = len(every) - len(clients), self._ears.seconds_per_request()
+        own, seconds = len(every) - len(clients), self._listener.seconds_per_request()
         self.inbox.report(len(clients) - len(waiting), waiting, own, seconds)
 
     # either

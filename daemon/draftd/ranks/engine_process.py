@@ -29,7 +29,7 @@ from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
-from draftd.ranks.child import Ears, EngineChild
+from draftd.ranks.child import ChildListener, EngineChild
 from draftd.ranks.models import Models, Share
 from draftd.ranks.pipe import Begin, Machine, Snapshot
 from draftd.settings.distributed import DistributedSettings
@@ -294,7 +294,7 @@ class EngineProcess(EngineHandle):
         try:
             self._share = share = self._ranks.start()
             self._learnt = self._learnt or self._recall()
-            child = EngineChild(self._limits, self._ears(), self._settings.timeout_seconds)
+            child = EngineChild(self._limits, self._child_listener(), self._settings.timeout_seconds)
             child.start(self._begin(share))
             self._child, self._inbox = child, child.inbox
             if self._tokenizer is None:
@@ -319,7 +319,7 @@ class EngineProcess(EngineHandle):
             min(_SLOWEST_BEAT_SECONDS, self._settings.timeout_seconds / _BEATS),
         )
 
-    def _ears(self) -> Ears:
+    def _child_listener(self) -> ChildListener:
         def loading(line: str) -> None:
             self.progress = line
 
@@ -330,7 +330,7 @@ class EngineProcess(EngineHandle):
             self.step_seconds, self.prefill_seconds = now.step_seconds, now.prefill_seconds
             self.batch_seconds, self.progress = now.batch_seconds, now.progress
 
-        return Ears(self._observer, loading, learnt, told, lambda: self._totals.seconds_per_request)
+        return ChildListener(self._observer, loading, learnt, told, lambda: self._totals.seconds_per_request)
 
     def _open(self, child: EngineChild, began: float) -> None:
         """It takes requests from here on."""

@@ -105,7 +105,7 @@ def _leave(rank: int, lost: RanksLost) -> None:
     os._exit(LOST)
 
 
-def hold_leash(ended: Callable[[], None]) -> None:
+def end_with_input(ended: Callable[[], None]) -> None:
     """Calls `ended` when the standard input ends: whoever started this has ended it, or has ended itself."""
 
     def read() -> None:
@@ -114,7 +114,7 @@ def hold_leash(ended: Callable[[], None]) -> None:
                 pass
         ended()
 
-    threading.Thread(target=read, name="draftd-leash", daemon=True).start()
+    threading.Thread(target=read, name="draftd-input", daemon=True).start()
 
 
 def beat() -> None:

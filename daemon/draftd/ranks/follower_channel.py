@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Callable
 
 from draftd.engine.ranks.channel import Progress, RanksLost
-from draftd.errors import in_one_line
+from draftd.errors import in_one_line, in_words
 from draftd.group import Loss
 from draftd.ranks.calling import Joined
-from draftd.ranks.doors import reason
 from draftd.ranks.frames import BadFrame, Frame, Kind, Report, encoded, told
 from draftd.ranks.leader_channel import BACKLOG
 
@@ -117,7 +116,7 @@ class FollowerChannel:
                 self._lose(Loss.FAILED, f"rank 0 sends what cannot be read: {error}")
             except OSError as error:
                 if not self._ended:
-                    self._lose(Loss.DIED, f"rank 0 is gone: {reason(error)}")
+                    self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
                 return
 
     def _take(self, frame: Frame) -> None:
@@ -165,7 +164,7 @@ class FollowerChannel:
                 self._sock.sendall(frame)
         except OSError as error:
             if heeded and not self._closed and not self._ended:
-                self._lose(Loss.DIED, f"rank 0 is gone: {reason(error)}")
+                self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
 
     def _lose(self, loss: Loss, message: str) -> None:
         with self._more:

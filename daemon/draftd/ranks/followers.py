@@ -51,7 +51,7 @@ class Ended:
 
 
 def follow_arguments(
-    settings: Settings, rank: int, ranks: int, address: str, *, once: bool, leash: bool, patience: float | None
+    settings: Settings, rank: int, ranks: int, address: str, *, once: bool, with_input: bool, patience: float | None
 ) -> list[str]:
     """Of `draftd`: a follower with the settings that are a follower's."""
     model, group, log = settings.model, settings.distributed, settings.log
@@ -69,7 +69,7 @@ def follow_arguments(
         if value is not None:
             found += ["--set", f"{name}={value}"]
     found += ["--patience", f"{patience:g}"] if patience is not None else []
-    return found + ["--once"] * once + ["--leash"] * leash
+    return found + ["--once"] * once + ["--with-input"] * with_input
 
 
 class Followers:
@@ -129,7 +129,7 @@ class Followers:
             self._plan.size,
             address,
             once=here,
-            leash=True,
+            with_input=True,
             patience=_PATIENCE_SECONDS,
         )
         if here:

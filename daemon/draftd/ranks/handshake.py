@@ -4,7 +4,7 @@ see whether they reach each other.
     follower   HELLO: its rank, its host, what it is (proof.py)
     rank 0     WELCOME: how to join (joining.py) and the group's bounds, once all have said theirs and are alike
     both       hash their model's files, and say how far they are: HASHING; then the follower PROOF
-    rank 0     MEET; each knocks at its neighbour's doors (doors.py), and the follower says MEET
+    rank 0     MEET; each connects to its neighbour's addresses (ring_addresses.py), and the follower says MEET
     rank 0     GO
 
 What is wrong is told in one line, to all: REFUSED by rank 0, FAILED by a follower.
@@ -25,14 +25,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.engine.ranks.channel import RanksLost
-from draftd.errors import ConfigError, DraftdError
+from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
-from draftd.ranks.doors import DoorError, Doors, knock, reason
 from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, encoded, told
 from draftd.ranks.hostfile import SETTING
 from draftd.ranks.joining import Joining
 from draftd.ranks.plan import GroupPlan, Start
 from draftd.ranks.proof import OwnProof, Proof, unlike, unlike_hashes
+from draftd.ranks.ring_addresses import AddressError, RingAddresses, check_reached
 
 _HELLO_SECONDS = 5.0  # for what connects to say that it is a follower
 _MOST_CALLERS = 128  # connections at a time, of whoever
@@ -112,12 +112,12 @@ class Gathering:
         with contextlib.ExitStack() as stack:
             stack.callback(self._selector.close)
             try:
-                doors = stack.enter_context(_doors(self.joining.nodes, 0, self._group))
+                addresses = stack.enter_context(_addresses(self.joining.nodes, 0, self._group))
                 self._connect()
                 self._compare()
                 self._meet()
-                if doors is not None:
-                    doors.close()
+                if addresses is not None:
+                    addresses.close()
                 for peer in self._peers.values():
                     peer.tell(encoded(Kind.GO))
             except BaseException as error:
@@ -171,8 +171,8 @@ class Gathering:
             peer.tell(encoded(Kind.MEET))
         if nodes := self.joining.nodes:
             try:
-                knock(nodes[1], self._group)
-            except DoorError as error:
+                check_reached(nodes[1], self._group)
+            except AddressError as error:
                 raise Refused(f"rank 0 does not reach {self._peers[1].name}: {error}") from None
         met = set[int]()
         while len(met) < len(self._peers):
@@ -287,22 +287,22 @@ def listen_for_followers(plan: GroupPlan) -> socket.socket:
             allowed = f"a port of {plan.address} that no other program listens on"
             raise ConfigError("distributed.port", plan.port, allowed) from None
         name = f"{SETTING}: hosts[0].ips[0]" if plan.start is not Start.LAUNCHER else "rank 0's address"
-        allowed = f"an address of this machine, which is rank 0's ({reason(error)})"
+        allowed = f"an address of this machine, which is rank 0's ({in_words(error)})"
         raise ConfigError(name, plan.address, allowed) from None
 
 
 @contextlib.contextmanager
-def _doors(nodes: list[list[str]], rank: int, group: str) -> Iterator[Doors | None]:
+def _addresses(nodes: list[list[str]], rank: int, group: str) -> Iterator[RingAddresses | None]:
     """Of the ring; None of other backends. Raises Refused."""
     if not nodes:
         yield None
         return
     try:
-        doors = Doors(nodes[rank], group)
-    except DoorError as error:
+        addresses = RingAddresses(nodes[rank], group)
+    except AddressError as error:
         raise Refused(f"rank {rank}: {error}") from None
-    with contextlib.closing(doors):
-        yield doors
+    with contextlib.closing(addresses):
+        yield addresses
 
 
 def prepare(sock: socket.socket) -> None:

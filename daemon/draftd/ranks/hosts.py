@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Protocol, Self
 
-from draftd.errors import DraftdError
-from draftd.ranks.doors import reason
+from draftd.errors import DraftdError, in_words
 from draftd.ranks.followers import last_words
 from draftd.ranks.proof import OwnProof
 
@@ -113,7 +112,7 @@ class OwnHost:
         except DraftdError as error:
             raise HostError(error.message) from None
         except OSError as error:
-            raise HostError(reason(error)) from None
+            raise HostError(in_words(error)) from None
 
     def _report(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {"host": socket.gethostname(), **self._machine()}
@@ -214,7 +213,7 @@ class AskedHost:
                 start_new_session=True,
             )
         except OSError as error:
-            raise HostError(f"{command[0]} cannot be started: {reason(error)}", gone=True) from None
+            raise HostError(f"{command[0]} cannot be started: {in_words(error)}", gone=True) from None
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._said: list[str] = []
         self._threads = [

@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftd.engine.ranks.channel import Progress, RanksLost
-from draftd.errors import in_one_line
+from draftd.errors import in_one_line, in_words
 from draftd.group import Loss, RankStatus
-from draftd.ranks.doors import reason
 from draftd.ranks.frames import BadFrame, Frame, Kind, Report, encoded, told
 from draftd.ranks.handshake import Peer, hang_up
 
@@ -157,7 +156,7 @@ class LeaderChannel:
             except BlockingIOError:
                 pass
             except OSError as error:
-                self._lose(Loss.DIED, f"{one.peer.name} is gone: {reason(error)}")
+                self._lose(Loss.DIED, f"{one.peer.name} is gone: {in_words(error)}")
                 break
             if time.monotonic() > deadline:
                 self._lose(Loss.SILENT, f"{one.peer.name} has taken nothing for {self._timeout:g} s")
@@ -202,7 +201,7 @@ class LeaderChannel:
         except RanksLost:
             pass  # noted
         except OSError as error:
-            self._lose(Loss.DIED, f"{one.peer.name} is gone: {reason(error)}")
+            self._lose(Loss.DIED, f"{one.peer.name} is gone: {in_words(error)}")
         finally:
             one.writing.release()
 
@@ -215,7 +214,7 @@ class LeaderChannel:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lose(Loss.DIED, f"{one.peer.name} is gone: {reason(error)}")
+            self._lose(Loss.DIED, f"{one.peer.name} is gone: {in_words(error)}")
         except BadFrame as error:
             self._lose(Loss.FAILED, f"{one.peer.name} sends what cannot be read: {error}")
         else:

@@ -33,7 +33,7 @@ def command(
         float | None, _group("--patience", min=0, help="Seconds for which rank 0 may be out of reach. Unset: for ever.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
-    leash: Annotated[bool, typer.Option("--leash", hidden=True)] = False,
+    with_input: Annotated[bool, typer.Option("--with-input", hidden=True)] = False,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
 ) -> None:
     """Be a follower of a target that several machines serve together.
@@ -52,7 +52,7 @@ def command(
     place = Place(address, rank, ranks, patience)
     log = logging.getLogger("draftd.daemon")
     try:
-        code = (run_once if once else run)(settings, place, leash=leash, announce=announcer())
+        code = (run_once if once else run)(settings, place, with_input=with_input, announce=announcer())
     except Exception as error:
         failure = explain(error)
         if failure is None:

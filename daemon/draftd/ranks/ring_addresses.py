@@ -1,33 +1,34 @@
 """Whether the addresses of MLX's ring are right, before MLX is asked: it would wait for a neighbour without end, take a
 port that another program listens on, or say a number of the system's.
 
-Each rank opens its doors, the addresses where it will listen; then each knocks at its neighbour's, which answers with
-the group's id.
+Each rank listens on its own addresses for a while; then each connects to its neighbour's, which answer with the
+group's id.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import selectors
 import socket
 import threading
 from collections.abc import Sequence
 
-_KNOCK_SECONDS = 3.0
+from draftd.errors import in_words
+
+_CONNECT_SECONDS = 3.0
 _ANSWER = b"draftd "
 
 
-class DoorError(Exception):
+class AddressError(Exception):
     """In one line, without the rank."""
 
 
-class Doors:
-    """Of one rank, open from the making until `close`; answered by a thread."""
+class RingAddresses:
+    """Of one rank, listened on from the making until `close`; answered by a thread."""
 
     def __init__(self, nodes: Sequence[str], group: str) -> None:
-        """`nodes`: "HOST:PORT". Raises DoorError."""
+        """`nodes`: "HOST:PORT". Raises AddressError."""
         self._answer, self._sockets = _ANSWER + group.encode(), list[socket.socket]()
         self._selector = selectors.DefaultSelector()
         self._closing = threading.Event()
@@ -38,7 +39,7 @@ class Doors:
         except BaseException:
             self._drop()
             raise
-        self._thread = threading.Thread(target=self._run, name="draftd-rank-doors", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="draftd-ring-addresses", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -59,30 +60,21 @@ class Doors:
             one.close()
 
 
-def knock(nodes: Sequence[str], group: str) -> None:
-    """At another rank's. Raises DoorError."""
+def check_reached(nodes: Sequence[str], group: str) -> None:
+    """Connects to another rank's. Raises AddressError."""
     wanted = _ANSWER + group.encode()
     for node in nodes:
         host, _, port = node.rpartition(":")
         try:
-            with socket.create_connection((host, int(port)), _KNOCK_SECONDS) as one:
-                one.settimeout(_KNOCK_SECONDS)
+            with socket.create_connection((host, int(port)), _CONNECT_SECONDS) as one:
+                one.settimeout(_CONNECT_SECONDS)
                 found = b""
                 while len(found) < len(wanted) and (more := one.recv(len(wanted) - len(found))):
                     found += more
         except OSError as error:
-            raise DoorError(f"{node} cannot be reached: {reason(error)}") from None
+            raise AddressError(f"{node} cannot be reached: {in_words(error)}") from None
         if found != wanted:
-            raise DoorError(f"{node} is not the rank that should listen there: another program answers")
-
-
-def reason(error: OSError) -> str:
-    """In words, without the number."""
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return error.strerror or str(error)
-    return os.strerror(error.errno)  # socket.create_server puts more into the error's own
+            raise AddressError(f"{node} is not the rank that should listen there: another program answers")
 
 
 def _listening(node: str) -> socket.socket:
@@ -90,10 +82,10 @@ def _listening(node: str) -> socket.socket:
     try:
         return socket.create_server((host, int(port)), family=socket.AF_INET)
     except socket.gaierror as error:
-        raise DoorError(f"{host} is no address: {reason(error)}") from None
+        raise AddressError(f"{host} is no address: {in_words(error)}") from None
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise DoorError(f"{host} is no address of this machine: correct the hostfile") from None
+            raise AddressError(f"{host} is no address of this machine: correct the hostfile") from None
         if error.errno == errno.EADDRINUSE:
-            raise DoorError(f"port {port} of {host} is taken by another program") from None
-        raise DoorError(f"cannot listen on {node}: {reason(error)}") from None
+            raise AddressError(f"port {port} of {host} is taken by another program") from None
+        raise AddressError(f"cannot listen on {node}: {in_words(error)}") from None
