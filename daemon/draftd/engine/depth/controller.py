@@ -97,7 +97,8 @@ class DepthControl:
                 drafts[c.index] = _draft(c, best, trial)
         would_draft = any(one.depth for one in drafts)  # and will in the step after it, if it must not in this one
         drafts = [
-            SequenceDraft() if one.replays > MOST_REPLAYED else d for one, d in zip(sequences, drafts, strict=True)
+            SequenceDraft() if d.depth and one.replays > min(d.depth, MOST_REPLAYED) else d
+            for one, d in zip(sequences, drafts, strict=True)
         ]
         speculative = any(one.depth for one in drafts)
         if started:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from draftd.core import PROMPT_LOOKUP, DrafterName
@@ -106,29 +107,15 @@ class Estimate:
     def replayed(self, depth: int, lookup: int) -> tuple[list[float], float]:
         """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
         draft by n positions, n from 0 on, and how many tokens are missed by sequences that draft nothing, because they
-        have too many to replay.
-
-        A draft with a rejected token adds one more than were accepted, here always the mean of that; one of which all
-        are accepted ends it, and so does a step without a draft. The number of rejections since is then geometrically
-        distributed.
-        """
+        have too many to replay."""
         if (known := self._replayed.get((depth, lookup))) is not None:  # asked for again and again in one step
             return known
         under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
         for c in self.candidates:
             reached = c.reached(depth, lookup)
-            rejected = 1 - reached[-1]
-            if rejected <= 0:
-                continue
-            mean = sum(one - reached[-1] for one in reached) / rejected
-            sums = list(accumulate(rejected**n for n in range(int(MOST_REPLAYED / mean) + 2)))
-            wider = (len(sums) - 1) * mean - (len(reached) - 1)  # of one that drafts nothing
-            last = 1 - sums[-2] / sums[-1]  # the share of these steps
-            under = [
-                p * (sums[min(int(n / mean), len(sums) - 2)] / sums[-1] + (last if wider <= n else 0.0))
-                for n, p in enumerate(under)
-            ]
-            missed += last * sum(reached[1:])
+            own, nothing = _replays(tuple(reached))
+            under = [p * one for p, one in zip(under, own, strict=True)]
+            missed += nothing * sum(reached[1:])
         found = [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
         self._replayed[depth, lookup] = found
         return found
@@ -155,3 +142,24 @@ class Estimate:
                     found = Best(depth, lookup, tokens, seconds)
         assert found is not None
         return found
+
+
+@lru_cache(maxsize=256)
+def _replays(reached: tuple[float, ...]) -> tuple[list[float], float]:
+    """Of a sequence whose first r drafted tokens are all accepted with the probability `reached[r]`: the probabilities
+    that it is wider than its draft by no more than n positions, n from 0 on, and that it drafts nothing.
+
+    A draft with a rejected token adds one more than were accepted to what is replayed; one of which all are accepted
+    ends it, and so does a step without a draft. From one such end to the next there are n tokens to replay in
+    `visits[n]` steps.
+    """
+    rejected = [more - less for more, less in pairwise(reached)]  # after none were accepted, after one, …
+    deepest = len(rejected)
+    most, visits = min(deepest, MOST_REPLAYED), [1.0]
+    for n in range(1, most + deepest + 1):
+        visits.append(
+            sum(visits[n - more] * rejected[more - 1] for more in range(max(1, n - most), min(n, deepest) + 1))
+        )
+    whole, drafts, nothing = sum(visits), visits[: most + 1], visits[most + 1 :]
+    own = [(sum(drafts[: n + 1]) + sum(nothing[: max(0, deepest + n - most)])) / whole for n in range(MOST_REPLAYED)]
+    return own, sum(nothing) / whole
