@@ -52,7 +52,7 @@ class Edge:
         self.stub = rpc.VerificationServiceStub(self.channel)
         self.edge = edge or uuid.uuid4().hex
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self.heard: dict[int, asyncio.Queue[FromVerifier | None]] = {}
+        self.heard: dict[int, asyncio.Queue[FromVerifier | int]] = {}
         self.welcome = pb.Welcome()
         self.connections = 0
         self.error: grpc.aio.AioRpcError | None = None
@@ -67,33 +67,36 @@ class Edge:
         first = await call.read()
         assert first is not grpc.aio.EOF
         self.call, self.welcome, self.connections = call, first.welcome, self.connections + 1
-        self._reading = asyncio.create_task(self._read(call))
+        self._reading = asyncio.create_task(self._read(call, self.connections))
         return self.welcome
 
-    async def again(self, connection: int) -> None:
-        """Connects, where that is not done since the connection of this number."""
+    async def again(self) -> None:
+        """Connects, where the last connection was lost."""
         async with self._connecting:
-            if self.connections == connection:
+            if self.call.done():
                 await self.connect()
 
-    def queue(self, sequence: int) -> asyncio.Queue[FromVerifier | None]:
-        """What is heard of it; None where the connection was lost."""
+    def queue(self, sequence: int) -> asyncio.Queue[FromVerifier | int]:
+        """What is heard of it; the number of a connection that was lost."""
         return self.heard.setdefault(sequence, asyncio.Queue())
 
-    async def send(self, message: ToVerifier, fingerprint: str = "") -> None:
-        """Into the void where the connection is lost."""
-        await self.write(to_verifier(message, fingerprint))
+    async def send(self, message: ToVerifier, fingerprint: str = "") -> int:
+        """On the connection of the number that is returned; into the void where that is lost."""
+        return await self.write(to_verifier(message, fingerprint))
 
-    async def write(self, message: pb.VerifyRequest) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            async with self._writing:
-                await self.call.write(message)
+    async def write(self, message: pb.VerifyRequest) -> int:
+        async with self._writing:
+            call, connection = self.call, self.connections
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(message)
+        return connection
 
-    async def lose(self) -> None:
-        """The connection breaks."""
-        self.call.cancel()
-        if self._reading is not None:
-            await self._reading
+    async def lose(self, connection: int | None = None) -> None:
+        """The connection breaks, unless it is another than the one of this number."""
+        if connection in (None, self.connections):
+            self.call.cancel()
+            if self._reading is not None:
+                await self._reading
 
     async def finish(self) -> None:
         """Says no more, and waits for what is still said."""
@@ -107,7 +110,7 @@ class Edge:
             await self.lose()
         await self.channel.close()
 
-    async def _read(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
+    async def _read(self, call: grpc.aio.StreamStreamCall, connection: int) -> None:  # type: ignore[type-arg]
         try:
             while (message := await call.read()) is not grpc.aio.EOF:
                 if (told := from_verifier(message)) is not None:
@@ -117,7 +120,7 @@ class Edge:
         except asyncio.CancelledError:
             pass
         for queue in self.heard.values():
-            queue.put_nowait(None)
+            queue.put_nowait(connection)
 
 
 @contextlib.asynccontextmanager
@@ -134,7 +137,7 @@ async def heard(edge: Edge, sequence: int) -> FromVerifier:
     """The next that is said of it."""
     async with asyncio.timeout(_PATIENCE_SECONDS):
         told = await edge.queue(sequence).get()
-    assert told is not None, edge.error
+    assert not isinstance(told, int), edge.error
     return told
 
 
@@ -181,11 +184,11 @@ async def decode(
     """A text by an edge that proposes `depth` tokens, and the same number ahead, guessing what follows; `run` is
     granted with each step. With `dice` the connection is lost after a share `loses` of verdicts."""
     text, made, dice = list(prompt), Decoded(), dice or random.Random(0)
+    edge.queue(sequence)  # or it does not hear of a loss
     while made.closed is None:
-        connection, heard = edge.connections, edge.queue(sequence)
-        await edge.send(opened(sequence, text, len(prompt), max_tokens, sampling=sampling, ends=ends))
-        if not await _decode(edge, sequence, text, propose, made, depth, run, heard, dice, loses):
-            await edge.again(connection)
+        connection = await edge.send(opened(sequence, text, len(prompt), max_tokens, sampling=sampling, ends=ends))
+        if not await _decode(edge, connection, sequence, text, propose, made, depth, run, dice, loses):
+            await edge.again()
             made.reopened += 1
     made.tokens = text[len(prompt) :]
     cut = next((i for i, token in enumerate(made.tokens, 1) if token in ends), max_tokens)
@@ -195,13 +198,13 @@ async def decode(
 
 async def _decode(
     edge: Edge,
+    connection: int,
     sequence: int,
     text: list[int],
     propose: Propose,
     made: Decoded,
     depth: int,
     run: int,
-    heard: asyncio.Queue[FromVerifier | None],
     dice: random.Random,
     loses: float,
 ) -> bool:
@@ -215,12 +218,11 @@ async def _decode(
             await edge.send(Step(sequence, len(known), known[-1], tuple(ahead), run))
             guess += ahead
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            told = await heard.get()
-        if told is None:
-            while not heard.empty():
-                heard.get_nowait()
-            return False
-        if isinstance(told, Opened):
+            told = await edge.queue(sequence).get()
+        if isinstance(told, int):
+            if told >= connection:
+                return False
+        elif isinstance(told, Opened):
             made.cached.append(told.cached)
         elif isinstance(told, Closed):
             made.closed = told
@@ -235,4 +237,4 @@ async def _decode(
             guess, finished = left_of(guess, told), told.finished
             if loses and dice.random() < loses:
                 await asyncio.sleep(0.02 * dice.random())  # for verdicts that are on their way
-                await edge.lose()
+                await edge.lose(connection)
