@@ -2,8 +2,9 @@
 arms in turn on every prompt, in one run.
 
     stream    the remote's own streaming without a draft, through the edge: the baseline
-    spec      drafted by the edge, verified by the remote
-    direct    the remote with its own draft, asked without an edge
+    spec      drafted by the edge, verified by the same remote
+    remote    the remote with its own draft: what strategy `remote` gives
+    parks     drafted by the edge where that is faster than the remote's own draft
     local     the edge's own model
 
 at round trips of 1, 15, 40 and 100 ms with a tenth of jitter: median ratio of tokens per second to the baseline, prompt
@@ -48,9 +49,12 @@ BASE = "stream"
 ARMS: Mapping[str, pb.Strategy] = {
     "stream": pb.STRATEGY_REMOTE,
     "spec": pb.STRATEGY_SPECULATIVE,
-    "direct": pb.STRATEGY_UNSPECIFIED,
+    "remote": pb.STRATEGY_REMOTE,
+    "parks": pb.STRATEGY_SPECULATIVE,
     "local": pb.STRATEGY_LOCAL,
 }
+OWN = ("remote", "parks")
+"""Whose verifier drafts by itself."""
 _PAUSE_SECONDS = 0.08  # as in benchmarks.run
 _ANSWER_SECONDS = 300.0
 
@@ -83,33 +87,36 @@ class Tick:
 def main() -> int:
     args = _arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    prompts = [one for one in load_prompts(args.model, args.prompts) if one.workload in CLASSES]
+    prompts = [one for one in load_prompts(args.model, args.prompts) if one.workload in args.classes]
     ticks: list[Tick] = []
     said: dict[str, object] = {}
-    with daemons(args.model, args.draft_model, args.edge_model or args.model, args.warm_up) as two:
+    round_trips = args.trips
+    with daemons(args.model, args.draft_model, args.edge_model or args.model, args.warm_up) as both:
         texts: dict[str, tuple[int, ...]] = {}
-        two.network(ROUND_TRIPS[0], JITTER)
-        measure(two, prompts[: len(CLASSES)], ROUND_TRIPS[0], -1, args.tokens, texts)  # the warm-up is not kept
+        for two in both:
+            two.network(round_trips[0], JITTER)
+        measure(both, prompts[: len(CLASSES)], round_trips[0], -1, args.tokens, texts)  # the warm-up is not kept
         for repetition in range(args.repetitions):
-            for round_trip in random.Random(repetition).sample(ROUND_TRIPS, len(ROUND_TRIPS)):
-                began, before = time.perf_counter(), two.edge_metrics()
-                two.network(round_trip, JITTER)
+            for round_trip in random.Random(repetition).sample(round_trips, len(round_trips)):
+                began, before = time.perf_counter(), both[0].edge_metrics()
+                for two in both:
+                    two.network(round_trip, JITTER)
                 time.sleep(args.settle)
-                ticks += measure(two, prompts, round_trip, repetition, args.tokens, texts)
-                said[f"bytes_per_token_{_ms(round_trip)}"] = round(bytes_per_token(before, two.edge_metrics()), 1)
+                ticks += measure(both, prompts, round_trip, repetition, args.tokens, texts)
+                said[f"bytes_per_token_{_ms(round_trip)}"] = round(bytes_per_token(before, both[0].edge_metrics()), 1)
                 console.print(f"{_ms(round_trip)}, repetition {repetition + 1}: {time.perf_counter() - began:.0f} s")
         stored = store(ticks)
         report(ticks, console)
         said |= figures(ticks)
         if not args.without_capacity:
-            said |= remote_capacity.measure(two, args.model, args.draft_model, prompts, args.tokens, console)
+            said |= remote_capacity.measure(both[0], args.model, args.draft_model, prompts, args.tokens, console)
     console.print(f"raw ticks: {stored}")
     print(json.dumps(said))
     return 0
 
 
 def measure(
-    two: Daemons,
+    both: tuple[Daemons, Daemons],
     prompts: Sequence[Prompt],
     round_trip: float,
     repetition: int,
@@ -121,8 +128,7 @@ def measure(
     for prompt in prompts:
         for arm in dice.sample(list(ARMS), len(ARMS)):
             time.sleep(_PAUSE_SECONDS)
-            client = two.direct if arm == "direct" else two.edge
-            tick, text = answered(client, arm, prompt, round_trip, repetition, most)
+            tick, text = answered(both[arm in OWN].edge, arm, prompt, round_trip, repetition, most)
             if arm != "local" and texts.setdefault(prompt.id, text) != text:
                 raise SystemExit(f"{arm}: the text of {prompt.id} differs from the other arms'")
             ticks.append(tick)
@@ -210,13 +216,14 @@ def bytes_per_token(before: Counter[str], after: Counter[str]) -> float:
 def figures(ticks: Sequence[Tick]) -> dict[str, object]:
     """For the last line."""
     found: dict[str, object] = {}
-    for round_trip in ROUND_TRIPS:
+    for round_trip in sorted({tick.round_trip for tick in ticks}):
         at = _ms(round_trip)
         for arm in ARMS:
             if arm != BASE:
                 found[f"{arm}_{at}"] = round(paired(ticks, arm, round_trip).estimate, 3)
-        for workload in CLASSES:
-            found[f"spec_{workload}_{at}"] = round(paired(ticks, "spec", round_trip, workload).estimate, 3)
+        for workload in _classes(ticks):
+            for arm in ("spec", "remote"):
+                found[f"{arm}_{workload}_{at}"] = round(paired(ticks, arm, round_trip, workload).estimate, 3)
             said = formula(ticks, round_trip, workload)
             found[f"formula_{workload}_{at}"] = None if said is None else round(said, 3)
         found[f"hidden_{at}"] = round(hidden(ticks, round_trip), 3)
@@ -227,9 +234,9 @@ def report(ticks: Sequence[Tick], console: Console) -> None:
     table = Table(title="tokens per second over the remote's own streaming, medians with 95 % intervals")
     for heading in ("round trip", "arm", "class", "ratio", "interval", "formula", "hidden"):
         table.add_column(heading, justify="left" if heading in ("arm", "class") else "right")
-    for round_trip in ROUND_TRIPS:
+    for round_trip in sorted({tick.round_trip for tick in ticks}):
         for arm in (one for one in ARMS if one != BASE):
-            for workload in (*CLASSES, None):
+            for workload in (*_classes(ticks), None):
                 one = paired(ticks, arm, round_trip, workload)
                 said = formula(ticks, round_trip, workload) if arm == "spec" and workload is not None else None
                 share = f"{hidden(ticks, round_trip):.0%}" if arm == "spec" and workload is None else ""
@@ -238,6 +245,10 @@ def report(ticks: Sequence[Tick], console: Console) -> None:
                 table.add_row(_ms(round_trip), arm, workload or "all", f"{one.estimate:.3f}", interval, shown, share)
         table.add_section()
     console.print(table)
+
+
+def _classes(ticks: Sequence[Tick]) -> list[str]:
+    return [one for one in CLASSES if any(tick.workload == one for tick in ticks)]
 
 
 def store(ticks: Sequence[Tick]) -> Path:
@@ -257,6 +268,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default=str(nano / "target"), help="of the remote")
     parser.add_argument("--draft-model", default=str(nano / "draft"), help="of either")
     parser.add_argument("--edge-model", default="", help="of the edge; the remote's without it")
+    parser.add_argument("--classes", nargs="+", default=CLASSES, choices=CLASSES)
+    parser.add_argument("--trips", type=float, nargs="+", default=ROUND_TRIPS, help="seconds")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of each class")
     parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=3)

@@ -1,4 +1,4 @@
-"""An edge, its verifier and the network between them, as processes of their own."""
+"""Edges, their verifiers and the network between them, as processes of their own."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from draftd.v1 import inference_pb2 as pb
 from tests.proxy import Proxy, proxied
 
 _START_SECONDS = 180.0
+_WHO = ("plain", "own")
 _HTTP = re.compile(r"HTTP on (http://\S+)/v1")
 
 
 @dataclass(frozen=True, slots=True)
 class Daemons:
-    """`edge` is asked here, `direct` is the verifier asked over the same network. `urls`: of their metrics."""
+    """An edge, which is asked, and its verifier. `urls`: of their metrics."""
 
     edge: DraftdClient
-    direct: DraftdClient
     proxy: Proxy
     urls: tuple[str, str]
 
@@ -41,18 +41,25 @@ class Daemons:
 
 
 @contextlib.contextmanager
-def daemons(model: str, draft: str, edge_model: str, settle: float) -> Iterator[Daemons]:
+def daemons(model: str, draft: str, edge_model: str, settle: float) -> Iterator[tuple[Daemons, Daemons]]:
+    """Two edges, each with a verifier: of one that has nothing to draft with, and of one that drafts by itself."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftd-bench-remote-")))
-        verifier, verifier_url = _daemon(stack, folder / "verifier", model, draft, DRAFTD_VERIFY__ENABLED="true")
-        proxy = stack.enter_context(proxied(int(verifier.rpartition(":")[2])))
-        remote = {"DRAFTD_REMOTE__ENABLED": "true", "DRAFTD_REMOTE__TARGET": proxy.target}
-        edge, edge_url = _daemon(stack, folder / "edge", edge_model, draft, **remote)
-        direct = stack.enter_context(DraftdClient(proxy.target))
-        two = Daemons(stack.enter_context(DraftdClient(edge)), direct, proxy, (edge_url, verifier_url))
-        _linked(two.edge)
+        plain, own = (_two(stack, folder / who, model, draft, edge_model, draft * (who == "own")) for who in _WHO)
         time.sleep(settle)
-        yield two
+        yield plain, own
+
+
+def _two(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, edge_model: str, own: str) -> Daemons:
+    """`own`: the verifier's draft, empty for none."""
+    settings = {"DRAFTD_VERIFY__ENABLED": "true", "DRAFTD_MODEL__PROMPT_LOOKUP": str(bool(own)).lower()}
+    verifier, verifier_url = _daemon(stack, folder / "verifier", model, own, **settings)
+    proxy = stack.enter_context(proxied(int(verifier.rpartition(":")[2])))
+    remote = {"DRAFTD_REMOTE__ENABLED": "true", "DRAFTD_REMOTE__TARGET": proxy.target}
+    edge, edge_url = _daemon(stack, folder / "edge", edge_model, draft, **remote)
+    two = Daemons(stack.enter_context(DraftdClient(edge)), proxy, (edge_url, verifier_url))
+    _linked(two.edge)
+    return two
 
 
 def metrics(url: str) -> Counter[str]:
@@ -69,11 +76,12 @@ def metrics(url: str) -> Counter[str]:
 
 def _daemon(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, **environ: str) -> tuple[str, str]:
     """Its address, and where its metrics are."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     kept = {name: value for name, value in clean_environ(str(folder / "flags.json")).items() if "OTEL_" not in name}
     kept |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     kept |= {"XDG_STATE_HOME": str(folder), "DRAFTD_SERVER__HTTP_PORT": "0", **environ}
-    command = serve_command("--model", model, "--draft-model", draft, "--host", "127.0.0.1", "--port", "0")
+    pair = ["--model", model, *(["--draft-model", draft] if draft else [])]
+    command = serve_command(*pair, "--host", "127.0.0.1", "--port", "0")
     urls: list[str] = []
 
     def heard(line: str) -> None:

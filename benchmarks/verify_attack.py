@@ -28,6 +28,7 @@ from benchmarks.arms import Prompt
 from benchmarks.run import load_prompts
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
+from draftd.remote.messages import VERSION
 from draftd.v1 import inference_pb2
 from draftd.v1 import verification_pb2 as pb
 
@@ -153,7 +154,7 @@ def _attack(target: str, name: str, context: int, token: str | None, stop: threa
         verify = channel.stream_stream(_VERIFY, _written, pb.VerifyResponse.FromString)
 
         def messages() -> Messages:
-            yield pb.VerifyRequest(hello=pb.Hello(protocol=1, edge=dice.randbytes(16).hex()))
+            yield pb.VerifyRequest(hello=pb.Hello(protocol=VERSION, edge=dice.randbytes(16).hex()))
             for message in ATTACKS[name](dice, context):
                 if stop.is_set():
                     return

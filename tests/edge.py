@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from draftd.core import PEER, DecodeRequest, FinishReason, SamplingParams
+from draftd.core import PEER, DecodePlan, DecodeRequest, FinishReason, SamplingParams
 from draftd.engine.peer import PeerSequence
 from draftd.engine.targets.link import Step, Verdict, left_of
 from tests.rig import autoregressive, request, speculative
@@ -33,6 +33,11 @@ class Edge:
 
     def request(self, depth: int, tokens: int, sampling: SamplingParams | None = None) -> DecodeRequest:
         plan = speculative(depth, PEER) if depth else autoregressive()
+        return self.asked(plan, depth, tokens, sampling)
+
+    def asked(self, plan: DecodePlan, depth: int, tokens: int, sampling: SamplingParams | None = None) -> DecodeRequest:
+        """`plan`: with the verifier's own drafter, or the edge alone; a step takes `depth` tokens of the guess."""
+        self.peer._deepest = depth
         return replace(request(self.text, plan, max_tokens=tokens, sampling=sampling), peer=self.peer)
 
     @property
@@ -57,7 +62,8 @@ class Edge:
             assert verdict.known == len(self.text)
             self.guess = left_of(self.guess, verdict)
             self.text += verdict.tokens
-            self.granted = max(0, self.granted - (not verdict.drafted))
+            if not verdict.drafted:
+                self.granted = max(0, self.granted - len(verdict.tokens))
 
     def send(self, proposed: Sequence[int], run: int = 0, known: int | None = None) -> bool:
         """After the guess, or after the first `known` tokens of the text."""

@@ -77,8 +77,11 @@ class ScriptedLink:
         model: RemoteModel | None = MODEL,
         twice: bool = False,
         load: float = 0.0,
+        own: int = 0,
     ) -> None:
-        """`twice`: each step arrives twice."""
+        """`twice`: each step arrives twice. `own`: tokens that the verifier drafts by itself in a step of a grant, all
+        of them right."""
+        self._own = own
         self._whole, self.clock, self.round_trip, self._step = whole, clock, round_trip, step
         self._prefill, self._model, self._twice, self.load = prefill, model, twice, load
         self.tamper: Callable[[Verdict], FromVerifier] = lambda verdict: verdict
@@ -217,11 +220,15 @@ class ScriptedLink:
             return
         held.busy = True
         left = held.opened.options.prompt + held.opened.max_tokens - held.length
+        if not held.guess and (own := min(self._own, left - 1, held.run - 1)) > 0:
+            draft = held.whole[held.length : held.length + own]
+            self._at(at + self._step(own), lambda now: self._decided(held, draft, now, 0.0, own=True))
+            return
         drafted = min(len(held.guess), 8, left - 1)
         draft, queued = held.guess[:drafted], max(0.0, at - held.stepped) if drafted else 0.0
         self._at(at + self._step(drafted), lambda now: self._decided(held, draft, now, queued))
 
-    def _decided(self, held: _Held, draft: list[int], at: float, queued: float) -> None:
+    def _decided(self, held: _Held, draft: list[int], at: float, queued: float, *, own: bool = False) -> None:
         if held.over:
             return
         drafted, accepted, opened = len(draft), 0, held.opened
@@ -233,9 +240,11 @@ class ScriptedLink:
             finished = FinishReason.LENGTH
         if not set(opened.options.ends).isdisjoint(tokens):
             finished = FinishReason.STOP
-        seconds = self._step(drafted)
+        seconds, own_drafted = self._step(drafted), drafted if own else 0
+        accepted, drafted = (0, 0) if own else (accepted, drafted)
         made = Verdict(
-            opened.sequence, held.length, tokens, accepted, drafted, finished, queued, seconds, seconds, self.load
+            opened.sequence, held.length, tokens, accepted, drafted, finished, queued, seconds, seconds, self.load,
+            own_drafted=own_drafted,
         )  # fmt: skip
         counts = self.counts
         counts.verdicts += 1
@@ -245,7 +254,7 @@ class ScriptedLink:
         counts.target_seconds += seconds
         held.guess, held.length, held.busy = left_of(held.guess, made), held.length + len(tokens), False
         if not drafted:
-            held.run = max(0, held.run - 1)
+            held.run = max(0, held.run - len(tokens))
         held.over = finished is not None
         self._say(self.tamper(made), at)
         self._go(held, at)

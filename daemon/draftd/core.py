@@ -210,6 +210,10 @@ class PeerSteps(Protocol):
         """Whether there is nothing to verify, and a grant for two tokens and more."""
 
     @property
+    def granted(self) -> int:
+        """Tokens that may be decoded without a proposal."""
+
+    @property
     def expected(self) -> float:
         """When the next step is likely to come, by how long it took before; monotonic seconds."""
 
@@ -227,11 +231,13 @@ class PeerSteps(Protocol):
         share_seconds: float = 0.0,
         load: float = 0.0,
         logprobs: Sequence[TokenLogprobs] = (),
+        own_drafted: int = 0,
     ) -> None:
         """A step of the target went on with `tokens`: of the `drafted` ones the first `accepted`, and the one after
-        them, whatever ends the text. `finished`: it ends within them. `verify_seconds` of the step, `share_seconds`
-        what the sequence is charged for since it was last told; `load`: sequences in hand over those that decode
-        together."""
+        them, whatever ends the text. Where nothing of the guess was in it, this daemon's own drafter may have drafted
+        `own_drafted`, of which all tokens but the last are. `finished`: it ends within them. `verify_seconds` of the
+        step, `share_seconds` what the sequence is charged for since it was last told; `load`: sequences in hand over
+        those that decode together."""
 
 
 #: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
@@ -248,7 +254,8 @@ class DecodeRequest:
     `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities.
     `local_allowed`: where its plan is another daemon's target, it may go on with this one's when that cannot be had.
     `trace`: this daemon's span of it (W3C `traceparent`), for another one's to be a child of; empty without one.
-    `peer`: what another daemon proposes for it, where this one verifies; its plan's drafter is PEER. `answered`: tokens
+    `peer`: what another daemon proposes for it, where this one verifies; its plan's drafter is PEER, or this daemon's
+    own, which drafts where the peer proposes nothing, with PEER among the alternatives. `answered`: tokens
     at the end of the prompt that are of the answer, as it was chosen before: its grammar, penalties and seed go on from
     there, and `max_tokens` are those that may follow."""
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 class StepCounts(NamedTuple):
     """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
-    costs five times as much.
+    costs five times as much. Where another daemon drafts for what it decodes, that is counted there: here it is as many
+    steps without a draft as there are tokens.
 
     The target accepted `accepted` of `drafted` tokens, wherever the text ends; fewer than all is a rollback. `emitted`
     counts those and the bonus (or correction), as far as they lie within the text: the rest of them was cut.
@@ -59,7 +60,7 @@ class DraftCounts:
     accepted_per_position: list[int] = field(default_factory=list)
 
     def add(self, r: StepCounts) -> None:
-        self.steps += 1
+        self.steps += 1 if r.drafted else r.emitted
         self.target_forwards += 1
         self.emitted += r.emitted
         self.draft_forwards += r.draft_forwards

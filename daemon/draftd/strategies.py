@@ -73,9 +73,9 @@ class RemoteCounts:
     `wasted` tokens were proposed and no forward of the verifier took them, because the text had gone another way.
     `hidden`: verdicts that a proposal already sent went on from, so that no round trip was waited for. `late`: verdicts
     that came after the request had ended. Seconds are the verifier's: of its target's forwards, shared by the
-    sequences in them (`target_seconds`), and from a step's arrival until the forward it was in began
-    (`queue_seconds`). `round_trip_seconds`: the sum over `round_trips`. `reopened`: connections that were lost and
-    resumed; `failed_over`: 1 where it went on locally."""
+    sequences in them, and of its own drafts (`target_seconds`), and from a step's arrival until the forward it was in
+    began (`queue_seconds`). `round_trip_seconds`: the sum over `round_trips`. `reopened`: connections that were lost
+    and resumed; `failed_over`: 1 where it went on locally."""
 
     steps: int = 0
     proposed: int = 0

@@ -15,6 +15,7 @@ import pytest
 
 from draftd.core import SamplingParams
 from draftd.engine.targets.link import Close, Closed, Open, Opened, Step, Verdict
+from draftd.remote.messages import VERSION
 from draftd.v1 import verification_pb2 as pb
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
@@ -97,13 +98,13 @@ async def _read(call: Any) -> bool:
 
 
 def hello(**fields: object) -> pb.VerifyRequest:
-    return pb.VerifyRequest(hello=pb.Hello(**{"protocol": 1, "edge": uuid.uuid4().hex, **fields}))
+    return pb.VerifyRequest(hello=pb.Hello(**{"protocol": VERSION, "edge": uuid.uuid4().hex, **fields}))
 
 
 @pytest.mark.parametrize(
     ("messages", "code", "said"),
     [
-        ([hello(protocol=2)], "FAILED_PRECONDITION", "the edge speaks version 2 of the protocol, and this daemon 1"),
+        ([hello(protocol=1)], "FAILED_PRECONDITION", "the edge speaks version 1 of the protocol, and this daemon 2"),
         ([hello(edge="me")], "INVALID_ARGUMENT", "hello.edge: got 'me'; allowed: 32 hexadecimal digits"),
         (
             [pb.VerifyRequest(ping=pb.Ping(nonce=1))],

@@ -120,6 +120,11 @@ class Engine:
             self.prefixes.begin(sequence)
         self.scheduler.add(sequence)
 
+    def learnt(self) -> Learnt:
+        """To be saved."""
+        found = self.scheduler.depth.learnt()
+        return found if self.remote is None else replace(found, remote=self.remote.control.learnt())
+
     def take_over(self, sequence: DecodeSequence) -> None:
         """The same, of one that another daemon's target has decoded so far. Raises InvalidRequest or NoMemory where
         there is no memory for it."""
@@ -201,6 +206,7 @@ def assemble_engine(
         lengths=depth.lengths,
         headroom=limits.headroom,
     )
+    remote.control.recalled = None if learnt is None else learnt.remote
     return replace(engine, remote=remote)
 
 

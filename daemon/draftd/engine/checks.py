@@ -18,7 +18,7 @@ def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel
     check_ids("stop_ids", tuple(request.stop_ids), info)
     check_ids("sampling.logit_bias", [token for token, _ in request.sampling.logit_bias], info)
     drafter = request.plan.drafter
-    offered = info.drafters if request.peer is None else (PEER,)
+    offered = (*info.drafters, PEER) if request.peer is not None else info.drafters
     if drafter is not None and drafter not in offered:
         raise InvalidRequest("plan.drafter", drafter, ", ".join(offered) or "none")
 

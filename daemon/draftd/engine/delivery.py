@@ -42,7 +42,7 @@ class Delivery:
         tokens = [*result.accepted, result.following]
         kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
-        accepted = len(result.accepted)
+        accepted = len(result.accepted) if result.drafted else 0  # or another daemon drafted them by itself
         counted = StepCounts(
             drafted=result.drafted,
             accepted=accepted,
@@ -67,7 +67,7 @@ class Delivery:
         stats.last_token = now
         self._observer.on_step(sequence.request, counted, gap)
         try:
-            drafted = ((True,) * accepted + (False,))[:kept]
+            drafted = ((True,) * accepted + (False,) * (len(tokens) - accepted))[:kept]
             sequence.sink.on_tokens(Emission(emitted, drafted, tuple(result.logprobs[:kept]), verifier))
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
@@ -87,16 +87,18 @@ class Delivery:
         """The peer, of all that the target decided."""
         assert sequence.request.peer is not None
         share, sequence.seconds = sequence.seconds, 0.0
+        proposed = result.drafted if sequence.proposed else 0
         try:
             sequence.request.peer.decided(
                 tokens,
-                len(result.accepted),
-                result.drafted,
+                len(result.accepted) if proposed else 0,
+                proposed,
                 finished=reason,
                 verify_seconds=seconds,
                 share_seconds=share,
                 load=self._load(),
                 logprobs=result.logprobs,
+                own_drafted=result.drafted - proposed,
             )
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the peer could not be told: {error}")

@@ -16,6 +16,8 @@ from draftd.engine.step import SequenceDraft
 from draftd.engine.targets.base import Target
 from draftd.engine.targets.local import LocalTarget
 
+_FORGOTTEN = 64  # tokens that a drafter may be behind the text of a sequence that its peer drafts for
+
 
 class Drafting:
     """Engine thread only."""
@@ -63,10 +65,19 @@ class Drafting:
         for drafter in self.drafters.values():
             drafter.leave(sequence)
 
+    def forget(self, sequences: Sequence[DecodeSequence]) -> None:
+        """Those of these that their peers have drafted for, for long: what would have to take all of that in need not
+        hold their texts."""
+        for one in sequences:
+            drafter = self.drafters.get(one.own_drafter or PEER) if one.proposed else None
+            if drafter is not None and (drafter.behind(one) or 0) > _FORGOTTEN:
+                drafter.leave(one)
+
     def failed(self, sequence: DecodeSequence, message: str) -> None:
-        """Its drafter failed: the sequence goes on autoregressively."""
+        """Its drafter failed: the sequence goes on autoregressively, or with what its peer proposes."""
         sequence.degrade(f"the drafter failed: {message}")
         self.leave(sequence)
+        sequence.take_proposals()
         self._observer.on_drafter_error(sequence.request, message)
 
     def reset(self) -> None:

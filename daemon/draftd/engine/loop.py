@@ -262,7 +262,7 @@ class EngineWorker(EngineHandle):
                 if taken.closing and (engine.idle or time.monotonic() >= drain_until):
                     engine.abort(FinishReason.CANCELLED)
                     self._measure(engine, scheduler.kv_cache_bytes)
-                    self._learnt = scheduler.depth.learnt()
+                    self._learnt = engine.learnt()
                     self._inbox.shut(NotServing(_ENDED))
                     return
             if remote is not None and remote.step(busy=scheduler.pause <= 0):
@@ -316,7 +316,7 @@ class EngineWorker(EngineHandle):
         self._resting = scheduler.resting
         now = time.monotonic()
         if now - self._learnt_at >= _LEARNT_SECONDS:
-            self._learnt, self._learnt_at = scheduler.depth.learnt(), now
+            self._learnt, self._learnt_at = engine.learnt(), now
             self.step_seconds = scheduler.depth.step_seconds
             self.batch_seconds = scheduler.depth.batch_seconds(self._limits.max_batch)
             if remote is not None:

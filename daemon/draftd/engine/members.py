@@ -35,10 +35,8 @@ def members(running: Sequence[DecodeSequence], most: int, begun: StepPlan | None
         in_turn = {one.id for one in sorted(found, key=lambda one: one.stats.last_token or 0.0)[:most]}
         found = [one for one in found if one.id in in_turn]
     for one in found:
-        if one.request.peer is not None:
-            depth = min(one.request.plan.max_draft_tokens, one.remaining - 1)
-            one.proposed = one.request.peer.guess(one.tokens, depth)
-            one.most = len(one.proposed)
+        if (peer := one.request.peer) is not None:
+            one.propose(peer.guess(one.tokens, one.remaining - 1), peer.granted)
     return found
 
 
@@ -50,11 +48,19 @@ def steady(running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequen
     return len(due) == peers and all(peer.streams for peer in due)
 
 
-def charge(taking_part: Sequence[DecodeSequence], depths: Sequence[int], seconds: float) -> None:
-    """To each its share of a forward, by the positions that it had in it."""
+def charge(
+    taking_part: Sequence[DecodeSequence],
+    depths: Sequence[int],
+    seconds: float,
+    forwards: Sequence[int],
+    draft_seconds: float,
+) -> None:
+    """To each its share of a forward, by the positions that it had in it, and of what this daemon's own draft took, by
+    its `forwards`."""
     positions = [1 + depth + one.replays for one, depth in zip(taking_part, depths, strict=True)]
-    for one, own in zip(taking_part, positions, strict=True):
-        one.seconds += seconds * own / sum(positions)
+    whole, drafted = sum(positions), sum(forwards)
+    for one, own, made in zip(taking_part, positions, forwards, strict=True):
+        one.seconds += seconds * own / whole + (draft_seconds * made / drafted if made else 0.0)
 
 
 class Gathering:
@@ -82,7 +88,7 @@ class Gathering:
         others = [one.request.peer for one in running if rests(one)]
         if now >= until or not any(_comes(peer, now, until) for peer in others):
             return 0.0
-        depth = min(max(one.most for one in taking_part), DEEPEST - 1)
+        depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
         together, apart, another = (
             costs.drafted(PROMPT_LOOKUP, size, depth)[depth] for size in (len(taking_part) + 1, len(taking_part), 1)
         )

@@ -25,11 +25,13 @@ class PeerSequence:
         tell: Callable[[Opened | Verdict], None],
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        deepest: int = _MOST_GUESSED,
     ) -> None:
         """`sequence`: what the peer calls it. `tell` is called on the engine thread, once for each step of the target:
         must neither block nor raise. `wake`: where a step was taken and there is something to do, on the thread that
-        offered it."""
+        offered it. `deepest`: the most tokens of the guess that a step takes."""
         self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
+        self._deepest = deepest
         self._lock = threading.Lock()
         self._text: list[int] = []  # empty before the engine has it
         self._early: list[Step] = []  # that came before
@@ -80,6 +82,10 @@ class PeerSequence:
         return self._run > 1 and not self._guess
 
     @property
+    def granted(self) -> int:
+        return self._run
+
+    @property
     def expected(self) -> float:
         return math.inf if self._told_at is None else self._told_at + self._answers
 
@@ -87,7 +93,7 @@ class PeerSequence:
         """What is given is in the forward that begins now."""
         with self._lock:
             assert len(tokens) == len(self._text), "the engine has told of all its steps"
-            found = self._guess[:most]
+            found = self._guess[: min(most, self._deepest)]
             self._drafting = len(found)
             self._queued = self._clock() - self._arrived[0][1] if found and self._arrived else 0.0
         return found
@@ -103,6 +109,7 @@ class PeerSequence:
         share_seconds: float = 0.0,
         load: float = 0.0,
         logprobs: Sequence[TokenLogprobs] = (),
+        own_drafted: int = 0,
     ) -> None:
         with self._lock:
             verdict = Verdict(
@@ -117,13 +124,15 @@ class PeerSequence:
                 share_seconds,
                 load,
                 tuple(logprobs),
+                own_drafted,
             )
             before, self._guess = self._guess, left_of(self._guess, verdict)
             agreed = _common(before, tokens)
             if agreed < len(tokens):
                 self.wasted += max(0, len(before) - max(drafted, agreed))
             self._text += tokens
-            self._run -= not drafted and self._run > 0
+            if not drafted:
+                self._run = max(0, self._run - len(tokens))
             self._drafting, self._last, self._told_at = 0, None, self._clock()
             while self._arrived and (not self._guess or self._arrived[0][0] <= len(self._text)):
                 self._arrived.popleft()

@@ -253,6 +253,7 @@ class Prefilling:
         kind = sequence.drafter
         if kind is not None and kind not in self._drafting.offered:
             sequence.degrade(f"the {kind.replace('_', ' ')} is not loaded")
+            sequence.take_proposals()
         self._prompts.append(_Prompt(sequence))
 
     def _next(self) -> _Prompt:

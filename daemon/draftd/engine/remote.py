@@ -37,7 +37,7 @@ from draftd.strategies import RemoteCounts, Strategy, Verifier
 
 _log = logging.getLogger(__name__)
 
-_LEAST_GRANT, _MOST_GRANT = 32, 4096  # tokens
+_LEAST_GRANT, _PARKED_GRANT, _MOST_GRANT = 32, 256, 4096  # tokens
 _GRANT_ROUND_TRIPS = 4  # that a grant lasts at least
 _DECIDE = 4  # verdicts, after which it is decided anew how a sequence is decoded
 _RETRY_SECONDS = 1.0  # where the link does not know better
@@ -250,21 +250,25 @@ class RemoteSequences:
     ) -> float:
         """Accepted tokens that would have made a drafted step just as fast as streaming; 0 where none was drafted."""
         costs, sequence = self.control.costs, text.sequence
+        workload = sequence.request.workload
         costs.load = verdict.load
-        costs.verified(verdict.drafted, verdict.verify_seconds)
+        costs.verified(verdict.drafted or verdict.own_drafted, verdict.verify_seconds)
         if waited is not None:
             costs.waited(waited, verdict.queue_seconds)
         if verdict.drafted or not sequence.emitted:
             text.streak = None
+            costs.proposed(workload, len(verdict.tokens))
         elif text.streak is None:
-            text.streak = 0, now
+            text.streak = 0, 0, now
         else:
-            tokens, began = text.streak[0] + 1, text.streak[1]
-            text.streak = (0, now) if costs.streamed(tokens, now - began) else (tokens, began)
+            tokens, own, began = text.streak
+            tokens, own = tokens + len(verdict.tokens), own + verdict.own_drafted
+            told = costs.streamed(workload, tokens, now - began, drafted=own > 0)
+            text.streak = (0, 0, now) if told else (tokens, own, began)
         self.control.learn(sequence, judged)
         if not verdict.drafted or text.last_verdict is None:
             return 0.0
-        return max(0.0, (now - text.last_verdict) / costs.plain - 1)
+        return max(0.0, (now - text.last_verdict) / costs.streaming(workload) - 1)
 
     # which way
 
@@ -272,6 +276,9 @@ class RemoteSequences:
         """How it is decoded from here on."""
         text.decided, sequence = 0, text.sequence
         best = self.control.decide(sequence, self._drafts.knowing(sequence), self._link.state)
+        text.parked = best is not None or not self._drafts.speculates(sequence)
+        if best is not None and self.control.streams_first(sequence, self._link.state):
+            best = None
         text.mode = RemoteMode.STREAM if best is None else best.mode
         text.depth, text.ahead = (0, 0) if best is None else (best.depth, best.ahead)
 
@@ -291,7 +298,7 @@ class RemoteSequences:
         proposals, worked = self._drafts.draft(texts, 0 if model is None else model.vocab_size)
         now = self._clock()
         for text, kind, tokens in proposals:
-            run = 0 if text.mode is RemoteMode.STEPS else self._run
+            run = 0 if text.mode is RemoteMode.STEPS else self._run(text)
             self._link.send(text.propose(kind, tokens, run, now))
         for text in texts:
             self._renew(text)
@@ -301,17 +308,19 @@ class RemoteSequences:
                 self._decide(found[0])
         return worked
 
-    @property
-    def _run(self) -> int:
-        """Tokens of a grant."""
-        lasts = (self._link.state.round_trip or 0.0) * _GRANT_ROUND_TRIPS / self.control.costs.plain
-        return min(max(_LEAST_GRANT, math.ceil(lasts)), _MOST_GRANT)
+    def _run(self, text: RemoteText) -> int:
+        """Tokens of a grant: many where nothing will be proposed for a while, so that the verifier's own drafter knows
+        that taking the text in may pay."""
+        pace = self.control.costs.streaming(text.sequence.request.workload)
+        lasts = (self._link.state.round_trip or 0.0) * _GRANT_ROUND_TRIPS / pace
+        least = _PARKED_GRANT if text.parked and text.mode is RemoteMode.STREAM else _LEAST_GRANT
+        return min(max(least, math.ceil(lasts)), _MOST_GRANT)
 
     def _renew(self, text: RemoteText) -> None:
         """Grants more before a grant is used up, and where nothing else would come."""
         if text.sequence.finish is not None or text.sequence.guesses:
             return
-        run = self._run
+        run = self._run(text)
         low = text.grant <= 0 if text.mode is RemoteMode.STEPS else 2 * text.grant <= run
         if low:
             self._link.send(text.allow(run))

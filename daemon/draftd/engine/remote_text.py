@@ -43,7 +43,7 @@ class _Draft:
 @dataclass(slots=True, eq=False)
 class RemoteText:
     """`number`: what the verifier calls it. `mode`, `depth` and `ahead`: how it is decoded now, as in `RemoteEstimate`;
-    `decided`: verdicts since that was decided."""
+    `decided`: verdicts since that was decided. `parked`: nothing is proposed for now, whatever the drafters know."""
 
     number: int
     sequence: DecodeSequence
@@ -52,12 +52,13 @@ class RemoteText:
     depth: int = 0
     ahead: int = 0
     decided: int = 0
+    parked: bool = False
     opened: bool = False
     draft_forwards: int = 0  # since the last verdict
     draft_seconds: float = 0.0  # likewise
     try_at: int = 0  # tokens of its answer, from which on a draft is tried where none is sent
     empty_at: int = -1  # length of text and guess, after which nothing was to be proposed
-    streak: tuple[int, float] | None = None  # tokens of a grant that came in a row, and since when
+    streak: tuple[int, int, float] | None = None  # tokens of a grant in a row, drafted by the verifier; since when
     last_verdict: float | None = None
     trip: float | None = None  # round trip that the latest verdict ended, the verifier's own time left out
     _sent: deque[_Sent] = field(default_factory=deque)
@@ -142,7 +143,7 @@ class RemoteText:
         tokens, accepted, drafted = verdict.tokens, verdict.accepted, verdict.drafted
         if verdict.known != self.known:
             return f"a verdict goes on from token {verdict.known} of a text of {self.known}"
-        if not 0 <= accepted <= drafted or len(tokens) != accepted + 1:
+        if not verdict.possible:
             return f"a verdict has {len(tokens)} tokens, {accepted} accepted of {drafted}"
         bad = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if bad is not None:

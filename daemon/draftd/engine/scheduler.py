@@ -5,6 +5,7 @@ sequences, so that a cancellation or a deadline acts within a step. With nothing
 decoding; the next plain step may be under way while this one's tokens are read.
 
 A sequence that a peer drafts for rests while no step of the peer is in hand: it keeps its caches, and takes no part.
+Where the peer has granted tokens and proposes nothing, it is drafted for as any other is.
 """
 
 from __future__ import annotations
@@ -168,11 +169,13 @@ class Scheduler:
         running, waiting_for, wave, pause = self._running, self._running, False, 0.0
         if self._peers:
             running = members(self._running, self._max_batch, self._ahead)
+            self.drafting.forget(running)
             waiting_for = awake(self._running, self._clock())
         else:
             wave = self._in_wave()
         # A draft catches up by turns with prefill: both would be two slices.
-        self._caught_up = bool(self.depth.catching_up) and not (self._caught_up and self._prefilling.sequences)
+        catch_up = bool(running and self.depth.catching_up)
+        self._caught_up = catch_up and not (self._caught_up and self._prefilling.sequences)
         if self._caught_up:
             self._catch_up()
         else:
@@ -217,7 +220,9 @@ class Scheduler:
         """The running sequences that draft with it, but for those that it does not know."""
         drafter = self.drafting.drafters.get(kind)
         found = [one for one in self._running if one.drafter is not None and one.own_drafter == kind]
-        return [one for one in found if not automatic(one) or drafter is None or drafter.behind(one) is not None]
+        if drafter is None:
+            return found
+        return [one for one in found if _must_know(one) or drafter.behind(one) is not None]
 
     def uses(self, kind: DrafterName) -> bool:
         """Whether a sequence that runs or is being prefilled drafts with it."""
@@ -289,7 +294,7 @@ class Scheduler:
         told = self._steps.result(submitted)
         seconds = self._timer() - drafted_at
         if self._peers:
-            charge(running, depths, seconds)
+            charge(running, depths, seconds, forwards, drafted_at - started)
         found = {result.sequence: result for result in told.entries}
         if (order := list(found)) != [one.id for one in running]:  # or each step's drafts would be put into the order
             places = {sequence: place for place, sequence in enumerate(order)}
@@ -314,12 +319,14 @@ class Scheduler:
 
     def _catch_up(self) -> None:
         """A slice of running sequences' texts, for their drafter."""
-        sequences = self.depth.catching_up
+        sequences, began = self.depth.catching_up, self._timer()
         try:
             self.depth.catch_up(self.drafting.drafters, self._chunk)
         except Exception as error:
             for sequence in sequences:
                 self.drafting.failed(sequence, str(error))
+        for sequence in sequences:
+            sequence.seconds += (self._timer() - began) / len(sequences)
         self.interrupted()
 
     # leaving
@@ -390,3 +397,8 @@ class Scheduler:
             else:
                 self._finish(sequence)
         self._run(again)
+
+
+def _must_know(sequence: DecodeSequence) -> bool:
+    """Whether its drafter must know its text: it drafts in each step."""
+    return sequence.request.peer is None and not automatic(sequence)

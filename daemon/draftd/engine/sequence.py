@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.core import PROMPT_LOOKUP, DecodeRequest, DrafterName, FinishReason, Origin, RequestStats, TokenSink
+from draftd.core import PEER, PROMPT_LOOKUP, DecodeRequest, DrafterName, FinishReason, Origin, RequestStats, TokenSink
 from draftd.engine.depth.acceptance_rates import SequenceEvidence
 
 
@@ -20,7 +21,7 @@ class DecodeSequence:
     tokens: list[int]
     max_tokens: int  # the request's own, cut to the model's context
     generator: random.Random  # what a sampled sequence without a seed draws from
-    most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered
+    most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered, or since a peer allows no more
     id: int = 0  # what the target calls it
     guesses: int = 0  # of its tokens, those at the end that the target has not judged: none, all are its own
     replays: int = 0  # tokens that the target computes again in its next step
@@ -35,7 +36,9 @@ class DecodeSequence:
     own_drafter: DrafterName | None = None  # the plan's, whichever drafts now
     prefills_drafter: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
     proposed: Sequence[int] = ()  # by its peer, for the step that is made now
-    seconds: float = 0.0  # of the target, which its peer was not told yet
+    granted: float = math.inf  # tokens that its peer lets it emit without a proposal
+    own_most: int = 0  # as `most`, whatever a peer allows
+    seconds: float = 0.0  # of the target and of its own draft, which its peer was not told yet
     told_cap: int = -1  # the bound that was last told to be lower than what would pay
     failed_over: str = ""  # why another daemon's target decodes it no more
     unavailable: float | None = None  # that target cannot be had, and this one may not go on: seconds until a retry
@@ -51,12 +54,18 @@ class DecodeSequence:
             max_tokens=min(request.max_tokens, context_length - len(request.prompt)),
             generator=random.Random(),
             most=request.plan.max_draft_tokens,
+            own_most=request.plan.max_draft_tokens,
             own_drafter=request.plan.drafter,
         )
 
     @property
     def emitted(self) -> int:
         return self.stats.counts.emitted
+
+    @property
+    def answered(self) -> int:
+        """Tokens of the answer, those that were there when it began among them."""
+        return self.request.answered + self.emitted
 
     @property
     def remaining(self) -> int:
@@ -92,34 +101,55 @@ class DecodeSequence:
             request = replace(self.request, plan=replace(plan, drafter=kind, alternatives=others))
         self.request = request
 
+    def propose(self, proposed: Sequence[int], granted: int) -> None:
+        """What its peer has for the next step. Where that is nothing, its own drafter may draft, within the grant."""
+        self.proposed, self.granted = proposed, granted
+        if self.own_drafter is not None:
+            self.draft_with(PEER if proposed else self.own_drafter)
+        own = min(self.own_most, max(0, granted - 1)) if self.own_drafter != PEER else 0
+        self.most = len(proposed) or own
+
     def degrade(self, reason: str) -> None:
         """From now on this sequence decodes autoregressively. The first reason stands."""
         self.degraded = self.degraded or reason
 
+    def take_proposals(self) -> None:
+        """Of one that was degraded since its own drafter cannot draft: what its peer proposes is drafted all the
+        same."""
+        if self.request.peer is None or self.own_drafter in (None, PEER):
+            return
+        self.lowered, self.degraded = self.lowered or self.degraded, ""
+        plan = replace(self.request.plan, drafter=PEER, alternatives=frozenset())
+        self.request, self.own_drafter = replace(self.request, plan=plan), PEER
+        self._asked_as.clear()
+
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
         """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all. What
         a peer drafts is for the peer to decide."""
-        if self.drafter is None or self.own_drafter is None or self.request.peer is not None:
+        if self.drafter is None or self.own_drafter in (None, PEER):
             return
         self.draft_with(self.own_drafter)
         self._asked_as.clear()
-        plan = self.request.plan
-        if plan.alternatives - set(drafters):
-            plan = replace(plan, alternatives=plan.alternatives.intersection(drafters))
+        plan, peer = self.request.plan, self.request.plan.alternatives & {PEER}
+        if plan.alternatives - peer - set(drafters):
+            plan = replace(plan, alternatives=plan.alternatives.intersection(drafters) | peer)
             self.request = replace(self.request, plan=plan)
         if not most:
             self.degrade(reason)
         elif self.drafter in drafters:
-            if most < self.most:
-                self.most, self.lowered = most, self.lowered or reason
+            if most < self.own_most:
+                self.most, self.own_most, self.lowered = min(most, self.most), most, self.lowered or reason
         elif PROMPT_LOOKUP in drafters:  # which needs nothing but the text
             # In the plan itself: what it counts from here on is counted as this drafter's.
             self.own_drafter = PROMPT_LOOKUP
-            plan = replace(plan, drafter=self.own_drafter, alternatives=frozenset())
+            plan = replace(plan, drafter=self.own_drafter, alternatives=peer)
             self.request = replace(self.request, plan=plan)
-            self.most, self.lowered = min(most, self.most), self.lowered or reason
+            self.most, self.own_most = min(most, self.most), min(most, self.own_most)
+            self.lowered = self.lowered or reason
         else:
             self.degrade(reason)
+        if self.degraded:
+            self.take_proposals()
 
     def end(self, reason: FinishReason, error: str = "") -> None:
         """Marks the sequence as ended; the first reason stands."""

@@ -12,7 +12,7 @@ drafting pays there again only traffic can show: where it does not, the relapse 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftd.core import WorkloadClass
@@ -64,6 +64,7 @@ class RemoteAnswer:
     failed: bool = False
     tokens: int = 0
     seconds: float = 0.0
+    workload: WorkloadClass = WorkloadClass.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,13 @@ class RemoteGuard:
     errors: Growth = field(default_factory=Growth)
     slow: Spell = field(default_factory=Spell)
     link: LinkState = field(default_factory=LinkState)
-    pace: float | None = None  # seconds of a token that the remote streams
+    pace: Mapping[WorkloadClass, float] = field(default_factory=dict)  # seconds of a token that the remote streams
 
     @classmethod
     def new(cls, settings: FallbackSettings) -> RemoteGuard:
         return cls(settings, Floor(settings.remote_speed_floor), Floor(1 - settings.remote_failures))
 
-    def seen(self, link: LinkState, pace: float | None, now: float) -> RemoteGuard:
+    def seen(self, link: LinkState, pace: Mapping[WorkloadClass, float], now: float) -> RemoteGuard:
         """The link as it is, and the remote's own pace. A round trip counts while the link is up."""
         settings, measured = self.settings, link.round_trip if link.up else None
         long = None if measured is None else measured > settings.remote_round_trip_seconds
@@ -102,8 +103,9 @@ class RemoteGuard:
         streamed in its time, where that pace is known."""
         settings, ok = self.settings, 0 if answer.failed else _WEIGHT
         kept, speed = self.kept.advance(at, settings).add(ok, _WEIGHT), self.speed
-        if self.pace and answer.tokens > 0 and answer.seconds > 0:
-            speed = speed.advance(at, settings).add(answer.tokens, answer.seconds / self.pace)
+        pace = self.pace.get(answer.workload) or self.pace.get(WorkloadClass.UNSPECIFIED)
+        if pace and answer.tokens > 0 and answer.seconds > 0:
+            speed = speed.advance(at, settings).add(answer.tokens, answer.seconds / pace)
         return replace(self, kept=kept, speed=speed)
 
     def stepped(self, now: float) -> RemoteGuard:
@@ -149,11 +151,10 @@ class RemoteGuard:
         return Permit(position - 1, f"the link is up, {errors} errors within {window:g} s{measured}")
 
 
-def streaming_pace(status: EngineStatus) -> float | None:
+def streaming_pace(status: EngineStatus) -> dict[WorkloadClass, float]:
     """Seconds of a token that the remote streams by itself, as the engine measured it."""
-    found = status.remote_estimates.get(WorkloadClass.UNSPECIFIED)
-    rate = 0.0 if found is None else found.rates.get(RemoteMode.STREAM, 0.0)
-    return 1 / rate if rate > 0 else None
+    rates = {kind: found.rates.get(RemoteMode.STREAM, 0.0) for kind, found in status.remote_estimates.items()}
+    return {kind: 1 / rate for kind, rate in rates.items() if rate > 0}
 
 
 def _low(ratio: Floor, shown: str, least: str, window: float) -> str:
@@ -187,12 +188,13 @@ class RemoteSwitch:
     def __init__(
         self,
         link: Callable[[], LinkState],
-        pace: Callable[[], float | None],
+        pace: Callable[[], Mapping[WorkloadClass, float]],
         settings: FallbackSettings,
         journal: Journal,
         telemetry: FallbackTelemetry,
     ) -> None:
-        """`pace`: seconds of a token that the remote streams by itself, None while that is not known."""
+        """`pace`: seconds of a token that the remote streams by itself, by class of text, none while that is not
+        known."""
         self._link, self._pace, self._journal, self._telemetry = link, pace, journal, telemetry
         self._limits = LadderSettings.of(settings)
         self._guard = RemoteGuard.new(settings)

@@ -114,7 +114,8 @@ class RequestFeed(EngineObserver):
             self._events.append(RemoteAnswer(at, request.arrival, failed=True))
         elif request.plan.strategy is Strategy.SPECULATIVE and stats.first_token and stats.last_token:
             tokens, seconds = stats.counts.emitted - stats.first_chunk_tokens, stats.last_token - stats.first_token
-            self._events.append(RemoteAnswer(at, request.arrival, tokens=tokens, seconds=seconds))
+            answer = RemoteAnswer(at, request.arrival, tokens=tokens, seconds=seconds, workload=request.workload)
+            self._events.append(answer)
         else:
             self._events.append(RemoteAnswer(at, request.arrival))
 

@@ -57,7 +57,9 @@ class Daemon:
         self.service = InferenceService(
             parts.worker, parts.planner, parts.telemetry.begin_inference, parts.settings, self._remote
         )
-        self.verification = VerificationService(parts.worker, parts.settings, parts.telemetry.begin_verification)
+        self.verification = VerificationService(
+            parts.worker, parts.planner, parts.settings, parts.telemetry.begin_verification
+        )
         self._manifests = Manifests(parts.worker, parts.hardware, self._settings, version=__version__)
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()

@@ -113,6 +113,11 @@ class Planner:
             raise refusal(route)
         return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
 
+    def own(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
+        """How this daemon drafts for a text that another one has opened here, of which it knows no more than this."""
+        flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
+        return decide(Wish(constrained=constrained), flag, self.in_force.level, model, DepthMode.AUTOMATIC)
+
     def route(
         self,
         wish: Wish,

@@ -87,13 +87,15 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class EngineNow:
     """What the estimate needs of the engine. `load`: seconds until the weights are there; `step`: of a plain step,
-    None where it was not measured. `remote`: what the engine expects of the other daemon's target."""
+    None where it was not measured; `prefill`: of a token of a prompt, likewise. `remote`: what the engine expects of
+    the other daemon's target."""
 
     active: int = 0
     queued: int = 0
     load: float = 0.0
     step: float | None = None
     remote: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+    prefill: float | None = None
 
     @classmethod
     def of(cls, worker: EngineHandle) -> EngineNow:
@@ -102,7 +104,14 @@ class EngineNow:
             None if learnt is None or not learnt.prices.plain else learnt.costs(None).plain(1, learnt.prices.context)
         )
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
-        return cls(status.active - status.resting, status.queued, load, plain, status.remote_estimates)
+        return cls(
+            status.active - status.resting,
+            status.queued,
+            load,
+            plain,
+            status.remote_estimates,
+            worker.prefill_seconds or None,
+        )
 
 
 class Router:
@@ -198,7 +207,7 @@ class Router:
             return Local(
                 self.quality,
                 step,
-                found.prefill.value or _PREFILL * step,
+                found.prefill.value or engine.prefill or _PREFILL * step,
                 engine.load,
                 waiting * (found.request.value or EXPECTED_TOKENS * step),
                 found.rate(Strategy.LOCAL, workload, now),

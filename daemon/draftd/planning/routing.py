@@ -2,10 +2,10 @@
 
 Seconds to the complete answer = load + queue + prefill + tokens / throughput + round trips. Throughput is what was
 measured of late, or what the engine estimates from measured steps, or else a formula: the local one from a plain step,
-the remote's likewise, and the speculative one as E / (R + k·t_d + t_v), with R the round trip, k drafted tokens of t_d
-seconds, t_v the remote's forward over them, and E = (1 - a^(k+1)) / (1 - a) tokens for each, at an acceptance of a
-(Leviathan et al. 2023, arXiv 2211.17192); never less than the remote's own streaming, which is what it does where
-drafts do not pay.
+the remote's likewise (where it drafts by itself, that is measured), and the speculative one as E / (R + k·t_d + t_v),
+with R the round trip, k drafted tokens of t_d seconds, t_v the remote's forward over them, and E = (1 - a^(k+1)) /
+(1 - a) tokens for each, at an acceptance of a (Leviathan et al. 2023, arXiv 2211.17192); never less than the remote's
+own streaming, which is what it does where drafts do not pay.
 
 The way taken is the cheapest that reaches the class wanted within the limits; of equals the faster one. Where no
 prices are known it is the fastest. Where none is within the limits, it is the one that comes nearest.
@@ -185,6 +185,8 @@ def _away(asked: Asked, local: Local, remote: Remote, prices: Prices, drafts: bo
             target, drafted = steps * verify_seconds(remote.step, depth), steps * depth * local.draft
     measured = remote.measured.get(strategy)
     rate = measured or remote.estimated.get(strategy) or rate
+    if not drafts:
+        target = min(target, tokens / rate)  # less than a plain step for each, where the remote drafts by itself
     prefill = asked.prompt_tokens * remote.prefill
     queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
     found = Estimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)

@@ -246,6 +246,7 @@ class GrpcLink:
             quality=_quality(self._settings.quality or welcome.quality),
             step_seconds=welcome.step_seconds,
             prefill_seconds=welcome.prefill_seconds,
+            drafts=welcome.drafts,
         )
 
     def _opened(self, connection: Connection, model: RemoteModel, again: bool) -> None:

@@ -12,7 +12,7 @@ from draftd.protocol import REASONS, logprobs_message, number, sampling_message,
 from draftd.v1 import inference_pb2 as inference
 from draftd.v1 import verification_pb2 as pb
 
-VERSION = 1
+VERSION = 2
 """Of the protocol."""
 
 _MICRO = 1e-6
@@ -78,7 +78,7 @@ def to_edge(message: FromVerifier) -> pb.VerifyResponse:
             closed.retry_after_seconds = message.retry_after
         return pb.VerifyResponse(closed=closed)
     verdict = pb.StepVerdict(
-        **_fields(message, "sequence", "known", "tokens", "accepted", "drafted"),
+        **_fields(message, "sequence", "known", "tokens", "accepted", "drafted", "own_drafted"),
         queue_micros=_micros(message.queue_seconds),
         verify_micros=_micros(message.verify_seconds),
         share_micros=_micros(message.share_seconds),
@@ -116,6 +116,7 @@ def from_verifier(message: pb.VerifyResponse) -> FromVerifier | None:
         tuple(
             TokenLogprobs(one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=True))) for one in given.logprobs
         ),
+        given.own_drafted,
     )
 
 

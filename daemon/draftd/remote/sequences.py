@@ -121,19 +121,19 @@ class Sequences:
         one = self._open.get(verdict.sequence)
         if one is None or not one.sent:
             return False
-        tokens, accepted, drafted = verdict.tokens, verdict.accepted, verdict.drafted
+        tokens = verdict.tokens
         what = f"sequence {verdict.sequence}: a verdict"
         if verdict.known != len(one.text):
             raise BrokenRule(f"{what} goes on from token {verdict.known} of a text of {len(one.text)}")
-        if not tokens or accepted > min(drafted, len(tokens)) or len(tokens) > accepted + 1:
-            raise BrokenRule(f"{what} has {len(tokens)} tokens, {accepted} accepted of {drafted}")
+        if not verdict.possible:
+            raise BrokenRule(f"{what} has {len(tokens)} tokens, {verdict.accepted} accepted of {verdict.drafted}")
         if len(one.text) >= one.opened.options.prompt + one.opened.max_tokens:
             raise BrokenRule(f"{what} follows an answer of {one.opened.max_tokens} tokens")
         if max(tokens) >= self.vocabulary:
             raise BrokenRule(f"{what} has token {max(tokens)} of a vocabulary of {self.vocabulary}")
         one.guess = left_of(one.guess, verdict)
         one.text += tokens
-        if not drafted:
+        if not verdict.drafted:
             one.run = max(0, one.run - len(tokens))
         one.answered = True
         self._queues.append(verdict.queue_seconds)

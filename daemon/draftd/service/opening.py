@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, PeerSteps
 from draftd.engine.targets.link import Open
@@ -70,18 +71,22 @@ async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) 
 
 
 def request_of(
-    message: Open, left: int, name: str, edge: str, steps: PeerSteps, *, deepest: int, priority: int
+    message: Open, left: int, name: str, edge: str, steps: PeerSteps, own: DecodePlan, *, deepest: int, priority: int
 ) -> DecodeRequest:
-    """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess."""
+    """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own`: how this daemon drafts
+    where the edge proposes nothing."""
     options = message.options
-    plan = DecodePlan(
-        DecodeMode.SPECULATIVE if deepest else DecodeMode.AUTOREGRESSIVE,
-        deepest,
-        PEER if deepest else None,
-        FallbackLevel.FULL,
-        "peer",
-        "another daemon drafts",
-    )
+    if own.drafter is not None:
+        plan = replace(own, alternatives=own.alternatives | {PEER}, reason=f"another daemon drafts; {own.reason}")
+    else:
+        plan = DecodePlan(
+            DecodeMode.SPECULATIVE if deepest else DecodeMode.AUTOREGRESSIVE,
+            deepest,
+            PEER if deepest else None,
+            FallbackLevel.FULL,
+            "peer",
+            "another daemon drafts",
+        )
     return DecodeRequest(
         id=name,
         prompt=message.tokens,

@@ -47,6 +47,7 @@ class Served:
     step_seconds: float
     prefill_seconds: float
     max_sequences: int
+    drafts: bool
 
 
 class Outbox:
@@ -171,8 +172,10 @@ class HeldSequence:
         heard: Callable[[HeldSequence, FromVerifier | Outcome], None],
         wake: Callable[[], None],
         span: VerificationSpan,
+        deepest: int,
     ) -> None:
-        """`heard` is told on the event loop what the engine says of it. `wake`: the engine, for a step that came."""
+        """`heard` is told on the event loop what the engine says of it. `wake`: the engine, for a step that came.
+        `deepest`: the most tokens that a step takes of its guess."""
         self.id = uuid.uuid4().hex
         self.connection, self.peer, self.number = connection, connection.peer, message.sequence
         self.opened = self.decided = len(message.tokens)
@@ -185,7 +188,7 @@ class HeldSequence:
         self.applied: int | None = None  # tokens of the text, where the edge is done with it
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._heard = mailbox, heard
-        self.steps = _Steps(self.number, self._told, wake)
+        self.steps = _Steps(self.number, self._told, wake, deepest=deepest)
         self.steps.connection = connection
 
     # engine thread
@@ -262,7 +265,7 @@ def count(held: HeldSequence, verdict: Verdict, now: float) -> None:
         counts.queue_seconds += verdict.queue_seconds
         counts.target_seconds += verdict.share_seconds
     peer.share.took(verdict.share_seconds, now)
-    peer.width += _RECENT * (1 + verdict.drafted - peer.width)
+    peer.width += _RECENT * (1 + verdict.drafted + verdict.own_drafted - peer.width)
     held.connection.pace.earned(_MESSAGES_PER_VERDICT)
 
 

@@ -23,6 +23,7 @@ from draftd.core import DecodeRequest, FinishReason, Outcome
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoMemory, NotNow, NotServing, QueueFull
+from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
 from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Served, count, summed
@@ -53,12 +54,17 @@ class VerificationService:
     """All peers of a daemon. Made and used on one event loop."""
 
     def __init__(
-        self, worker: EngineHandle, settings: Settings, begin_span: Callable[[str, int], VerificationSpan]
+        self,
+        worker: EngineHandle,
+        planner: Planner,
+        settings: Settings,
+        begin_span: Callable[[str, int], VerificationSpan],
     ) -> None:
-        """`begin_span`: of a sequence, by the edge's own span and how many tokens it opened with."""
+        """`planner`: of how this daemon drafts by itself. `begin_span`: of a sequence, by the edge's own span and how
+        many tokens it opened with."""
         self.enabled, self._begin_span = settings.verify.enabled, begin_span
         self.draining = False
-        self._worker, self._settings, self._limits = worker, settings, settings.verify
+        self._worker, self._planner, self._settings, self._limits = worker, planner, settings, settings.verify
         self._peers: OrderedDict[str, Peer] = OrderedDict()  # the one that connected last is the last
         self._gone = PeerCounts()  # of those that are not remembered, and of connections that were refused
         self._mailbox = Mailbox(asyncio.get_running_loop())
@@ -91,6 +97,7 @@ class VerificationService:
             step_seconds=worker.step_seconds,
             prefill_seconds=worker.prefill_seconds,
             max_sequences=self._limits.sequences_per_peer,
+            drafts=self._planner.own(info).drafter is not None,
         )
 
     async def vocabulary(self) -> tuple[str, list[bytes]]:
@@ -258,16 +265,15 @@ class VerificationService:
         held = HeldSequence(
             connection, message, whole, grammar,
             mailbox=self._mailbox, heard=self._heard, wake=worker.wake,
-            span=self._begin_span(message.trace, len(message.tokens)),
+            span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
         )  # fmt: skip
         if not known:
             self._charge(held, worker.prefill_seconds * held.opened)
         # Others come before all but the first of those that wait, and before a peer that has had its share of prefill.
         behind = sum(not one.began for one in peer.held) + MAX_PRIORITY * peer.prefill.exceeded(time.monotonic())
-        request = request_of(
-            message, left, held.id, peer.edge, held.steps, deepest=deepest, priority=min(behind, MAX_PRIORITY)
-        )
-        return held, request
+        own = self._planner.own(worker.info, len(message.tokens), constrained=bool(grammar))
+        priority = min(behind, MAX_PRIORITY)
+        return held, request_of(message, left, held.id, peer.edge, held.steps, own, deepest=deepest, priority=priority)
 
     def _check_limits(self, peer: Peer, tokens: int, *, known: bool) -> None:
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer

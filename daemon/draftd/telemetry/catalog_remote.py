@@ -99,7 +99,9 @@ VERIFY_DISCARDED = _sum("draftd.verify.discarded_tokens", "{token}", "Of these, 
 VERIFY_WASTED = _sum(
     "draftd.verify.wasted_tokens", "{token}", "Tokens of proposals that were dropped before a forward took them"
 )
-VERIFY_TARGET_TIME = _sum("draftd.verify.target.time", "s", "Time of the target's forwards that edges are charged for")
+VERIFY_TARGET_TIME = _sum(
+    "draftd.verify.target.time", "s", "Time of the target and its own drafts that edges are charged for"
+)
 VERIFY_QUEUE_TIME = _sum("draftd.verify.queue.time", "s", "Time that steps waited for the forward they were in")
 VERIFY_IO = _sum("draftd.verify.io", "By", "Messages from and to edges", a.IO_DIRECTION)
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from draftd.v1 import inference_pb2 as draftd_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64raftd/v1/verification.proto\x12\tdraftd.v1\x1a\x19\x64raftd/v1/inference.proto\"\xda\x01\n\rVerifyRequest\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.draftd.v1.HelloH\x00\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.draftd.v1.OpenSequenceH\x00\x12&\n\x04step\x18\x03 \x01(\x0b\x32\x16.draftd.v1.ProposeStepH\x00\x12)\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x18.draftd.v1.CloseSequenceH\x00\x12\x1f\n\x04ping\x18\x05 \x01(\x0b\x32\x0f.draftd.v1.PingH\x00\x42\t\n\x07message\"\xe8\x01\n\x0eVerifyResponse\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.draftd.v1.WelcomeH\x00\x12+\n\x06opened\x18\x02 \x01(\x0b\x32\x19.draftd.v1.SequenceOpenedH\x00\x12)\n\x07verdict\x18\x03 \x01(\x0b\x32\x16.draftd.v1.StepVerdictH\x00\x12+\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x19.draftd.v1.SequenceClosedH\x00\x12\x1f\n\x04pong\x18\x05 \x01(\x0b\x32\x0f.draftd.v1.PingH\x00\x42\t\n\x07message\":\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\x05\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x11\n\ttokenizer\x18\x03 \x01(\t\"\xf5\x01\n\x07Welcome\x12\x10\n\x08protocol\x18\x01 \x01(\x05\x12\r\n\x05model\x18\x02 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\x11\n\ttokenizer\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x12\n\nvocab_size\x18\x06 \x01(\x05\x12\x18\n\x10max_draft_tokens\x18\x07 \x01(\x05\x12\x0f\n\x07quality\x18\x08 \x01(\t\x12\x14\n\x0cstep_seconds\x18\t \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\n \x01(\x01\x12\x15\n\rmax_sequences\x18\x0b \x01(\x05\"\x95\x02\n\x0cOpenSequence\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x05\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.draftd.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x05 \x01(\x05\x12\x12\n\nmin_tokens\x18\x06 \x01(\x05\x12\x12\n\nend_tokens\x18\x07 \x03(\r\x12\x15\n\x08logprobs\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07grammar\x18\t \x01(\t\x12\x19\n\x11model_fingerprint\x18\n \x01(\t\x12\x13\n\x0btraceparent\x18\x0b \x01(\tB\x0b\n\t_logprobs\"9\n\x0eSequenceOpened\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\"[\n\x0bProposeStep\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05known\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\r\x12\x10\n\x08proposed\x18\x04 \x03(\r\x12\x0b\n\x03run\x18\x05 \x01(\r\"\x91\x02\n\x0bStepVerdict\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05known\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x05 \x01(\r\x12)\n\x08\x66inished\x18\x06 \x01(\x0e\x32\x17.draftd.v1.FinishReason\x12\x14\n\x0cqueue_micros\x18\x07 \x01(\r\x12\x15\n\rverify_micros\x18\x08 \x01(\r\x12\x14\n\x0cshare_micros\x18\t \x01(\r\x12\x14\n\x0cload_percent\x18\n \x01(\r\x12*\n\x08logprobs\x18\x0b \x03(\x0b\x32\x18.draftd.v1.TokenLogprobs\"0\n\rCloseSequence\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05known\x18\x02 \x01(\r\"k\n\x0eSequenceClosed\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12 \n\x13retry_after_seconds\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x16\n\x14_retry_after_seconds\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"4\n\x14GetVocabularyRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"J\n\x15GetVocabularyResponse\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\x0c\x32\xac\x01\n\x13VerificationService\x12\x41\n\x06Verify\x12\x18.draftd.v1.VerifyRequest\x1a\x19.draftd.v1.VerifyResponse(\x01\x30\x01\x12R\n\rGetVocabulary\x12\x1f.draftd.v1.GetVocabularyRequest\x1a .draftd.v1.GetVocabularyResponseB9\n\x0cio.draftd.v1P\x01Z\x12\x64raftd/v1;draftdv1\xaa\x02\tDraftd.V1\xba\x02\x06\x44raftdb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64raftd/v1/verification.proto\x12\tdraftd.v1\x1a\x19\x64raftd/v1/inference.proto\"\xda\x01\n\rVerifyRequest\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.draftd.v1.HelloH\x00\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.draftd.v1.OpenSequenceH\x00\x12&\n\x04step\x18\x03 \x01(\x0b\x32\x16.draftd.v1.ProposeStepH\x00\x12)\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x18.draftd.v1.CloseSequenceH\x00\x12\x1f\n\x04ping\x18\x05 \x01(\x0b\x32\x0f.draftd.v1.PingH\x00\x42\t\n\x07message\"\xe8\x01\n\x0eVerifyResponse\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.draftd.v1.WelcomeH\x00\x12+\n\x06opened\x18\x02 \x01(\x0b\x32\x19.draftd.v1.SequenceOpenedH\x00\x12)\n\x07verdict\x18\x03 \x01(\x0b\x32\x16.draftd.v1.StepVerdictH\x00\x12+\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x19.draftd.v1.SequenceClosedH\x00\x12\x1f\n\x04pong\x18\x05 \x01(\x0b\x32\x0f.draftd.v1.PingH\x00\x42\t\n\x07message\":\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\x05\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x11\n\ttokenizer\x18\x03 \x01(\t\"\x85\x02\n\x07Welcome\x12\x10\n\x08protocol\x18\x01 \x01(\x05\x12\r\n\x05model\x18\x02 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\x11\n\ttokenizer\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\x05\x12\x12\n\nvocab_size\x18\x06 \x01(\x05\x12\x18\n\x10max_draft_tokens\x18\x07 \x01(\x05\x12\x0f\n\x07quality\x18\x08 \x01(\t\x12\x14\n\x0cstep_seconds\x18\t \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\n \x01(\x01\x12\x15\n\rmax_sequences\x18\x0b \x01(\x05\x12\x0e\n\x06\x64rafts\x18\x0c \x01(\x08\"\x95\x02\n\x0cOpenSequence\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x05\x12+\n\x08sampling\x18\x04 \x01(\x0b\x32\x19.draftd.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x05 \x01(\x05\x12\x12\n\nmin_tokens\x18\x06 \x01(\x05\x12\x12\n\nend_tokens\x18\x07 \x03(\r\x12\x15\n\x08logprobs\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07grammar\x18\t \x01(\t\x12\x19\n\x11model_fingerprint\x18\n \x01(\t\x12\x13\n\x0btraceparent\x18\x0b \x01(\tB\x0b\n\t_logprobs\"9\n\x0eSequenceOpened\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x15\n\rcached_tokens\x18\x02 \x01(\x05\"[\n\x0bProposeStep\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05known\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\r\x12\x10\n\x08proposed\x18\x04 \x03(\r\x12\x0b\n\x03run\x18\x05 \x01(\r\"\xa6\x02\n\x0bStepVerdict\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05known\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x05 \x01(\r\x12)\n\x08\x66inished\x18\x06 \x01(\x0e\x32\x17.draftd.v1.FinishReason\x12\x14\n\x0cqueue_micros\x18\x07 \x01(\r\x12\x15\n\rverify_micros\x18\x08 \x01(\r\x12\x14\n\x0cshare_micros\x18\t \x01(\r\x12\x14\n\x0cload_percent\x18\n \x01(\r\x12*\n\x08logprobs\x18\x0b \x03(\x0b\x32\x18.draftd.v1.TokenLogprobs\x12\x13\n\x0bown_drafted\x18\x0c \x01(\r\"0\n\rCloseSequence\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05known\x18\x02 \x01(\r\"k\n\x0eSequenceClosed\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12 \n\x13retry_after_seconds\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x16\n\x14_retry_after_seconds\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"4\n\x14GetVocabularyRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"J\n\x15GetVocabularyResponse\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\x0c\x32\xac\x01\n\x13VerificationService\x12\x41\n\x06Verify\x12\x18.draftd.v1.VerifyRequest\x1a\x19.draftd.v1.VerifyResponse(\x01\x30\x01\x12R\n\rGetVocabulary\x12\x1f.draftd.v1.GetVocabularyRequest\x1a .draftd.v1.GetVocabularyResponseB9\n\x0cio.draftd.v1P\x01Z\x12\x64raftd/v1;draftdv1\xaa\x02\tDraftd.V1\xba\x02\x06\x44raftdb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,25 +40,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_start=526
   _globals['_HELLO']._serialized_end=584
   _globals['_WELCOME']._serialized_start=587
-  _globals['_WELCOME']._serialized_end=832
-  _globals['_OPENSEQUENCE']._serialized_start=835
-  _globals['_OPENSEQUENCE']._serialized_end=1112
-  _globals['_SEQUENCEOPENED']._serialized_start=1114
-  _globals['_SEQUENCEOPENED']._serialized_end=1171
-  _globals['_PROPOSESTEP']._serialized_start=1173
-  _globals['_PROPOSESTEP']._serialized_end=1264
-  _globals['_STEPVERDICT']._serialized_start=1267
-  _globals['_STEPVERDICT']._serialized_end=1540
-  _globals['_CLOSESEQUENCE']._serialized_start=1542
-  _globals['_CLOSESEQUENCE']._serialized_end=1590
-  _globals['_SEQUENCECLOSED']._serialized_start=1592
-  _globals['_SEQUENCECLOSED']._serialized_end=1699
-  _globals['_PING']._serialized_start=1701
-  _globals['_PING']._serialized_end=1722
-  _globals['_GETVOCABULARYREQUEST']._serialized_start=1724
-  _globals['_GETVOCABULARYREQUEST']._serialized_end=1776
-  _globals['_GETVOCABULARYRESPONSE']._serialized_start=1778
-  _globals['_GETVOCABULARYRESPONSE']._serialized_end=1852
-  _globals['_VERIFICATIONSERVICE']._serialized_start=1855
-  _globals['_VERIFICATIONSERVICE']._serialized_end=2027
+  _globals['_WELCOME']._serialized_end=848
+  _globals['_OPENSEQUENCE']._serialized_start=851
+  _globals['_OPENSEQUENCE']._serialized_end=1128
+  _globals['_SEQUENCEOPENED']._serialized_start=1130
+  _globals['_SEQUENCEOPENED']._serialized_end=1187
+  _globals['_PROPOSESTEP']._serialized_start=1189
+  _globals['_PROPOSESTEP']._serialized_end=1280
+  _globals['_STEPVERDICT']._serialized_start=1283
+  _globals['_STEPVERDICT']._serialized_end=1577
+  _globals['_CLOSESEQUENCE']._serialized_start=1579
+  _globals['_CLOSESEQUENCE']._serialized_end=1627
+  _globals['_SEQUENCECLOSED']._serialized_start=1629
+  _globals['_SEQUENCECLOSED']._serialized_end=1736
+  _globals['_PING']._serialized_start=1738
+  _globals['_PING']._serialized_end=1759
+  _globals['_GETVOCABULARYREQUEST']._serialized_start=1761
+  _globals['_GETVOCABULARYREQUEST']._serialized_end=1813
+  _globals['_GETVOCABULARYRESPONSE']._serialized_start=1815
+  _globals['_GETVOCABULARYRESPONSE']._serialized_end=1889
+  _globals['_VERIFICATIONSERVICE']._serialized_start=1892
+  _globals['_VERIFICATIONSERVICE']._serialized_end=2064
 # @@protoc_insertion_point(module_scope)

@@ -46,7 +46,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., edge: _Optional[str] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "model", "model_fingerprint", "tokenizer", "context_length", "vocab_size", "max_draft_tokens", "quality", "step_seconds", "prefill_seconds", "max_sequences")
+    __slots__ = ("protocol", "model", "model_fingerprint", "tokenizer", "context_length", "vocab_size", "max_draft_tokens", "quality", "step_seconds", "prefill_seconds", "max_sequences", "drafts")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Welcome(_message.Message):
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     model: str
     model_fingerprint: str
@@ -69,7 +70,8 @@ class Welcome(_message.Message):
     step_seconds: float
     prefill_seconds: float
     max_sequences: int
-    def __init__(self, protocol: _Optional[int] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., quality: _Optional[str] = ..., step_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., max_sequences: _Optional[int] = ...) -> None: ...
+    drafts: bool
+    def __init__(self, protocol: _Optional[int] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., quality: _Optional[str] = ..., step_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., max_sequences: _Optional[int] = ..., drafts: _Optional[bool] = ...) -> None: ...
 
 class OpenSequence(_message.Message):
     __slots__ = ("sequence", "tokens", "prompt_tokens", "sampling", "max_tokens", "min_tokens", "end_tokens", "logprobs", "grammar", "model_fingerprint", "traceparent")
@@ -120,7 +122,7 @@ class ProposeStep(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., known: _Optional[int] = ..., last: _Optional[int] = ..., proposed: _Optional[_Iterable[int]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class StepVerdict(_message.Message):
-    __slots__ = ("sequence", "known", "tokens", "accepted", "drafted", "finished", "queue_micros", "verify_micros", "share_micros", "load_percent", "logprobs")
+    __slots__ = ("sequence", "known", "tokens", "accepted", "drafted", "finished", "queue_micros", "verify_micros", "share_micros", "load_percent", "logprobs", "own_drafted")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +134,7 @@ class StepVerdict(_message.Message):
     SHARE_MICROS_FIELD_NUMBER: _ClassVar[int]
     LOAD_PERCENT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    OWN_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     known: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -143,7 +146,8 @@ class StepVerdict(_message.Message):
     share_micros: int
     load_percent: int
     logprobs: _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenLogprobs]
-    def __init__(self, sequence: _Optional[int] = ..., known: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., finished: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., queue_micros: _Optional[int] = ..., verify_micros: _Optional[int] = ..., share_micros: _Optional[int] = ..., load_percent: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    own_drafted: int
+    def __init__(self, sequence: _Optional[int] = ..., known: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., drafted: _Optional[int] = ..., finished: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., queue_micros: _Optional[int] = ..., verify_micros: _Optional[int] = ..., share_micros: _Optional[int] = ..., load_percent: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprobs, _Mapping]]] = ..., own_drafted: _Optional[int] = ...) -> None: ...
 
 class CloseSequence(_message.Message):
     __slots__ = ("sequence", "known")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from draftd.core import DRAFT_MODEL, WorkloadClass
+from draftd.engine.depth.acceptance_rates import SequenceEvidence
 from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.remote_control import RemoteControl
 from draftd.engine.depth.saved import Learnt
+from draftd.engine.limits import RemoteLimits
 from draftd.errors import ConfigError
+from tests.links import MODEL
 from tests.rig import automatic, request
 from tests.scripted import scripted_models
 from tests.simulated import Machine, Simulation
@@ -48,9 +53,33 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> Non
     assert 3 * first > 0.85 * best
 
 
+def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
+    first, workload, kind = RemoteControl(RemoteLimits()), WorkloadClass.CODE, DRAFT_MODEL
+    first.follow(MODEL)
+    for _ in range(20):
+        first.costs.verified(0, 0.01)
+        first.costs.verified(4, 0.016)
+        first.costs.streamed(workload, 16, 0.08, drafted=True)
+        first.costs.drafted(kind, 4, 0.004)
+        first.acceptance.learn((kind, False, False, workload), SequenceEvidence(), 4, 4)
+    document = json.loads(json.dumps(replace(trained()[1], remote=first.learnt()).to_document()))
+    again, other = RemoteControl(RemoteLimits()), RemoteControl(RemoteLimits())
+    again.recalled = other.recalled = Learnt.of_document(document).remote
+    assert again.learnt() == first.learnt(), "it is kept, whether or not the verifier is reached"
+    again.follow(replace(MODEL, step_seconds=0.02))  # half as fast as it was
+    times = again.costs.times(0.015, kind, 4, workload)
+    assert (times.plain, times.verify[4], times.draft) == pytest.approx((0.01, 0.032, 0.001))
+    assert not again.costs.unmeasured(workload)
+    assert again.acceptance.rates((kind, False, False, workload))[0] > 0.85
+    other.follow(replace(MODEL, fingerprint="0" * 64))
+    assert other.costs.unmeasured(workload)
+    assert not other.acceptance.evidence
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
+        ({"remote": {"fingerprint": ""}}, "learnt.remote"),
         ({"version": 0}, "learnt.version"),
         ({"plain": None}, "learnt.plain"),
         ({"plain": [[1, -1.0]]}, "learnt.plain[0]"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftd.core import PEER, PROMPT_LOOKUP, DecodeRequest, FinishReason, SamplingParams
+from draftd.core import DRAFT_MODEL, PEER, PROMPT_LOOKUP, DecodeRequest, FinishReason, SamplingParams
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.limits import Limits
@@ -68,7 +68,8 @@ def test_text_is_the_targets_own_whatever_is_sent(models, seed):
     expected = texts(models, sampling, tokens)
     rig, edges = Rig(models, max_batch=2 if seed else 8), [Edge(prompt) for prompt in PROMPTS[:3]]
     own = request(PROMPTS[3], automatic(4), max_tokens=tokens, sampling=sampling[3])
-    asked = [edge.request(chance.choice([0, 1, 4, 8]), tokens, sampling[i]) for i, edge in enumerate(edges)]
+    asked = [edge.request(chance.choice([0, 1, 4, 8]), tokens, sampling[i]) for i, edge in enumerate(edges[:2])]
+    asked.append(edges[2].asked(automatic(4, DRAFT_MODEL, PROMPT_LOOKUP, PEER), 8, tokens, sampling[2]))
     sinks = [rig.add(one) for one in [*asked, own]]
     for _ in range(2000):
         if rig.scheduler.idle:
@@ -82,8 +83,8 @@ def test_text_is_the_targets_own_whatever_is_sent(models, seed):
         assert edge.answer[:tokens] == text == sink.tokens
         assert edge.finished is FinishReason.LENGTH
         counts = sink.done.stats.counts
-        assert sum(verdict.drafted for verdict in edge.verdicts) == counts.drafted
-        assert sum(verdict.accepted for verdict in edge.verdicts) == counts.accepted
+        assert sum(one.drafted + one.own_drafted for one in edge.verdicts) == counts.drafted
+        assert sum(len(one.tokens) - 1 for one in edge.verdicts) == counts.accepted
     assert sinks[3].tokens == expected[3]
 
 

@@ -271,7 +271,11 @@ class Controlled:
         made, self.link, self.remote = FallbackSettings(**{**defaults, **settings}), link, None
         if link is not None:
             self.remote = RemoteSwitch(
-                lambda: self.link or LinkState(), lambda: PACE, made, self.journal, self.telemetry
+                lambda: self.link or LinkState(),
+                lambda: {WorkloadClass.UNSPECIFIED: PACE},
+                made,
+                self.journal,
+                self.telemetry,
             )
         self.controller = Controller(
             self.in_force,

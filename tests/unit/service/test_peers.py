@@ -73,6 +73,7 @@ def test_busy_sequences_take_turns() -> None:
             heard=lambda *told: None,
             wake=lambda: None,
             span=None,  # type: ignore[arg-type]
+            deepest=8,
         )
         peer.open[number].began = True
     now = time.monotonic()

@@ -208,9 +208,10 @@ class AnswerLengths:
 
     def left(self, sequence: DecodeSequence) -> float:
         """Tokens that it is expected to emit yet: the mean length of its class, however many it has emitted, because
-        lengths scatter as widely as that (an exponential distribution has no memory); never more than it may."""
+        lengths scatter as widely as that (an exponential distribution has no memory); never more than it may, or than
+        its peer lets it."""
         answers, tokens = self._sum(sequence.request.workload)
-        return min(float(sequence.remaining), tokens / answers)
+        return min(float(sequence.remaining), sequence.granted, tokens / answers)
 
     def _sum(self, workload: WorkloadClass) -> tuple[float, float]:
         return self._sums.get(workload, (_LENGTH_WEIGHT, _LENGTH_WEIGHT * _LENGTH_GUESS))

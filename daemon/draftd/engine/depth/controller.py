@@ -109,8 +109,8 @@ class DepthControl:
             if trial is None:
                 if estimate is not None and best is not None:
                     self._note_caps(estimate, best, drafts)
-                peers = any(one.request.peer is not None for one in sequences)
-                if not peers and self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
+                proposed = any(one.proposed for one in sequences)
+                if not proposed and self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
                     return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)
         plain = (automatic(one) or one.drafter in (None, PEER) for one in sequences)
@@ -223,9 +223,10 @@ class DepthControl:
         drafters: Mapping[DrafterName, Drafter],
     ) -> bool:
         """Whether a new sequence's drafter takes its text in before it joins the running ones. Where it does not join
-        `alone`, what their drafter takes in is weighed for all of them once they run."""
+        `alone`, what their drafter takes in is weighed for all of them once they run; and where a peer drafts for it,
+        once it is granted tokens."""
         if new.prefills_drafter is None:  # asked again for each slice of it
-            new.prefills_drafter = (
+            new.prefills_drafter = new.request.peer is None and (
                 not automatic(new)
                 or new.drafter in _WEIGHTLESS
                 or (alone and self._worth_prefilling(new, running, drafters))
@@ -267,12 +268,13 @@ class DepthControl:
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
         """A slice of the texts of those that are catching up, which takes about as long as a plain step."""
-        kind = _draft_model(self.catching_up[0])
+        waiting = [one for one in self.catching_up if one.finish is None]
+        kind = _draft_model(waiting[0]) if waiting else None
         if kind is None or kind not in drafters:
             return
         if kind in self.costs.prices.prefill:
             chunk = min(chunk, max(_LAG, int(self.costs.plain(1) / self._prefill_seconds(kind))))
-        drafters[kind].follow([one for one in self.catching_up if _draft_model(one) == kind], chunk)
+        drafters[kind].follow([one for one in waiting if _draft_model(one) == kind], chunk)
 
     # after a step
 
@@ -330,7 +332,7 @@ class DepthControl:
 def automatic(sequence: DecodeSequence) -> bool:
     """Whether the sequence's depth is to be decided."""
     plan = sequence.request.plan
-    return sequence.depth > 0 and sequence.drafter is not None and plan.depth_mode is DepthMode.AUTOMATIC
+    return sequence.depth > 0 and sequence.drafter not in (None, PEER) and plan.depth_mode is DepthMode.AUTOMATIC
 
 
 def mean_context(sequences: Sequence[DecodeSequence]) -> int:
@@ -351,7 +353,7 @@ def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
     """The drafter of its plan, or where that needs no weights an alternative to it that does."""
     if sequence.own_drafter not in _WEIGHTLESS:
         return sequence.own_drafter
-    return min((kind for kind in _allowed(sequence) if kind is not None and kind not in _WEIGHTLESS), default=None)
+    return min((kind for kind in _allowed(sequence) if kind is not None and kind not in _COST_NOTHING), default=None)
 
 
 def _as_planned(sequence: DecodeSequence) -> SequenceDraft:

@@ -18,8 +18,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeVar
 
-from draftd.core import DrafterName
+from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
 
 WORTH = 1.05  # a way that promises less than this over streaming is not taken
@@ -29,6 +30,7 @@ _SLOPE = 0.15  # what each drafted token adds to a forward, in plain ones, where
 _DRAFT_SHARE = 0.15  # of a plain step, that a drafted token takes where that was not measured
 _GUESSED_SECONDS = 0.02  # of a plain step of the remote, where nothing is known
 _STREAK = 8  # tokens of a grant in a row, over which the pace of streaming is measured
+_STREAKS, _OLD = 4, 4096  # that tell it, for as many tokens that are proposed
 _CERTAIN = 0.995
 
 
@@ -43,7 +45,8 @@ class RemoteMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTimes:
-    """Seconds. `plain`: of a streamed token. `verify`: of a step by how many tokens it drafts, from 0. `draft`: of a
+    """Seconds. `plain`: of a streamed token, as fast as the verifier is by itself, with its own draft or without.
+    `verify`: of a step by how many tokens it drafts, from 0. `draft`: of a
     drafted token. `queue`: that a step waits at the verifier. `load`: sequences there, over those decoded together."""
 
     round_trip: float
@@ -161,6 +164,24 @@ class _Mean:
         self.value = value if self.value is None else self.value + weight * (value - self.value)
 
 
+_K = TypeVar("_K")
+
+
+def _known(means: Mapping[_K, _Mean]) -> dict[_K, float]:
+    return {key: mean.value for key, mean in means.items() if mean.value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFigures:
+    """Of `RemoteCosts`, to be kept. Seconds; `wider`: of a forward by how many tokens it drafts, over a plain one."""
+
+    forward: float
+    rest: float = 0.0
+    wider: Mapping[int, float] = field(default_factory=dict)
+    streaming: Mapping[WorkloadClass | None, float] = field(default_factory=dict)
+    draft: Mapping[DrafterName, float] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class RemoteCosts:
     """What was measured of a verifier and of drafting for it. Engine thread only."""
@@ -168,29 +189,59 @@ class RemoteCosts:
     step_seconds: float = 0.0  # as the verifier said of itself, 0 where it did not
     load: float = 0.0
     _forward: _Mean = field(default_factory=_Mean)  # seconds of a plain forward
-    _rest: _Mean = field(default_factory=_Mean)  # of a streamed token, besides its forward
+    _rest: _Mean = field(default_factory=_Mean)  # of a step, besides its forward
+    # Of a streamed token where the verifier drafts by itself, by the text's class, and of all texts.
+    _drafted: dict[WorkloadClass | None, _Mean] = field(default_factory=dict)
+    _proposed: dict[WorkloadClass, int] = field(default_factory=dict)  # tokens, since that was measured
     _wider: dict[int, _Mean] = field(default_factory=dict)  # by depth: seconds of its forward over those of a plain one
     _queue: _Mean = field(default_factory=_Mean)
     _round_trip: _Mean = field(default_factory=_Mean)
     _draft: dict[DrafterName, _Mean] = field(default_factory=dict)
 
     @property
+    def figures(self) -> RemoteFigures:
+        """What does not depend on where the verifier is, nor on who else uses it."""
+        rest = self._rest.value or 0.0
+        return RemoteFigures(self._plain_forward, rest, _known(self._wider), _known(self._drafted), _known(self._draft))
+
+    @classmethod
+    def restored(cls, figures: RemoteFigures, step_seconds: float) -> RemoteCosts:
+        """To go on with, where the verifier says that a plain step takes `step_seconds` now, 0 where it does not."""
+        costs, slower = cls(step_seconds or figures.forward), step_seconds / figures.forward if step_seconds else 1.0
+        costs._rest = _Mean(figures.rest, 1)
+        costs._wider = {depth: _Mean(ratio, _STREAKS) for depth, ratio in figures.wider.items()}
+        costs._drafted = {kind: _Mean(seconds * slower, _STREAKS) for kind, seconds in figures.streaming.items()}
+        costs._draft = {kind: _Mean(seconds, _STREAKS) for kind, seconds in figures.draft.items()}
+        return costs
+
+    @property
     def plain(self) -> float:
-        """Seconds of a streamed token."""
+        """Seconds of a streamed token for which nothing is drafted."""
         return self._plain_forward + (self._rest.value or 0.0)
+
+    def streaming(self, workload: WorkloadClass | None = None) -> float:
+        """Seconds of a streamed token of such a text."""
+        known = (self._drafted.get(one) for one in (workload, None))
+        return next((one.value for one in known if one is not None and one.value is not None), self.plain)
+
+    def unmeasured(self, workload: WorkloadClass) -> bool:
+        """Whether `streaming` is not known of such texts, or was measured long ago."""
+        return workload not in self._drafted or self._drafted[workload].counted < _STREAKS
 
     @property
     def _plain_forward(self) -> float:
         return self._forward.value or self.step_seconds or _GUESSED_SECONDS
 
-    def times(self, round_trip: float | None, kind: DrafterName, most: int) -> RemoteTimes:
+    def times(
+        self, round_trip: float | None, kind: DrafterName, most: int, workload: WorkloadClass | None = None
+    ) -> RemoteTimes:
         """For up to `most` drafted tokens. `round_trip`: as the link measured it; None: as steps had it."""
         between = round_trip if round_trip is not None else self._round_trip.value or 0.0
         rest, forward = self._rest.value or 0.0, self._plain_forward
         verify = [forward * ratio + rest for ratio in self._ratios(most)]
         known = self._draft.get(kind)
         draft = self.plain * _DRAFT_SHARE if known is None or known.value is None else known.value
-        return RemoteTimes(between, self.plain, verify, draft, self._queue.value or 0.0, self.load)
+        return RemoteTimes(between, self.streaming(workload), verify, draft, self._queue.value or 0.0, self.load)
 
     def verified(self, drafted: int, verify_seconds: float) -> None:
         """One verdict's forward."""
@@ -202,11 +253,24 @@ class RemoteCosts:
         ratio = min(max(verify_seconds / self._plain_forward, 0.5), 20.0)
         self._wider.setdefault(min(drafted, DEEPEST), _Mean()).add(ratio)
 
-    def streamed(self, tokens: int, seconds: float) -> bool:
-        """So many tokens of a grant came in a row; whether that is enough to tell the pace."""
-        if tokens >= _STREAK:
+    def streamed(self, workload: WorkloadClass, tokens: int, seconds: float, *, drafted: bool) -> bool:
+        """So many tokens of a grant came in a row; whether that is enough to tell the pace. `drafted`: the verifier's
+        own drafter was in it."""
+        if tokens < _STREAK:
+            return False
+        if not drafted:
             self._rest.add(max(0.0, seconds / tokens - self._plain_forward))
-        return tokens >= _STREAK
+        for one in (workload, None) if drafted or self._drafted else ():
+            self._drafted.setdefault(one, _Mean()).add(seconds / tokens)
+        self._proposed[workload] = 0
+        return True
+
+    def proposed(self, workload: WorkloadClass, tokens: int) -> None:
+        """So many were decided by what was proposed."""
+        known = self._proposed.get(workload, 0) + tokens
+        self._proposed[workload] = known
+        if known >= _OLD and workload in self._drafted:
+            self._drafted[workload].counted, self._proposed[workload] = 0, 0
 
     def waited(self, seconds: float, queue_seconds: float) -> None:
         """The round trip of a step that found its sequence at rest, without what the verifier took, and how long it

@@ -9,9 +9,12 @@ from typing import NamedTuple
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, SequenceEvidence, emitted, key_of
 from draftd.engine.depth.remote import RemoteCosts, RemoteEstimate, break_even, estimate
+from draftd.engine.depth.saved import RemoteLearnt, counted
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.link import LinkState, RemoteModel
+
+_MEASURED = 48  # tokens of an answer, over which the pace of streaming is measured where that is not known
 
 
 class Judged(NamedTuple):
@@ -29,12 +32,22 @@ class RemoteControl:
         self._limits = limits
         self._fingerprint = ""
         self.costs, self.acceptance = RemoteCosts(), Acceptance()
+        self.recalled: RemoteLearnt | None = None  # what an earlier run learnt of a verifier
 
     def follow(self, model: RemoteModel) -> None:
-        """What the verifier serves now; of another model nothing is known."""
-        if model.fingerprint != self._fingerprint:
-            self._fingerprint = model.fingerprint
-            self.costs, self.acceptance = RemoteCosts(model.step_seconds), Acceptance()
+        """What the verifier serves now; of a model that is not the one before nothing is known."""
+        if model.fingerprint == self._fingerprint:
+            return
+        self._fingerprint, known = model.fingerprint, self.recalled
+        self.costs, self.acceptance = RemoteCosts(model.step_seconds), Acceptance()
+        if known is not None and known.fingerprint == model.fingerprint:
+            self.costs, self.acceptance = RemoteCosts.restored(known.figures, model.step_seconds), known.rates()
+
+    def learnt(self) -> RemoteLearnt | None:
+        """To be saved: of the verifier that decoded last."""
+        if not self._fingerprint:
+            return self.recalled
+        return RemoteLearnt(self._fingerprint, self.costs.figures, counted(self.acceptance))
 
     def promised(self, kind: DrafterName, sequence: DecodeSequence, depth: int) -> float:
         """Tokens that a step is expected to give with so many drafted by it."""
@@ -46,18 +59,25 @@ class RemoteControl:
         fixed = sequence.request.plan.depth_mode is DepthMode.FIXED
         found = []
         for kind in kinds if most > 0 else ():
-            times = self.costs.times(state.round_trip, kind, most)
+            times = self.costs.times(state.round_trip, kind, most, sequence.request.workload)
             expected = self._expected(kind, sequence, most)
             found.append(estimate(times, expected, self._limits.in_flight, fixed_depth=fixed))
         return max(found, key=lambda one: one.rate, default=None)
+
+    def streams_first(self, sequence: DecodeSequence, state: LinkState) -> bool:
+        """Whether it is to stream for a while, to see how fast that is: the verifier drafts by itself, and it is not
+        known, or was not for long, what that gives such texts."""
+        model, free = state.model, sequence.request.plan.depth_mode is DepthMode.AUTOMATIC
+        drafts = model is not None and model.drafts and free
+        return drafts and sequence.emitted < _MEASURED and self.costs.unmeasured(sequence.request.workload)
 
     def estimates(self, state: LinkState, kind: DrafterName) -> dict[WorkloadClass, RemoteEstimate]:
         """What a greedy text of each class may expect with this drafter and without."""
         if state.model is None:
             return {}
         most, found = self._most(state.model), {}
-        times = self.costs.times(state.round_trip, kind, most)
         for workload in (WorkloadClass.UNSPECIFIED, *CLASSES):
+            times = self.costs.times(state.round_trip, kind, most, workload)
             rates = self.acceptance.rates((kind, False, False, workload))
             found[workload] = estimate(times, emitted(rates, 1.0, most), self._limits.in_flight)
         return found

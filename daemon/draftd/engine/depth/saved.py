@@ -1,7 +1,8 @@
 """What was learnt about a pair on a machine, as a document that the next process reads.
 
-Costs, how far steps were found to be off them, and how often drafted tokens were accepted. Which pair and machine it
-is of is for the caller to say. A document that is not one is refused with the field's name.
+Costs, how far steps were found to be off them, and how often drafted tokens were accepted; and the like of another
+daemon's target, where this one drafted for it. Which pair and machine it is of is for the caller to say. A document
+that is not one is refused with the field's name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key
 from draftd.engine.depth.costs import DEEPEST, Offsets, Prices, StepCosts
+from draftd.engine.depth.remote import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 
 _AGED = 0.5  # of what was counted before, the share that still counts: texts and weights may be others
@@ -32,6 +34,24 @@ _Log = Annotated[float, Field(ge=-10, le=10)]
 _Counts = Annotated[tuple[_NotNegative, ...], Field(min_length=DEEPEST, max_length=DEEPEST)]
 
 
+_Accepted = tuple[_Kind, bool, bool, _Workload | None, _Counts, _Counts]
+"""Drafter, sampled, seeded, class of text (null: all), then by position: drafted, accepted."""
+
+
+class _Remote(BaseModel):
+    """Of the other daemon whose model has this fingerprint."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    fingerprint: Annotated[str, Field(min_length=1)]
+    forward: _Seconds
+    rest: _NotNegative
+    wider: tuple[tuple[_Depth, _Seconds], ...]
+    streaming: tuple[tuple[_Workload | None, _Seconds], ...]
+    draft: tuple[tuple[_Kind, _NotNegative], ...]
+    acceptance: tuple[_Accepted, ...]
+
+
 class _Document(BaseModel):
     """As JSON has it: tables as lists of rows, because JSON's keys are strings."""
 
@@ -45,22 +65,48 @@ class _Document(BaseModel):
     prefill: tuple[tuple[_Kind, _Seconds], ...]
     # drafter, batch size, sampled, depth (0: all), offset of the logarithm, its variance
     offsets: tuple[tuple[_Kind | None, _Count, bool, _DepthOrAll, _Log, _NotNegative], ...]
-    # drafter, sampled, seeded, class of text (null: all), then by position: drafted, accepted
-    acceptance: tuple[tuple[_Kind, bool, bool, _Workload | None, _Counts, _Counts], ...]
+    acceptance: tuple[_Accepted, ...]
+    remote: _Remote | None = None
+
+
+Counted = Mapping[Key, tuple[tuple[float, ...], tuple[float, ...]]]
+"""Tokens drafted, and those accepted, by position."""
+
+
+def counted(acceptance: Acceptance) -> Counted:
+    return {key: (tuple(e.drafted), tuple(e.accepted)) for key, e in acceptance.evidence.items()}
+
+
+def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
+    restored = {key: Evidence.restored(key, *counts, share) for key, counts in acceptance.items()}
+    return Acceptance(deepest, restored)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLearnt:
+    """Of the target of another daemon, whose model has this fingerprint."""
+
+    fingerprint: str
+    figures: RemoteFigures
+    acceptance: Counted = field(default_factory=dict)
+
+    def rates(self, share: float = _AGED) -> Acceptance:
+        """To go on with; of what was counted only a share counts on."""
+        return _rates(self.acceptance, DEEPEST, share)
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """`offsets` as `StepCosts.offsets` gives them; `acceptance`: tokens drafted, and those accepted, by position."""
+    """`offsets` as `StepCosts.offsets` gives them."""
 
     prices: Prices
     offsets: Offsets = field(default_factory=dict)
-    acceptance: Mapping[Key, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
+    acceptance: Counted = field(default_factory=dict)
+    remote: RemoteLearnt | None = None
 
     @classmethod
     def of(cls, costs: StepCosts, acceptance: Acceptance) -> Self:
-        counted = {key: (tuple(e.drafted), tuple(e.accepted)) for key, e in acceptance.evidence.items()}
-        return cls(costs.prices, costs.offsets(), counted)
+        return cls(costs.prices, costs.offsets(), counted(acceptance))
 
     def costs(self, plain: float | None) -> StepCosts:
         """To go on with, where a plain step of one sequence takes `plain` seconds now; None where that is not known."""
@@ -72,8 +118,7 @@ class Learnt:
 
     def rates(self, deepest: int, share: float = _AGED) -> Acceptance:
         """To go on with, up to position `deepest`; of what was counted only a share counts on."""
-        restored = {key: Evidence.restored(key, *counts, share) for key, counts in self.acceptance.items()}
-        return Acceptance(deepest, restored)
+        return _rates(self.acceptance, deepest, share)
 
     def to_document(self) -> dict[str, Any]:
         """Of strings, numbers, lists and null: what JSON can hold."""
@@ -90,6 +135,7 @@ class Learnt:
             prefill=tuple(sorted(prices.prefill.items())),
             offsets=tuple((*key, *found) for key, found in self.offsets.items()),
             acceptance=tuple((*key, *counts) for key, counts in self.acceptance.items()),
+            remote=None if self.remote is None else _remote_document(self.remote),
         )
         return document.model_dump(mode="json")
 
@@ -107,4 +153,23 @@ class Learnt:
             Prices(dict(read.plain), drafted, dict(read.growth), read.context, dict(read.prefill)),
             {row[:4]: row[4:] for row in read.offsets},
             {row[:4]: row[4:] for row in read.acceptance},
+            None if read.remote is None else _remote_learnt(read.remote),
         )
+
+
+def _remote_document(learnt: RemoteLearnt) -> _Remote:
+    figures = learnt.figures
+    return _Remote(
+        fingerprint=learnt.fingerprint,
+        forward=figures.forward,
+        rest=figures.rest,
+        wider=tuple(figures.wider.items()),
+        streaming=tuple(figures.streaming.items()),
+        draft=tuple(figures.draft.items()),
+        acceptance=tuple((*key, *counts) for key, counts in learnt.acceptance.items()),
+    )
+
+
+def _remote_learnt(read: _Remote) -> RemoteLearnt:
+    figures = RemoteFigures(read.forward, read.rest, dict(read.wider), dict(read.streaming), dict(read.draft))
+    return RemoteLearnt(read.fingerprint, figures, {row[:4]: row[4:] for row in read.acceptance})

@@ -45,7 +45,7 @@ class Text:
 
     tokens: list[int]  # prompt and output; all but the last `guesses` are final
     guesses: int = 0
-    emitted: int = 0  # final tokens after the prompt: with the guesses, the next one's position in seeded noise
+    answered: int = 0  # final tokens after the prompt: with the guesses, the next one's position in seeded noise
     generator: random.Random = field(default_factory=random.Random)  # what unseeded sampling draws from
     shares: bool = False  # whether cached prefixes may be used for it, and its own be kept
     degraded: str = ""  # why it drafts no more; its drafter may have failed in the middle of a forward

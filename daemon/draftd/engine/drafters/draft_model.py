@@ -91,7 +91,7 @@ class DraftModel(Drafter):
         chosen = None if whole else mx.array(at)
 
         k = max(depths)
-        starts = [sequence.emitted + sequence.guesses for sequence in sequences]
+        starts = [sequence.answered + sequence.guesses for sequence in sequences]
         dice = None if sampling.deterministic else uniforms([sequence.generator for sequence in sequences], depths)
         tokens: list[mx.array] = []
         distributions: list[mx.array] = []

@@ -38,7 +38,8 @@ class ForcedTokens(TextDrafter):
             state = self._states[id(sequence)] = GrammarState(made, self._grammars.end_ids)
         final = len(sequence.tokens) - sequence.guesses
         try:
-            state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, len(sequence.request.prompt))
+            begins = len(sequence.request.prompt) - sequence.request.answered
+            state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, begins)
         except ValueError:  # a grammar that takes too much to follow: nothing is known of what comes
             return None
         if sequence.guesses:

@@ -55,10 +55,13 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One step of the target. The text had `known` tokens; it goes on with `tokens`, of which the first `accepted` were
-    drafted and the last one follows them, whatever ends the text. `drafted`: how many of the guess the step took.
+    proposed and the last one follows them, whatever ends the text. `drafted`: how many of the guess the step took. One
+    that took none is of a grant: the verifier's own drafter may have drafted `own_drafted` for it, and all tokens but
+    the last are of these.
     `finished`: the text ends within `tokens` by what the verifier knows. `load`: sequences in the verifier's hand, over
     those that it decodes together. Seconds as in `RemoteCounts`: `queue` of the oldest step that was in it, 0 for a
-    token of a grant; `verify` of the forward, `share` of it that this sequence is charged for."""
+    token of a grant; `verify` of the forward; `share` that this sequence is charged for: of it, and of the verifier's
+    own drafts."""
 
     sequence: int
     known: int
@@ -71,6 +74,15 @@ class Verdict:
     share_seconds: float = 0.0
     load: float = 0.0
     logprobs: tuple[TokenLogprobs, ...] = ()
+    own_drafted: int = 0
+
+    @property
+    def possible(self) -> bool:
+        """Whether its counts can be those of one step."""
+        tokens = len(self.tokens)
+        if self.drafted:
+            return 0 <= self.accepted <= self.drafted and tokens == self.accepted + 1 and not self.own_drafted
+        return self.accepted == 0 and 1 <= tokens <= self.own_drafted + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,7 @@ class RemoteModel:
     quality: QualityClass = QualityClass.PROFESSIONAL
     step_seconds: float = 0.0
     prefill_seconds: float = 0.0  # of a token of a prompt, 0 where it was not measured
+    drafts: bool = False  # by itself, for what is granted
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,139 @@
+"""What a peer is granted, and proposes nothing for, is drafted for by this daemon's own drafter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DRAFT_MODEL, PEER, PROMPT_LOOKUP, DrafterName, FinishReason, SamplingParams
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.observer import EngineObserver
+from tests.edge import Edge
+from tests.rig import Rig, automatic, autoregressive, request
+from tests.scripted import scripted_models
+
+PROMPT = [3, 1, 4, 1, 5]
+OWN = automatic(4, DRAFT_MODEL, PEER)
+SAMPLED = SamplingParams(temperature=4.0, seed=7)
+
+
+class Steps(EngineObserver):
+    """Drafted tokens, by who is said to have drafted them."""
+
+    def __init__(self) -> None:
+        self.drafted: Counter[DrafterName | None] = Counter()
+
+    def on_step(self, request, result, gap):
+        self.drafted[request.plan.drafter] += result.drafted
+
+
+def cheap_drafts() -> DepthControl:
+    """A step takes a second, whatever is drafted; a drafter takes a token of a text in for a hundredth of that."""
+    kinds = (DRAFT_MODEL, PROMPT_LOOKUP)
+    drafted = {kind: {(1, depth): 1.0 + 0.01 * depth for depth in (1, 4)} for kind in kinds}
+    return DepthControl(StepCosts(Prices({1: 1.0}, drafted, {}, 1, {DRAFT_MODEL: 0.01})), 4)
+
+
+def text(sampling: SamplingParams, tokens: int = 120) -> list[int]:
+    plain = request(PROMPT, autoregressive(), max_tokens=tokens, sampling=sampling)
+    return Rig(scripted_models(0.8)).run([plain])[0].tokens
+
+
+def rest(rig: Rig, edge: Edge) -> None:
+    """Until there is nothing to verify, and no grant."""
+    while edge.peer.due(edge.text):
+        rig.scheduler.step()
+    rig.scheduler.step()
+    edge.receive()
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
+def test_grant_is_drafted_for_and_never_exceeded(sampling):
+    expected, steps = text(sampling), Steps()
+    rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts(), observer=steps), Edge(PROMPT)
+    sink = rig.add(edge.asked(OWN, 8, 120, sampling))
+    rig.scheduler.step()
+    assert not rig.scheduler.drafting.nbytes, "without a grant no draft takes the text in"
+    edge.receive()
+    for proposes in (False, True, False):
+        before = len(edge.answer)
+        if proposes:
+            edge.send([*expected[before : before + 7], (expected[before + 7] + 1) % 255])
+            rest(rig, edge)
+            assert len(edge.answer) == before + 8
+        else:
+            edge.send([], run=40)
+            rest(rig, edge)
+            assert len(edge.answer) == before + 40
+    assert edge.answer == expected[: len(edge.answer)]
+    own = [one for one in edge.verdicts if one.own_drafted]
+    assert not any(one.drafted or one.accepted for one in own)
+    assert len(own) > 10 < max(len(one.tokens) for one in own) * len(own)
+    assert steps.drafted[PEER] == sum(one.drafted for one in edge.verdicts) == 8
+    assert steps.drafted[DRAFT_MODEL] == sum(one.own_drafted for one in edge.verdicts)
+    assert all(one.share_seconds > one.verify_seconds for one in own), "its drafts are charged for"
+    edge.send([], run=200)
+    rig.drain()
+    assert sink.done.reason is FinishReason.LENGTH
+    assert sink.tokens == expected
+
+
+def test_text_that_goes_on_is_drafted_for_with_its_own_noise():
+    expected = text(SAMPLED)
+    rig, edge = Rig(scripted_models(1.0), depth=cheap_drafts()), Edge([*PROMPT, *expected[:30]])
+    rig.add(replace(edge.asked(OWN, 8, 60, SAMPLED), answered=30))
+    rig.scheduler.step()
+    edge.receive()
+    edge.send([], run=50)
+    rest(rig, edge)
+    assert edge.answer == expected[30:81]
+    drafted = sum(one.own_drafted for one in edge.verdicts)
+    assert 0 < drafted == sum(len(one.tokens) - 1 for one in edge.verdicts)
+
+
+def test_long_proposals_free_the_draft_of_a_text():
+    expected = text(SamplingParams())
+    rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT)
+    rig.add(edge.asked(OWN, 8, 120))
+    rig.scheduler.step()
+    edge.receive()
+    edge.send([], run=30)
+    rest(rig, edge)
+    drafter = rig.scheduler.drafting.drafters[DRAFT_MODEL]
+    assert drafter.nbytes
+    edge.send(expected[31:115])
+    rest(rig, edge)
+    assert not drafter.nbytes
+    assert edge.answer == expected[: len(edge.answer)]
+
+
+@pytest.mark.parametrize("how", ["lowered", "failed"])
+def test_without_its_own_drafter_proposals_are_still_taken(how, monkeypatch):
+    expected = text(SamplingParams())
+    rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT)
+    sink = rig.add(edge.asked(OWN, 8, 60))
+    rig.scheduler.step()
+    edge.receive()
+    edge.send([], run=20)
+    while not edge.verdicts[-1].own_drafted:
+        rig.scheduler.step()
+    edge.receive()
+    if how == "lowered":
+        rig.scheduler.lower(0, frozenset(), "memory is short")
+    else:
+        monkeypatch.setattr(rig.scheduler.drafting.drafters[DRAFT_MODEL], "propose", None)
+    told = len(edge.verdicts)
+    rest(rig, edge)
+    assert not any(one.own_drafted for one in edge.verdicts[told:])
+    assert not rig.scheduler.drafting.nbytes
+    edge.send(expected[len(edge.answer) : len(edge.answer) + 8])
+    rest(rig, edge)
+    assert edge.verdicts[-1].accepted == 8
+    edge.send([], run=60)
+    rig.drain()
+    assert sink.tokens == expected[:60]
+    assert not sink.done.degraded
+    assert sink.done.lowered
