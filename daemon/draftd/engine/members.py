@@ -1,15 +1,20 @@
 """Which of the running sequences take part in a step, where peers draft for some of them: all but those that rest, as
-none of their peer's steps is in hand. Engine thread only; where no sequence has a peer nothing here is asked."""
+none of their peer's steps is in hand, and peers' that have taken half of the time from clients. Engine
+thread only; where no sequence has a peer nothing here is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from draftd.core import PROMPT_LOOKUP, PeerSteps
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import StepPlan
+from draftd.engine.step import DecodeStep, StepPlan
 
+_AHEAD_SECONDS = 0.1  # that peers may have had more than clients
+_OF_LATE_SECONDS, _LITTLE = 1.0, 0.05  # of these, by all peers; and as a part of it what is forgotten
+_LEAST_PART = 1 / 8  # of a step with peers, that they have taken from clients
+_KEPT = 0.9  # of what is known of steps without peers, when there is another
 _AWAKE_SECONDS = 1.0  # since its last token: a sequence that rests is likely to go on soon
 
 
@@ -61,6 +66,67 @@ def charge(
     whole, drafted = sum(positions), sum(forwards)
     for one, own, made in zip(taking_part, positions, forwards, strict=True):
         one.seconds += seconds * own / whole + (draft_seconds * made / drafted if made else 0.0)
+
+
+class PeersTime:
+    """While requests of clients are in hand, peers may take as much of the engine's time from them as is left to them:
+    what their prompts take, and by how much less a step with peers gives the clients than steps without. Where it was
+    more, those peers wait that took most of it; and all of them where that is not enough."""
+
+    def __init__(self) -> None:
+        self._clients = False
+        self._alone: dict[int, tuple[float, float]] = {}  # tokens and seconds of late, by how many clients' sequences
+        self._taken: dict[str, float] = {}  # seconds of late, by peer
+        self._ahead = 0.0  # seconds that peers have had more
+        self._few = self._all = False  # have to wait
+        self._most: set[str] = set()  # those of which a few are
+
+    def holds(self, sequence: DecodeSequence) -> bool:
+        """Whether it waits."""
+        if not self._clients or sequence.request.peer is None:
+            return False
+        return self._all or (self._few and sequence.request.client in self._most)
+
+    def begin(self, active: Iterable[DecodeSequence]) -> None:
+        """Of a step. `active`: the sequences that are running or being prefilled."""
+        self._clients = any(one.request.peer is None for one in active)
+
+    def prefilled(self, sequence: DecodeSequence, seconds: float) -> None:
+        """A slice of its prompt took so long."""
+        if sequence.request.peer is None:
+            self._took(seconds, seconds, {})
+        else:
+            self._took(seconds, 0.0, {sequence.request.client: 1})
+
+    def decoded(self, taking_part: Sequence[DecodeSequence], step: DecodeStep) -> None:
+        """What a step took, and gave."""
+        clients, tokens, positions = 0, 0, dict[str, int]()
+        for one, result in zip(taking_part, step.sequences, strict=True):
+            if one.request.peer is None:
+                clients, tokens = clients + 1, tokens + 1 + len(result.accepted)
+            else:
+                positions[one.request.client] = positions.get(one.request.client, 0) + 1 + result.drafted
+        seconds, (given, took) = step.draft_seconds + step.verify_seconds, self._alone.get(clients, (0.0, 0.0))
+        if not positions:
+            self._alone[clients] = given * _KEPT + tokens, took * _KEPT + seconds
+            self._took(seconds, seconds, {})
+        else:  # a part counts in any case, so that clients are seen alone now and then
+            alone = tokens * took / given if given else 0.0
+            self._took(seconds, min(alone, seconds * (1 - _LEAST_PART)), positions)
+
+    def _took(self, seconds: float, clients: float, peers: Mapping[str, int]) -> None:
+        """`clients`: of these, what they would have needed without `peers`, with so many positions each."""
+        if not self._clients:
+            return
+        for peer, positions in peers.items():
+            self._taken[peer] = self._taken.get(peer, 0.0) + (seconds - clients) * positions / sum(peers.values())
+        if (whole := sum(self._taken.values())) > _OF_LATE_SECONDS:
+            self._taken = {peer: one / 2 for peer, one in self._taken.items() if one > whole * _LITTLE}
+        self._ahead = max(0.0, self._ahead + seconds - 2 * clients)
+        self._few = self._ahead > (0.0 if self._few else _AHEAD_SECONDS)
+        self._all = self._ahead > _AHEAD_SECONDS * (1 if self._all else 2)
+        if self._few:
+            self._most = {peer for peer, one in self._taken.items() if one * len(self._taken) >= whole}
 
 
 class Gathering:

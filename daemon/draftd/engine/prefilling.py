@@ -22,6 +22,7 @@ from itertools import islice, pairwise
 from draftd.core import DrafterName, FinishReason
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
+from draftd.engine.members import PeersTime
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.slices import LEAST, Slices
 from draftd.engine.step import DecodeStep, Entry, SequenceStep
@@ -75,13 +76,15 @@ class Prefilling:
         cancelled: Callable[[], Mapping[str, FinishReason]],
         drafted_for: Callable[[DecodeSequence, bool], bool],
         fits: Callable[[DecodeSequence, Sequence[DecodeSequence]], bool],
+        peers: PeersTime,
     ) -> None:
         """`slice_seconds`: the longest that running sequences wait for a slice. `timer`: what slices are timed by.
         `drafted_for`: whether a sequence that is ready to join, by itself or with others, is worth prefilling in its
         drafter's caches first.
-        `fits`: whether there is memory for a sequence beside those that are being prefilled."""
+        `fits`: whether there is memory for a sequence beside those that are being prefilled. `peers`: says when
+        prompts of peers wait, and is told what they took."""
         self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
-        self._drafted_for, self._fits = drafted_for, fits
+        self._drafted_for, self._fits, self._peers = drafted_for, fits, peers
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
         self._chunk, self._slice_seconds = chunk, slice_seconds
         self._first: dict[DrafterName | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
@@ -106,6 +109,15 @@ class Prefilling:
     def sequences(self) -> list[DecodeSequence]:
         return [*self.prefilling, *self._waiting]
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether any of them may have a slice now."""
+        return bool(self._in_turn)
+
+    @property
+    def _in_turn(self) -> list[_Prompt]:
+        return [prompt for prompt in self._prompts if not self._peers.holds(prompt.sequence)]
+
     def short(self, room: int) -> int:
         """Sequences without a token, of those that there is `room` for, that one forward can prefill whole."""
         return sum(tokens <= self._chunk for tokens in self._left(room))
@@ -124,7 +136,7 @@ class Prefilling:
         fit = self._rates(None).fit
         crowded = 0 < len(running) < sum(fit(tokens, self._slice_seconds) for tokens in self._left(room))
         self._enter(room, self._chunk * (crowded if running else _CHUNKS))
-        if not self._prompts or (running and all(map(_ends_soon, running))):
+        if not self.in_turn or (running and all(map(_ends_soon, running))):
             return
         if self.joined_long and running:  # that was a slice's worth of work
             self.joined_long = False
@@ -135,6 +147,8 @@ class Prefilling:
         began = self._timer()
         first = self._next()
         slices = self._slices_of(first, None)
+        if step_seconds is None and first.sequence.request.peer is not None and first.left > self._chunk // _CHUNKS:
+            step_seconds = math.inf  # a client's request that comes meanwhile is to wait no longer than if it ran
         if crowded and slices.fit(first.left, self._slice_seconds):
             step_seconds = math.inf  # few wait for one long slice, and not many for several short ones
         size = slices.tokens(step_seconds)
@@ -200,25 +214,27 @@ class Prefilling:
 
     def _left(self, room: int) -> list[int]:
         """Tokens to prefill, of the sequences without a token that there is `room` for."""
-        waiting = islice(self._waiting, max(0, room - len(self._prompts)))
-        return [one.left for one in self._prompts if not one.done] + [len(one.tokens) for one in waiting]
+        prompts, waiting = self._in_turn, (one for one in self._waiting if not self._peers.holds(one))
+        new = islice(waiting, max(0, room - len(prompts)))
+        return [one.left for one in prompts if not one.done] + [len(one.tokens) for one in new]
 
     def _enter(self, room: int, tokens: int) -> None:
         """Lets waiting sequences begin: in their order, but for the last place, and for those there is no memory for.
         The first of these is overtaken a bounded number of times; then all wait for it. There are more places for short
         prompts, of up to `tokens` together."""
-        held_back, tokens = 0, tokens - sum(prompt.left for prompt in self._prompts)
+        prompts = self._in_turn
+        held_back, tokens = 0, tokens - sum(prompt.left for prompt in prompts)
         for sequence in list(self._waiting):
-            if len(self._prompts) >= room or held_back >= _LOOKED_AT:
+            if len(prompts) >= room or held_back >= _LOOKED_AT:
                 break
-            if sequence.reads_prefix or self._is_computed_for_another(sequence):
+            if sequence.reads_prefix or self._peers.holds(sequence) or self._is_computed_for_another(sequence):
                 continue
             tokens -= len(sequence.tokens)
             short = len(sequence.tokens) <= self._chunk // _CHUNKS
-            if len(self._prompts) >= MOST_PREFILLING and (tokens < 0 or not short):
+            if len(prompts) >= MOST_PREFILLING and (tokens < 0 or not short):
                 break
-            if tokens < 0 and len(self._prompts) == MOST_PREFILLING - 1:
-                least = min(prompt.left for prompt in self._prompts)
+            if tokens < 0 and len(prompts) == MOST_PREFILLING - 1:
+                least = min(prompt.left for prompt in prompts)
                 if len(sequence.tokens) >= least:
                     continue
             if held_back and self._overtaken >= _OVERTAKEN:
@@ -229,7 +245,7 @@ class Prefilling:
                 continue
             self._overtaken = 0 if first else self._overtaken + bool(held_back)
             self._waiting.remove(sequence)
-            self._begin(sequence)
+            prompts.append(self._begin(sequence))
         if bool(held_back) != bool(self.held_back):
             _log.info("requests wait for memory" if held_back else "no request waits for memory any more")
         self.held_back = held_back
@@ -247,29 +263,31 @@ class Prefilling:
         prompt = sequence.request.prompt
         return any(one.request.prompt is prompt for one in self._waiting if len(prompt) >= _SHARED and one.shares)
 
-    def _begin(self, sequence: DecodeSequence) -> None:
+    def _begin(self, sequence: DecodeSequence) -> _Prompt:
         if not sequence.emitted:  # else it was begun by another target
             sequence.stats.scheduled = self._clock()
         kind = sequence.drafter
         if kind is not None and kind not in self._drafting.offered:
             sequence.degrade(f"the {kind.replace('_', ' ')} is not loaded")
             sequence.take_proposals()
-        self._prompts.append(_Prompt(sequence))
+        self._prompts.append(prompt := _Prompt(sequence))
+        return prompt
 
     def _next(self) -> _Prompt:
         """The one that was passed over too often, the longest ago first; else the one with the least left. FIFO among
         equals."""
-        most = max(self._prompts, key=lambda prompt: prompt.passed)
+        prompts = self._in_turn
+        most = max(prompts, key=lambda prompt: prompt.passed)
         if most.passed >= _PATIENCE:
             return most
-        return min(self._prompts, key=lambda prompt: prompt.left)
+        return min(prompts, key=lambda prompt: prompt.left)
 
     def _sharing(self, first: _Prompt, tokens: int) -> list[_Prompt]:
         """With this one, others that have one forward with it: whole prompts, none of them shorter, of which nothing
         was prefilled, of no more than `tokens` together."""
         if first.position is not None or first.alone or first.left > tokens:
             return [first]
-        others = [one for one in self._prompts if one.position is None and not one.alone and one is not first]
+        others = [one for one in self._in_turn if one.position is None and not one.alone and one is not first]
         others = [one for one in others if one.left >= first.left and one.sequence.finish is None]
         chosen = [first, *sorted(others, key=lambda prompt: prompt.left)]
         for n, (one, other) in enumerate(pairwise(chosen), 1):
@@ -284,13 +302,13 @@ class Prefilling:
 
     def _whole(self, tokens: int) -> list[_Prompt]:
         """Those with the least left that can be prefilled whole within so many tokens, and share a forward."""
-        others = [one for one in self._prompts if not one.done and one.sequence.finish is None]
+        others = [one for one in self._in_turn if not one.done and one.sequence.finish is None]
         least = min(others, key=lambda prompt: prompt.left, default=None)
         return [] if least is None or least.left > tokens else self._sharing(least, tokens)
 
     def _fitting(self, step_seconds: float, spent: float) -> _Prompt | None:
         """The one with the least left, where that fits whole into what `spent` has left of a slice's time."""
-        others = [one for one in self._prompts if one.sequence not in self._ready and one.sequence.finish is None]
+        others = [one for one in self._in_turn if one.sequence not in self._ready and one.sequence.finish is None]
         least = min(others, key=lambda prompt: prompt.left, default=None)
         if least is None:
             return None
@@ -372,7 +390,9 @@ class Prefilling:
         results = {one.sequence: one for one in self._steps.result(self._steps.submit(entries)).entries}
         seconds, taken = self._timer() - started, sum(len(entry.tokens) for entry in entries)
         for prompt, entry in zip(chosen, entries, strict=True):
-            prompt.sequence.seconds += seconds * len(entry.tokens) / taken
+            share = seconds * len(entry.tokens) / taken
+            prompt.sequence.seconds += share
+            self._peers.prefilled(prompt.sequence, share)
         if not chosen[0].done:
             return False
         for prompt in chosen:

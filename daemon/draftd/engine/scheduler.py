@@ -21,7 +21,7 @@ from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
-from draftd.engine.members import Gathering, awake, charge, members, rests, steady
+from draftd.engine.members import Gathering, PeersTime, awake, charge, members, rests, steady
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sampling.grammar import masks_first
@@ -65,6 +65,7 @@ class Scheduler:
         )
         self.delivery = Delivery(eos, observer, lambda: len(self._all()) / max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
+        self._peers_time = PeersTime()
         self._prefilling = Prefilling(
             target,
             self._steps,
@@ -79,6 +80,7 @@ class Scheduler:
                 one, alone, self._running, self.drafting.drafters
             ),
             fits=self._fits,
+            peers=self._peers_time,
         )
         self._admission = admission
         self._max_batch, self._chunk = max_batch, prefill_chunk
@@ -90,6 +92,7 @@ class Scheduler:
         self._step_seconds = 0.0  # of late, without what prefill took
         self._step_ended: float | None = None  # the last step's end, where the next follows at once
         self.own = 0  # of the daemon's own requests, running and waiting
+        self._of_peers = 0  # likewise
         self._wave_ends = -math.inf  # until then prompts are prefilled and nothing decodes
         self._opened = 0  # sequences that were numbered
         self._gathering = Gathering(gather_seconds, clock)
@@ -147,6 +150,7 @@ class Scheduler:
         sequence.id = self._opened
         self.own += sequence.request.origin is not Origin.CLIENT
         if sequence.request.peer is not None:
+            self._of_peers += 1
             sequence.request.peer.begin(sequence.tokens)
         self._prefilling.add(sequence)
 
@@ -167,10 +171,13 @@ class Scheduler:
         """Deadlines, then slices of prompts, then one decode step."""
         self.expire()
         running, waiting_for, wave, pause = self._running, self._running, False, 0.0
+        if self._of_peers:
+            self._peers_time.begin([*self._running, *self._prefilling.prefilling])
         if self._peers:
-            running = members(self._running, self._max_batch, self._ahead)
+            in_turn = self._in_turn
+            running = members(in_turn if self._ahead is None else self._running, self._max_batch, self._ahead)
             self.drafting.forget(running)
-            waiting_for = awake(self._running, self._clock())
+            waiting_for = awake(in_turn, self._clock())
         else:
             wave = self._in_wave()
         # A draft catches up by turns with prefill: both would be two slices.
@@ -180,14 +187,14 @@ class Scheduler:
             self._catch_up()
         else:
             self._prefill(self._max_batch - len(running), [] if wave else waiting_for)
-        prefilling = bool(self._prefilling.prefilling)
+        prefilling = self._prefilling.in_turn
         if self._peers and not prefilling and self._ahead is None:
             pause = self._gathering.wait(self._running, running, self.depth.costs)
         if running and not wave and not pause:
             began, copied = self._timer(), self._prefilling.joined_long
             # Or a slice would wait for what was begun, or a mask for a token that is not read.
             ahead = not prefilling and not masks_first([one.request for one in running])
-            self._decode(running, may_run_ahead=ahead and (not self._peers or steady(self._running, running)))
+            self._decode(running, may_run_ahead=ahead and (not self._peers or steady(self._in_turn, running)))
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
         busy = running or wave or self._caught_up or prefilling
@@ -233,6 +240,11 @@ class Scheduler:
         """Something else took time between two steps: the next is not priced by it."""
         self._step_ended = None
 
+    @property
+    def _in_turn(self) -> list[DecodeSequence]:
+        """The running sequences, less those of peers that wait for clients."""
+        return [one for one in self._running if not self._peers_time.holds(one)]
+
     def _in_wave(self) -> bool:
         """Whether nothing decodes in this step. Where nothing ran, and while more short prompts wait than have joined
         since, more are prefilled for a while: they came at about the same time, and decode together."""
@@ -245,7 +257,7 @@ class Scheduler:
 
     def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
         self._prefilling.step(room, running, self._step_seconds)
-        if self._prefilling.prefilling:
+        if self._prefilling.in_turn:
             self.interrupted()
 
     def _fits(self, sequence: DecodeSequence, prefilling: Sequence[DecodeSequence]) -> bool:
@@ -265,6 +277,8 @@ class Scheduler:
         self._step_ended = self._timer()
         seconds = None if before is None else self._step_ended - before
         break_even = self.depth.learn(running, plan, done, seconds)
+        if self._of_peers:
+            self._peers_time.decoded(running, done)
         for sequence, message in done.drafter_errors:
             self.drafting.failed(sequence, message)
         self._mark(self._cancelled())
@@ -367,6 +381,7 @@ class Scheduler:
     def _finish(self, sequence: DecodeSequence) -> None:
         self.depth.lengths.finished(sequence)
         self.own -= sequence.request.origin is not Origin.CLIENT
+        self._of_peers -= sequence.request.peer is not None
         if sequence.own_drafter is not None:
             sequence.draft_with(sequence.own_drafter)
         self.delivery.end(sequence, self._clock())

@@ -23,12 +23,14 @@ from draftd.telemetry.remote import VerificationSpan
 
 MOST_UNREAD = 4096
 """Messages that a peer may leave unread."""
+MOST_WAITED_FOR = 256
+"""Messages that a peer may leave unread while more is decided for it."""
 _MOST_ENDED = 256  # sequences of a peer that have ended and are remembered
 _PREFILL_SHARE, _PREFILL_OWED = 0.25, 2.5  # of the target's time, for a peer's texts, while others want it
 _RECENT = 0.1  # weight of the latest step in how wide a peer's are
 _MESSAGES_PER_SECOND = 200.0  # that nothing comes of, in the long run
 _MESSAGES_PER_VERDICT = 4.0  # steps under way of which one is used and the others are stale
-_MOST_CREDIT = 512.0
+_MOST_CREDIT, _FIRST_CREDIT = 512.0, 128.0  # messages at once, and of an edge that is new
 RECENT_SECONDS = 1.0
 """Without a step and a verdict, after which a sequence is taken to want nothing."""
 
@@ -71,6 +73,10 @@ class Outbox:
         self._queue.clear()
         self._arrived.set()
 
+    @property
+    def unread(self) -> int:
+        return len(self._queue)
+
     async def take(self) -> Any:
         """The next one. Raises what the connection ends with."""
         while not self._queue:
@@ -89,6 +95,7 @@ class Peer:
     edge: str
     share: Share
     prefill: Share = field(default_factory=lambda: Share(_PREFILL_SHARE, _PREFILL_OWED))
+    pace: Pace = field(default_factory=lambda: Pace(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
     width: float = 1.0  # positions of a sequence in its steps of late
     counts: PeerCounts = field(default_factory=PeerCounts)
     connection: Connection | None = None
@@ -225,29 +232,38 @@ class HeldSequence:
 
 
 class _Steps(PeerSequence):
-    """Holds steps back while the connection that opened the sequence is lost, and while it is not the sequence's
-    turn."""
+    """Holds steps back while the connection that opened the sequence is lost, or is not read, and while it is not the
+    sequence's turn."""
 
     connection: Connection
     allowed = True
 
     def due(self, tokens: Sequence[int]) -> bool:
-        return self.allowed and self.connection.alive and super().due(tokens)
+        reads = self.connection.outbox.unread < MOST_WAITED_FOR
+        return self.allowed and reads and self.connection.alive and super().due(tokens)
 
 
 class Connection:
     """One connection of a peer."""
 
-    def __init__(self, peer: Peer, address: str) -> None:
-        self.peer, self.address = peer, address
-        self.outbox, self.pace = Outbox(), Pace(_MESSAGES_PER_SECOND, _MOST_CREDIT)
+    def __init__(self, peer: Peer, address: str, wake: Callable[[], None] = lambda: None) -> None:
+        """`wake`: the engine, where it may decide again what was held back for a peer that did not read."""
+        self.peer, self.address, self._wake = peer, address, wake
+        self.outbox = Outbox()
         self.alive = True
 
     async def handled(self) -> None:
         """A message was: returns when the next may be read. Each verdict allows for a few, and besides those some
         hundreds are in a second: whoever sends what nothing comes of is read slowly, so that no other waits for it."""
-        if seconds := self.pace.spent():
+        if seconds := self.peer.pace.spent():
             await asyncio.sleep(seconds)
+
+    async def next(self) -> Any:
+        """What it is told next. Raises what it ends with."""
+        item = await self.outbox.take()
+        if self.outbox.unread == MOST_WAITED_FOR - 1:
+            self._wake()
+        return item
 
     def exchanged(self, received: int = 0, sent: int = 0) -> None:
         """Bytes of messages."""
@@ -266,7 +282,7 @@ def count(held: HeldSequence, verdict: Verdict, now: float) -> None:
         counts.target_seconds += verdict.share_seconds
     peer.share.took(verdict.share_seconds, now)
     peer.width += _RECENT * (1 + verdict.drafted + verdict.own_drafted - peer.width)
-    held.connection.pace.earned(_MESSAGES_PER_VERDICT)
+    peer.pace.earned(_MESSAGES_PER_VERDICT)
 
 
 def summed(several: Iterable[PeerCounts]) -> PeerCounts:

@@ -41,10 +41,10 @@ class Share:
 class Pace:
     """So many in a second, in the long run."""
 
-    def __init__(self, rate: float, most: float) -> None:
-        """`most`: at once."""
+    def __init__(self, rate: float, most: float, first: float | None = None) -> None:
+        """`most`: at once. `first`: likewise, to begin with; None: no less."""
         self._rate, self._most = rate, most
-        self._left, self._since = most, time.monotonic()
+        self._left, self._since = most if first is None else first, time.monotonic()
 
     def earned(self, more: float) -> None:
         self._left = min(self._most, self._left + more)

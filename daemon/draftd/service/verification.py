@@ -40,8 +40,7 @@ _TICK_SECONDS = 0.25
 _BUSY_SECONDS = 0.05  # between two looks, while a peer wants the target
 _PRESSED_SECONDS = 2.0  # that a sequence may be idle for, while requests wait for memory
 _RETRY_SECONDS = 5.0
-_REFUSAL_COST = 20.0  # messages that a refusal counts for
-_PREFILL_SHARE, _PREFILL_OWED = 0.5, 5.0  # of the target's time, for all peers' texts, while others want it
+_OPEN_COST = 20.0  # messages that one counts for, until something has come of it
 _NEW_EDGES_PER_SECOND = 1.0  # edges that were not here before
 _MOST_NEW_EDGES = 64.0  # at once
 _REMEMBERED = 4  # peers are, for each that may be connected
@@ -69,7 +68,6 @@ class VerificationService:
         self._gone = PeerCounts()  # of those that are not remembered, and of connections that were refused
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._batch, self._capacity = settings.engine.max_batch, settings.engine.queue_capacity
-        self._prefill = Share(_PREFILL_SHARE, _PREFILL_OWED)  # of all peers
         self._new_edges = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
         self._fingerprint = OwnFingerprint(worker)
@@ -142,7 +140,7 @@ class VerificationService:
         peer = known or Peer(edge, Share(self._limits.target_share_per_peer))
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
-        peer.connection = connection = Connection(peer, address)
+        peer.connection = connection = Connection(peer, address, self._worker.wake)
         peer.counts.connections += 1
         lost = sorted((one for one in self._lost() if one is not peer), key=lambda one: one.lost_since)
         for one in lost[: max(0, connected + 1 + len(lost) - most)]:
@@ -153,13 +151,14 @@ class VerificationService:
         return connection
 
     def disconnect(self, connection: Connection) -> None:
-        """Its sequences are kept for a while, and decide nothing meanwhile."""
+        """Its sequences are kept for a while, and decide nothing meanwhile. What has no token yet ends: what was
+        prefilled of it is in the prefix store, and more is prefilled when the edge comes back."""
         connection.alive = False
         peer = connection.peer
         if peer.connection is connection:
             peer.connection, peer.lost_since = None, time.monotonic()
         for held in list(peer.open.values()):
-            if held.connection is connection and not held.began:  # nothing is lost by that
+            if held.connection is connection and held.decided == held.opened:
                 self._end(held, Closed(held.number, "its connection was lost"))
 
     async def take(self, connection: Connection, message: ToVerifier, fingerprint: str = "") -> None:
@@ -176,7 +175,7 @@ class VerificationService:
     def refuse(self, connection: Connection, sequence: int, error: DraftdError) -> None:
         """Says why a sequence cannot be opened."""
         connection.peer.counts.refused += 1
-        connection.pace.spent(_REFUSAL_COST)
+        connection.peer.pace.spent(_OPEN_COST)
         connection.outbox.put(Closed(sequence, error.message, error.retry_after))
 
     # sequences
@@ -226,6 +225,7 @@ class VerificationService:
                 held.span.ended(held.counts, "error", str(error))
                 raise
             peer.counts.opened += 1
+            peer.pace.spent(_OPEN_COST)
         except DraftdError as error:
             self.refuse(connection, message.sequence, error)
 
@@ -258,7 +258,7 @@ class VerificationService:
         check_model(fingerprint, (await self._fingerprint.get()).model, worker.info)
         left = check_text(message, worker.info, worker.tokenizer)
         whole = len(message.tokens) + left
-        self._check_limits(peer, whole, known=known)
+        self._check_limits(peer, whole)
         grammar = await compiled(message.options.grammar, worker.grammars, self._compiling)
         if not connection.alive:
             raise NotServing("the connection was lost")
@@ -275,19 +275,17 @@ class VerificationService:
         priority = min(behind, MAX_PRIORITY)
         return held, request_of(message, left, held.id, peer.edge, held.steps, own, deepest=deepest, priority=priority)
 
-    def _check_limits(self, peer: Peer, tokens: int, *, known: bool) -> None:
+    def _check_limits(self, peer: Peer, tokens: int) -> None:
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
         if len(peer.open) >= most:
             why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"
             raise QueueFull(why, retry_after=_RETRY_SECONDS)
         waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
-        if waiting >= max(1, self._capacity // 2):
-            why = f"{waiting} sequences of peers wait; the other half of the queue is for clients"
+        own = sum(not one.began for one in peer.open.values())
+        if waiting + own >= max(1, self._capacity // 2):
+            why = f"{waiting} sequences of peers wait, {own} of this one: the other half of the queue is for clients, "
+            why += "and as many places as a peer takes are left to other peers"
             raise QueueFull(why, retry_after=_RETRY_SECONDS)
-        now = time.monotonic()
-        exceeded = not known and (peer.prefill.exceeded(now) or self._prefill.exceeded(now))
-        if exceeded and self._clients():
-            raise QueueFull("peers' texts have had their share of the target", retry_after=_RETRY_SECONDS)
         if peer.reserved + tokens > context:
             why = f"{tokens} tokens of context and {peer.reserved} of open sequences"
             why += f" are more than a peer may have: {context} (verify.tokens_per_peer)"
@@ -307,6 +305,8 @@ class VerificationService:
             held.began = True
             self._charge(held, held.charged * (1 - item.cached / held.opened))
         elif isinstance(item, Verdict):
+            if held.decided == held.opened:  # something has come of the opening
+                peer.pace.earned(_OPEN_COST)
             count(held, item, now)
             held.decided = item.known + len(item.tokens)
             if peer.share.exceeded(now):
@@ -334,10 +334,8 @@ class VerificationService:
 
     def _charge(self, held: HeldSequence, seconds: float) -> None:
         """For its prefill, in place of what was charged before."""
-        now, more = time.monotonic(), seconds - held.charged
+        held.peer.prefill.took(seconds - held.charged, time.monotonic())
         held.charged = seconds
-        for share in (held.peer.prefill, self._prefill):
-            share.took(more, now)
 
     def _tell(self, held: HeldSequence, message: FromVerifier) -> None:
         if held.connection.alive and held not in held.peer.leaving:

@@ -96,7 +96,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
     async def _write(self, connection: Connection, context: Context) -> None:
         async with stall_guard(self._stall) as write:
             while True:
-                item = await connection.outbox.take()
+                item = await connection.next()
                 message = item if isinstance(item, pb.VerifyResponse) else to_edge(item)
                 connection.exchanged(sent=message.ByteSize())
                 await write(context.write(message))
