@@ -5,7 +5,7 @@ reads, which executes nothing. A figure is the median over repetitions of one ar
 one's beside it, in the same process: each repetition measures all arms in a random order, after a collection of
 garbage. What ranks gain, and what collectives take, is `benchmarks.ranks`. The last line is JSON.
 
---repetitions N   (60)
+--repetitions N   (30)
 --steps N         of each arm in each repetition (16)
 """
 
@@ -97,7 +97,7 @@ class Arm:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.records", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--repetitions", type=int, default=60)
+    parser.add_argument("--repetitions", type=int, default=30)
     parser.add_argument("--steps", type=int, default=16)
     given = parser.parse_args()
     load_blas()
