@@ -1,5 +1,5 @@
 """Which of the running sequences take part in a step, where peers draft for some of them: all but those that rest, as
-none of their peer's steps is in hand, and peers' that have taken half of the time from clients. Engine
+none of their peer's steps is in hand, and peers' that have taken their part of the time from clients. Engine
 thread only; where no sequence has a peer nothing here is asked."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, StepPlan
 
-_AHEAD_SECONDS = 0.1  # that peers may have had more than clients
+_CLIENTS_PART = 0.6  # of the engine's time
+_AHEAD_SECONDS = 0.1  # that peers may have had more than the rest of it
 _OF_LATE_SECONDS, _LITTLE = 1.0, 0.05  # of these, by all peers; and as a part of it what is forgotten
 _LEAST_PART = 1 / 8  # of a step with peers, that they have taken from clients
 _KEPT = 0.9  # of what is known of steps without peers, when there is another
@@ -69,9 +70,9 @@ def charge(
 
 
 class PeersTime:
-    """While requests of clients are in hand, peers may take as much of the engine's time from them as is left to them:
-    what their prompts take, and by how much less a step with peers gives the clients than steps without. Where it was
-    more, those peers wait that took most of it; and all of them where that is not enough."""
+    """While requests of clients are in hand, peers may take two fifths of the engine's time from them: what their
+    prompts take, and by how much less a step with peers gives the clients than steps without. Where it was more, those
+    peers wait that took most of it; and all of them where that is not enough."""
 
     def __init__(self) -> None:
         self._clients = False
@@ -122,7 +123,7 @@ class PeersTime:
             self._taken[peer] = self._taken.get(peer, 0.0) + (seconds - clients) * positions / sum(peers.values())
         if (whole := sum(self._taken.values())) > _OF_LATE_SECONDS:
             self._taken = {peer: one / 2 for peer, one in self._taken.items() if one > whole * _LITTLE}
-        self._ahead = max(0.0, self._ahead + seconds - 2 * clients)
+        self._ahead = max(0.0, self._ahead + seconds - clients / _CLIENTS_PART)
         self._few = self._ahead > (0.0 if self._few else _AHEAD_SECONDS)
         self._all = self._ahead > _AHEAD_SECONDS * (1 if self._all else 2)
         if self._few:

@@ -1,4 +1,4 @@
-"""Peers have half of the engine's time while clients want it, by what the clients lose to them."""
+"""Peers have two fifths of the engine's time while clients want it, by what the clients lose to them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def served(depths: dict[str, int], each: float) -> tuple[float, Counter[str]]:
     return tokens * 0.02 / seconds, steps
 
 
-def test_clients_lose_half_to_peers_at_most() -> None:
+def test_clients_lose_two_fifths_to_peers_at_most() -> None:
     share, steps = served({"one": 0}, each=5.0)
-    assert 0.48 < share < 0.7
+    assert 0.58 < share < 0.7
     assert steps["one"] * 0.12 > 0.3 * 60
 
 
@@ -50,7 +50,7 @@ def test_peers_that_cost_clients_little_need_not_wait() -> None:
 
 def test_the_peer_that_takes_most_waits_first() -> None:
     share, steps = served({"heavy": 8, "light": 0}, each=0.25)
-    assert share > 0.48
+    assert share > 0.58
     assert steps["light"] > 1.3 * steps["heavy"]
 
 
