@@ -20,7 +20,7 @@ import sys
 from draftd.models.blas import load_blas
 from tests.remote import faults, parity
 from tests.remote.asking import Reference, Wanted
-from tests.remote.daemons import DRAFT, TARGET, draft_edge, pair_edge, two_daemons, until_remote
+from tests.remote.daemons import DRAFT, NO_DRAFT, TARGET, draft_edge, pair_edge, two_daemons, until_remote
 
 _PROBE_SECONDS = 5.0
 _UP_SECONDS = 60.0
@@ -46,7 +46,10 @@ def text(given: argparse.Namespace) -> int:
         reference = Reference(TARGET)
         stack.callback(reference.close)
         patient = {"step_seconds": 30}  # what is asked is whether texts are right, however busy this machine is
-        edges = [stack.enter_context(two_daemons(edge=edge)) for edge in (pair_edge(**patient), draft_edge(**patient))]
+        edges = [
+            stack.enter_context(two_daemons(edge=pair_edge(**patient), verifier=NO_DRAFT)),
+            stack.enter_context(two_daemons(edge=draft_edge(**patient))),
+        ]
         for two in edges:
             until_remote(two, _UP_SECONDS)
         texts = parity.prompts(given.prompts)

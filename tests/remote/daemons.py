@@ -25,6 +25,9 @@ from tests.waiting import until
 TARGET = str(files("draftd.models.nano") / "target")
 DRAFT = str(files("draftd.models.nano") / "draft")
 
+NO_DRAFT = {"DRAFTD_MODEL__PATH": TARGET, "DRAFTD_MODEL__PROMPT_LOOKUP": "false"}
+"""Of a verifier: where it drafts by itself the edge need not."""
+
 _HTTP = re.compile(r"draftd: HTTP on (http://\S+)/v1")
 _STOP_SECONDS = 30.0
 _QUIET = {  # nothing but what the test asks for takes the machine's time
@@ -33,7 +36,10 @@ _QUIET = {  # nothing but what the test asks for takes the machine's time
     "OTEL_METRICS_EXPORTER": "none",
     "OTEL_LOGS_EXPORTER": "none",
     "DRAFTD_FALLBACK__CANARY_PERIOD_SECONDS": "0",
-    "DRAFTD_FALLBACK__ERRORS": "1000000",  # else nothing is sent to a remote that fails so often
+    "DRAFTD_FALLBACK__ERRORS": "1000000",  # else nothing is sent to a remote that fails so often, or is so slow
+    "DRAFTD_FALLBACK__REMOTE_FAILURES": "1",
+    "DRAFTD_FALLBACK__REMOTE_ROUND_TRIP_SECONDS": "60",
+    "DRAFTD_FALLBACK__REMOTE_SPEED_FLOOR": "0",
     "DRAFTD_SERVER__DRAIN_SECONDS": "5",
     "OPENBLAS_NUM_THREADS": "1",
 }

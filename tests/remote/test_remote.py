@@ -9,7 +9,7 @@ import pytest
 
 from tests.remote import faults, parity
 from tests.remote.asking import Reference, Wanted
-from tests.remote.daemons import DRAFT, TARGET, Two, draft_edge, two_daemons, until_remote
+from tests.remote.daemons import DRAFT, NO_DRAFT, TARGET, Two, draft_edge, two_daemons, until_remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -19,7 +19,7 @@ EDGE = draft_edge(default_strategy="speculative", probe_seconds=PROBE_SECONDS, s
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    with two_daemons(edge=EDGE, folder=tmp_path_factory.mktemp("remote") / "two") as two:
+    with two_daemons(edge=EDGE, verifier=NO_DRAFT, folder=tmp_path_factory.mktemp("remote") / "two") as two:
         until_remote(two, 60)
         two.network(0.01)
         yield two
