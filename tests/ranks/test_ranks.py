@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
 
 def test_text_and_counts_over_two_ranks_are_those_of_one() -> None:
     names = ["llama", "qwen3_next"]  # each layer on both ranks, some of them with windows; some layers on each, states
-    found = groups.run(names, 2, seconds=240, options=["--tokens", "10", "--random", "6"])
+    found = groups.run(names, 2, seconds=240, options=["--tokens", "8", "--random", "3"])
     assert [(one["name"], one["parallel"]) for one in found] == [("llama", "tensor"), ("qwen3_next", "pipeline")]
     for one in found:
         assert not one["failed"]
