@@ -25,11 +25,10 @@ from dashboards.settings import Alerting
 from draftd.client.child import serve_command, serving
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import WorkloadClass
-from tests.otlp import OtlpReceiver
-from tests.stack.components import collector, prometheus
 from tests.stack.pictures import ROOT, SCRAPE_SECONDS, WINDOW_SECONDS
 from tests.stack.remote_picture import exporting
 from tests.stack.traffic import prompts
+from tests.stack.whole import pipeline
 
 _CLASSES = (WorkloadClass.CODE, WorkloadClass.CHAT)
 
@@ -68,13 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seconds = options.minutes * 60
     board = next(one for one in boards(Alerting(window_seconds=WINDOW_SECONDS)) if one.key == "ranks")
-    with (
-        tempfile.TemporaryDirectory() as name,
-        OtlpReceiver() as traces,
-        OtlpReceiver(protocol="http/protobuf") as logs,
-        collector(Path(name), traces.port, logs_port=logs.port) as running,
-        prometheus(Path(name), running.scrape, own=running.own) as found,
-    ):
+    with tempfile.TemporaryDirectory() as name, pipeline(Path(name)) as (running, found):
         environ = {**os.environ, **exporting(running, "studio"), "DRAFTD_FLAG__FILE": f"{name}/flags.json"}
         command = serve_command("--host", "127.0.0.1", "--port", "0", "--ranks", "2")
         with serving(command, environ, timeout=120) as daemon:

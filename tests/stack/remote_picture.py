@@ -24,11 +24,11 @@ from dashboards.settings import Alerting
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import WorkloadClass
 from draftd.strategies import Strategy
-from tests.otlp import OtlpReceiver
 from tests.remote.daemons import Two, draft_edge, two_daemons
-from tests.stack.components import Collector, collector, prometheus
+from tests.stack.components import Collector
 from tests.stack.pictures import ROOT, SCRAPE_SECONDS, WINDOW_SECONDS
 from tests.stack.traffic import prompts
+from tests.stack.whole import pipeline
 
 _WAYS = (Strategy.SPECULATIVE, Strategy.SPECULATIVE, Strategy.REMOTE, Strategy.LOCAL)
 _CLASSES = (WorkloadClass.CODE, WorkloadClass.CHAT, WorkloadClass.TOOL_CALL)
@@ -100,13 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seconds = options.minutes * 60
     board = next(one for one in boards(Alerting(window_seconds=WINDOW_SECONDS)) if one.key == "remote")
-    with (
-        tempfile.TemporaryDirectory() as name,
-        OtlpReceiver() as traces,
-        OtlpReceiver(protocol="http/protobuf") as logs,
-        collector(Path(name), traces.port, logs_port=logs.port) as running,
-        prometheus(Path(name), running.scrape, own=running.own) as found,
-    ):
+    with tempfile.TemporaryDirectory() as name, pipeline(Path(name)) as (running, found):
         prices = {
             "DRAFTD_COST__REMOTE_PER_TARGET_HOUR": "2",
             "DRAFTD_COST__PER_HOUR": "0.02",

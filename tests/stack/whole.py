@@ -26,18 +26,25 @@ class Whole:
 
 
 @contextlib.contextmanager
-def whole(
-    folder: Path, *, instance: str = "test", queue_capacity: int = 6, share_percent: float = 100.0
-) -> Iterator[Whole]:
-    """`queue_capacity` is small, so that a test can make it overflow."""
-    models = importlib.resources.files("draftd.models.nano")
-    # Traces and log events go to the same receiver, in place of Tempo and of Loki.
+def pipeline(folder: Path, *, share_percent: float = 100.0) -> Iterator[tuple[Collector, Prometheus]]:
+    """The collector, and Prometheus that reads it, for whatever daemons export to it. Traces and log events go to
+    receivers that keep them, in place of Tempo and of Loki."""
     with (
         OtlpReceiver() as traces,
         OtlpReceiver(protocol="http/protobuf") as logs,
         collector(folder, traces.port, logs_port=logs.port, share_percent=share_percent) as running,
         prometheus(folder, running.scrape, own=running.own) as found,
     ):
+        yield running, found
+
+
+@contextlib.contextmanager
+def whole(
+    folder: Path, *, instance: str = "test", queue_capacity: int = 6, share_percent: float = 100.0
+) -> Iterator[Whole]:
+    """`queue_capacity` is small, so that a test can make it overflow."""
+    models = importlib.resources.files("draftd.models.nano")
+    with pipeline(folder, share_percent=share_percent) as (running, found):
         environ = clean_environ(str(folder / "flags.json")) | {
             "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
