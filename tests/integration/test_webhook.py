@@ -40,6 +40,12 @@ def over(alert: dict[str, Any]) -> dict[str, Any]:
     return alert | {"endsAt": (datetime.now(UTC) - timedelta(seconds=1)).isoformat()}
 
 
+def heard(webhook: Webhook) -> dict[str, int]:
+    """What was counted of its notifications. A connection without one is a stranger's: tests run side by side, and a
+    client of a daemon that is gone may still try its port, which is another's by then."""
+    return {result: number for result, number in webhook.counted.items() if result != "bad_http"}
+
+
 def quick(told: Told, folder: Path) -> Path:
     """What `make stack` gives Alertmanager, without its pauses."""
     config = alertmanager_config(told, folder)
@@ -62,7 +68,7 @@ def test_alertmanager_tells_the_daemon_with_its_token_and_of_nothing_that_asks_f
     assert (fires.name, fires.level, fires.hard) == ("DraftdSwapRising", FallbackLevel.LIGHT_DRAFT, False)
     assert (fires.firing, ended.firing) == (True, False)
     assert (fires.fingerprint, fires.starts_at) == (ended.fingerprint, ended.starts_at)
-    assert webhook.counted == {"accepted": 2}
+    assert heard(webhook) == {"accepted": 2}
 
 
 def test_alertmanager_with_another_token_is_refused_and_counted(tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ def test_alertmanager_with_another_token_is_refused_and_counted(tmp_path: Path) 
             manager.post([asking()])
             until(lambda: webhook.counted.get("bad_token", 0) >= 1, 30, "it has been refused")
     assert webhook.controller.told == []
-    assert set(webhook.counted) == {"bad_token"}
+    assert set(heard(webhook)) == {"bad_token"}
 
 
 def test_what_alertmanager_could_not_deliver_it_delivers_when_the_daemon_is_back(tmp_path: Path) -> None:
@@ -167,5 +173,5 @@ def test_the_documented_commands_check_both_ways_in(wrong: bool) -> None:
         ran = subprocess.run(["sh", "-euc", here], env=os.environ | credentials, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
         assert webhook.controller.told == []
-        assert webhook.counted == ({"bad_token": 1, "bad_signature": 1} if wrong else {"no_level": 2})
+        assert heard(webhook) == ({"bad_token": 1, "bad_signature": 1} if wrong else {"no_level": 2})
     assert ran.stdout.count("no_level") == (0 if wrong else 4), ran.stdout
