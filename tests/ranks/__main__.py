@@ -1,5 +1,5 @@
 """`python -m tests.ranks`: is the text of a target on several ranks that of one rank? On a CPU ring over loopback, the
-embedded pair and a tiny model of every family that mlx-lm can shard or pipeline (about half an hour)
+embedded pair and a tiny model of every family that mlx-lm can shard or pipeline (ten minutes)
 
 --ranks N     of the group; may be repeated (2 and 4)
 --only NAME   of these models only; may be repeated. NAME:4bit has weights of 4 bits,

@@ -37,6 +37,7 @@ import psutil
 
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import ModePreference
+from tests.ranks import ring
 from tests.ranks.sockets import connections, cut
 from tests.waiting import until
 
@@ -82,7 +83,7 @@ class Faulted:
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
+        environ = {**ring.environ(), "PYTHONPATH": path}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environ, text=True)
         self._port: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()

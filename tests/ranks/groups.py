@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from tests.ranks import ring
+
 Result = dict[str, Any]  # tests.ranks.scene.Found, as JSON has it
 
 
@@ -52,7 +54,7 @@ def started(
 ) -> Iterator[Callable[[float], str | None]]:
     """Gives what waits so many seconds for the next line of rank 0; None: it did not come."""
     with tempfile.TemporaryDirectory() as folder:
-        hosts, environ = Path(folder, "hosts.json"), {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        hosts, environ = Path(folder, "hosts.json"), ring.environ()
         *ports, port = _free_ports(ranks + 1)
         hosts.write_text(json.dumps([[f"127.0.0.1:{one}"] for one in ports]), encoding="utf-8")
         command = [sys.executable, "-m", module, "--port", str(port), "--models", ",".join(names), *options]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from draftd.client.client import DraftdClient
 from tests.proxy import Proxy, proxied
+from tests.ranks import ring
 from tests.remote.daemons import free_port
 from tests.waiting import until
 
@@ -32,8 +32,7 @@ class LinkedRanks:
             hostfile = folder / f"hostfile-{rank}.json"
             hostfile.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
             environ = {
-                **{name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))},
-                "OPENBLAS_NUM_THREADS": "1",
+                **{name: value for name, value in ring.environ().items() if not name.startswith(("DRAFTD_", "OTEL_"))},
                 "XDG_STATE_HOME": str(folder / f"state-{rank}"),
                 "MLX_RANK": str(rank),
                 "MLX_HOSTFILE": str(hostfile),
