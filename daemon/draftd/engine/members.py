@@ -12,8 +12,8 @@ from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, StepPlan
 
 _CLIENTS_PART = 0.6  # of the engine's time
-_AHEAD_SECONDS = 0.1  # that peers may have had more than the rest of it
-_OF_LATE_SECONDS, _LITTLE = 1.0, 0.05  # of these, by all peers; and as a part of it what is forgotten
+_AHEAD_SECONDS = 0.02  # that peers may have had more than the rest of it
+_OF_LATE_SECONDS, _LITTLE_SECONDS = 0.4, 0.004  # that are remembered; and of these what is forgotten
 _LEAST_PART = 1 / 8  # of a step with peers, that they have taken from clients
 _KEPT = 0.9  # of what is known of steps without peers, when there is another
 _AWAKE_SECONDS = 1.0  # since its last token: a sequence that rests is likely to go on soon
@@ -71,29 +71,26 @@ def charge(
 
 class PeersTime:
     """While requests of clients are in hand, peers may take two fifths of the engine's time from them: what their
-    prompts take, and by how much less a step with peers gives the clients than steps without. Where it was more, those
-    peers wait that took most of it; and all of them where that is not enough."""
+    prompts and drafts take, and by how much less a step with peers gives the clients than steps without. Where it was
+    more, those peers wait that had more than their part of it, or else the one that had most."""
 
     def __init__(self) -> None:
         self._clients = False
         self._alone: dict[int, tuple[float, float]] = {}  # tokens and seconds of late, by how many clients' sequences
         self._taken: dict[str, float] = {}  # seconds of late, by peer
         self._ahead = 0.0  # seconds that peers have had more
-        self._few = self._all = False  # have to wait
-        self._most: set[str] = set()  # those of which a few are
+        self._waiting: set[str] = set()  # peers
 
     def holds(self, sequence: DecodeSequence) -> bool:
         """Whether it waits."""
-        if not self._clients or sequence.request.peer is None:
-            return False
-        return self._all or (self._few and sequence.request.client in self._most)
+        return self._clients and sequence.request.peer is not None and sequence.request.client in self._waiting
 
     def begin(self, active: Iterable[DecodeSequence]) -> None:
         """Of a step. `active`: the sequences that are running or being prefilled."""
         self._clients = any(one.request.peer is None for one in active)
 
     def prefilled(self, sequence: DecodeSequence, seconds: float) -> None:
-        """A slice of its prompt took so long."""
+        """A slice of its prompt took so long, by the target or by a drafter."""
         if sequence.request.peer is None:
             self._took(seconds, seconds, {})
         else:
@@ -119,15 +116,17 @@ class PeersTime:
         """`clients`: of these, what they would have needed without `peers`, with so many positions each."""
         if not self._clients:
             return
+        kept = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
+        self._taken = {peer: one * kept for peer, one in self._taken.items() if one * kept > _LITTLE_SECONDS}
         for peer, positions in peers.items():
             self._taken[peer] = self._taken.get(peer, 0.0) + (seconds - clients) * positions / sum(peers.values())
-        if (whole := sum(self._taken.values())) > _OF_LATE_SECONDS:
-            self._taken = {peer: one / 2 for peer, one in self._taken.items() if one > whole * _LITTLE}
         self._ahead = max(0.0, self._ahead + seconds - clients / _CLIENTS_PART)
-        self._few = self._ahead > (0.0 if self._few else _AHEAD_SECONDS)
-        self._all = self._ahead > _AHEAD_SECONDS * (1 if self._all else 2)
-        if self._few:
-            self._most = {peer for peer, one in self._taken.items() if one * len(self._taken) >= whole}
+        if self._ahead > (0.0 if self._waiting else _AHEAD_SECONDS):
+            part = (1 - _CLIENTS_PART) * _OF_LATE_SECONDS / max(1, len(self._taken))
+            bound = min(part, max(self._taken.values(), default=0.0))
+            self._waiting = {peer for peer, one in self._taken.items() if one >= bound}
+        else:
+            self._waiting = set()
 
 
 class Gathering:

@@ -362,8 +362,11 @@ class Prefilling:
         except Exception as error:
             self._drafting.failed(prompt.sequence, str(error))
             return True
+        seconds = self._timer() - began
+        prompt.sequence.seconds += seconds
+        self._peers.prefilled(prompt.sequence, seconds)
         if not done and step_seconds is not None:
-            slices.took(size, self._timer() - began)
+            slices.took(size, seconds)
         return done
 
     def _rates(self, kind: DrafterName | None) -> Slices:

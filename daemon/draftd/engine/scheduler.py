@@ -339,8 +339,10 @@ class Scheduler:
         except Exception as error:
             for sequence in sequences:
                 self.drafting.failed(sequence, str(error))
+        share = (self._timer() - began) / len(sequences)
         for sequence in sequences:
-            sequence.seconds += (self._timer() - began) / len(sequences)
+            sequence.seconds += share
+            self._peers_time.prefilled(sequence, share)
         self.interrupted()
 
     # leaving

@@ -71,7 +71,7 @@ async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) 
 
 
 def request_of(
-    message: Open, left: int, name: str, edge: str, steps: PeerSteps, own: DecodePlan, *, deepest: int, priority: int
+    message: Open, left: int, name: str, party: str, steps: PeerSteps, own: DecodePlan, *, deepest: int, priority: int
 ) -> DecodeRequest:
     """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own`: how this daemon drafts
     where the edge proposes nothing."""
@@ -94,7 +94,7 @@ def request_of(
         plan=plan,
         arrival=time.monotonic(),
         sampling=options.sampling,
-        client=f"peer {edge}",
+        client=f"peer {party}",
         priority=priority,
         min_tokens=options.min_tokens,
         ignore_eos=True,

@@ -17,7 +17,7 @@ from draftd.engine.targets.link import Closed, FromVerifier, Open, Verdict
 from draftd.errors import ClientStalled, DraftdError
 from draftd.models.grammar import Compiled
 from draftd.service.stream import Mailbox
-from draftd.service.turns import Pace, Share
+from draftd.service.turns import Pace, Share, in_order
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan
 
@@ -27,10 +27,13 @@ MOST_WAITED_FOR = 256
 """Messages that a peer may leave unread while more is decided for it."""
 _MOST_ENDED = 256  # sequences of a peer that have ended and are remembered
 _PREFILL_SHARE, _PREFILL_OWED = 0.25, 2.5  # of the target's time, for a peer's texts, while others want it
+_KNOWN_VERDICTS = 32  # of an edge, until which it is new
 _RECENT = 0.1  # weight of the latest step in how wide a peer's are
 _MESSAGES_PER_SECOND = 200.0  # that nothing comes of, in the long run
 _MESSAGES_PER_VERDICT = 4.0  # steps under way of which one is used and the others are stale
 _MOST_CREDIT, _FIRST_CREDIT = 512.0, 128.0  # messages at once, and of an edge that is new
+NEW_EDGES = "new edges"
+"""Party of the edges that are new."""
 RECENT_SECONDS = 1.0
 """Without a step and a verdict, after which a sequence is taken to want nothing."""
 
@@ -50,6 +53,11 @@ class Served:
     prefill_seconds: float
     max_sequences: int
     drafts: bool
+
+
+def prefill_share() -> Share:
+    """Of the target's time for texts of a peer."""
+    return Share(_PREFILL_SHARE, _PREFILL_OWED)
 
 
 class Outbox:
@@ -94,7 +102,7 @@ class Peer:
 
     edge: str
     share: Share
-    prefill: Share = field(default_factory=lambda: Share(_PREFILL_SHARE, _PREFILL_OWED))
+    prefill: Share  # that of all new edges, until it is known
     pace: Pace = field(default_factory=lambda: Pace(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
     width: float = 1.0  # positions of a sequence in its steps of late
     counts: PeerCounts = field(default_factory=PeerCounts)
@@ -105,6 +113,12 @@ class Peer:
     left: asyncio.Event = field(default_factory=asyncio.Event)  # one of those has
     ended: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
     forgotten: int = -1  # numbers up to this one are not used again
+
+    @property
+    def party(self) -> str:
+        """Whose part of what is shared it has: its own, or, while little has come of it, that of all new edges. Edges
+        name themselves, and who comes as many has no more of it."""
+        return self.edge if self.counts.verdicts >= _KNOWN_VERDICTS else NEW_EDGES
 
     @property
     def held(self) -> list[HeldSequence]:
@@ -122,7 +136,7 @@ class Peer:
 
     def in_turn(self, most: int, now: float) -> list[HeldSequence]:
         """So many of its busy sequences: those that have a step in hand, and had none decided for longest, first."""
-        return sorted(self.busy(now), key=lambda one: (not one.waits, one.turn))[:most]
+        return in_order(self.busy(now))[:most]
 
     def give_turns(self, chosen: Collection[HeldSequence], now: float) -> bool:
         """Of its busy sequences only these are decided. Whether one is that was not before."""
@@ -283,6 +297,8 @@ def count(held: HeldSequence, verdict: Verdict, now: float) -> None:
     peer.share.took(verdict.share_seconds, now)
     peer.width += _RECENT * (1 + verdict.drafted + verdict.own_drafted - peer.width)
     peer.pace.earned(_MESSAGES_PER_VERDICT)
+    if peer.counts.verdicts == _KNOWN_VERDICTS:
+        peer.prefill = prefill_share()
 
 
 def summed(several: Iterable[PeerCounts]) -> PeerCounts:

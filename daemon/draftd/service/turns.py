@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,23 +74,37 @@ def fair(seconds: Sequence[float], others: int, width: float) -> int:
     return most
 
 
+def in_order(sequences: Iterable[HeldSequence]) -> list[HeldSequence]:
+    """Those first that have a step in hand, and had none decided for longest."""
+    return sorted(sequences, key=lambda one: (not one.waits, one.turn))
+
+
 def give_turns(peers: Sequence[Peer], clients: int, batch: int, seconds: Sequence[float], now: float) -> bool:
     """While others want the target, a peer has its part of the sequences that decode together, of which there are
     `batch` at most, and none where it has had its share; while there are requests of `clients`, all peers have a part.
     `seconds`: as of `fair`. Whether a sequence may go on that might not before."""
     busy = {one.edge: len(one.busy(now)) for one in peers}
-    chosen: list[tuple[int, bool, float, HeldSequence]] = []
+    parties: dict[str, list[HeldSequence]] = {}
+    latest: dict[str, float] = {}
     for peer in peers:
         others, most = clients + sum(busy.values()) - busy[peer.edge], len(peer.open)
         if others:
             # A place is left for who comes next.
             most = min(max(1, batch - others - 1), fair(seconds, others, peer.width))
             most = 0 if peer.share.exceeded(now) else most
-        chosen += [(place, not one.waits, one.turn, one) for place, one in enumerate(peer.in_turn(most, now))]
+        parties.setdefault(peer.party, []).extend(peer.in_turn(most, now))
+        latest[peer.party] = max(latest.get(peer.party, 0.0), *(one.turn for one in peer.busy(now)), 0.0)
+    chosen = [one for party in parties.values() for one in party]
     if clients:
         width = max((one.width for one in peers if busy[one.edge]), default=1.0)
-        chosen.sort(key=lambda one: one[:3])
+        # A party's turn is as old as the youngest of its sequences', or that with most of them would be next each time.
+        order = [
+            (place, not one.waits, latest[name], one)
+            for name, party in parties.items()
+            for place, one in enumerate(in_order(party))
+        ]
+        chosen = [one for *_, one in sorted(order, key=lambda each: each[:3])]
         del chosen[min(max(1, batch - clients - 1), fair(seconds, clients, width)) :]
-    turns = {one for *_, one in chosen}
+    turns = set(chosen)
     begun = [peer.give_turns(turns, now) for peer in peers]
     return any(begun)

@@ -26,7 +26,7 @@ from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoMemory, 
 from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Served, count, summed
+from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Served, count, prefill_share, summed
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
 from draftd.service.turns import Pace, Share, give_turns
@@ -37,7 +37,7 @@ from draftd.telemetry.remote import VerificationSpan
 MAX_PROPOSED = 1024
 """Tokens in a step."""
 _TICK_SECONDS = 0.25
-_BUSY_SECONDS = 0.05  # between two looks, while a peer wants the target
+_BUSY_SECONDS = 0.02  # between two looks, while a peer wants the target
 _PRESSED_SECONDS = 2.0  # that a sequence may be idle for, while requests wait for memory
 _RETRY_SECONDS = 5.0
 _OPEN_COST = 20.0  # messages that one counts for, until something has come of it
@@ -68,7 +68,7 @@ class VerificationService:
         self._gone = PeerCounts()  # of those that are not remembered, and of connections that were refused
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._batch, self._capacity = settings.engine.max_batch, settings.engine.queue_capacity
-        self._new_edges = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
+        self._new_edges, self._new_prefill = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES), prefill_share()
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
         self._fingerprint = OwnFingerprint(worker)
         self._watch: asyncio.Task[None] | None = None
@@ -137,7 +137,7 @@ class VerificationService:
         if known is None and (seconds := self._new_edges.spent()):
             self._new_edges.earned(1.0)  # it is not taken
             raise QueueFull("edges that were not here before come too fast", retry_after=seconds)
-        peer = known or Peer(edge, Share(self._limits.target_share_per_peer))
+        peer = known or Peer(edge, Share(self._limits.target_share_per_peer), self._new_prefill)
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
         peer.connection = connection = Connection(peer, address, self._worker.wake)
@@ -270,10 +270,11 @@ class VerificationService:
         if not known:
             self._charge(held, worker.prefill_seconds * held.opened)
         # Others come before all but the first of those that wait, and before a peer that has had its share of prefill.
-        behind = sum(not one.began for one in peer.held) + MAX_PRIORITY * peer.prefill.exceeded(time.monotonic())
+        waiting = sum(not one.began for other in self._party(peer) for one in other.held)
+        behind = waiting + MAX_PRIORITY * peer.prefill.exceeded(time.monotonic())
         own = self._planner.own(worker.info, len(message.tokens), constrained=bool(grammar))
         priority = min(behind, MAX_PRIORITY)
-        return held, request_of(message, left, held.id, peer.edge, held.steps, own, deepest=deepest, priority=priority)
+        return held, request_of(message, left, held.id, peer.party, held.steps, own, deepest=deepest, priority=priority)
 
     def _check_limits(self, peer: Peer, tokens: int) -> None:
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
@@ -281,7 +282,7 @@ class VerificationService:
             why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"
             raise QueueFull(why, retry_after=_RETRY_SECONDS)
         waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
-        own = sum(not one.began for one in peer.open.values())
+        own = sum(not one.began for other in self._party(peer) for one in other.open.values())
         if waiting + own >= max(1, self._capacity // 2):
             why = f"{waiting} sequences of peers wait, {own} of this one: the other half of the queue is for clients, "
             why += "and as many places as a peer takes are left to other peers"
@@ -408,6 +409,9 @@ class VerificationService:
         """Requests in the engine's hand that are not peers'."""
         status = self._worker.status()
         return max(0, status.active + status.queued - sum(len(one.held) for one in self._peers.values()))
+
+    def _party(self, peer: Peer) -> list[Peer]:
+        return [one for one in self._peers.values() if one.party == peer.party]
 
     def _lost(self) -> list[Peer]:
         return [one for one in self._peers.values() if one.connection is None and one.open]

@@ -137,3 +137,15 @@ def test_without_its_own_drafter_proposals_are_still_taken(how, monkeypatch):
     assert sink.tokens == expected[:60]
     assert not sink.done.degraded
     assert sink.done.lowered
+
+
+def test_taking_a_peers_text_in_for_drafts_is_time_that_it_has_had():
+    rig, edge, taken = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT), list[float]()
+    rig.add(edge.asked(OWN, 8, 120, SamplingParams()))
+    rig.scheduler.step()
+    edge.receive()
+    rig.scheduler._peers_time.prefilled = lambda sequence, seconds: taken.append(seconds)
+    edge.send([], run=40)
+    rest(rig, edge)
+    assert rig.scheduler.drafting.nbytes
+    assert sum(taken) > 0

@@ -20,12 +20,14 @@ def sequence(peer: str = "") -> DecodeSequence:
     return DecodeSequence.of(asked, Collected(), 100)
 
 
-def served(depths: dict[str, int], each: float) -> tuple[float, Counter[str]]:
-    """What a client gets over a minute, of what it gets alone; and how many steps each peer had. A peer's sequence with
-    so many drafted tokens makes a step longer by `each` part for every position."""
-    client, peers, time = sequence(), {name: sequence(name) for name in depths}, PeersTime()
+def served(
+    depths: dict[str, int], each: float, *, most: float = 60.0, time: PeersTime | None = None
+) -> tuple[float, Counter[str]]:
+    """What a client gets over `most` seconds, of what it gets alone; and how many steps each peer had. A peer's
+    sequence with so many drafted tokens makes a step longer by `each` part for every position."""
+    client, peers, time = sequence(), {name: sequence(name) for name in depths}, time or PeersTime()
     seconds, tokens, steps = 0.0, 0, Counter[str]()
-    while seconds < 60.0:
+    while seconds < most:
         time.begin([client, *peers.values()])
         taking_part = [name for name, one in peers.items() if not time.holds(one)]
         took = 0.02 * (1 + each * sum(1 + depths[name] for name in taking_part))
@@ -52,6 +54,13 @@ def test_the_peer_that_takes_most_waits_first() -> None:
     share, steps = served({"heavy": 8, "light": 0}, each=0.25)
     assert share > 0.58
     assert steps["light"] > 1.3 * steps["heavy"]
+
+
+def test_what_a_peer_had_while_there_was_no_other_is_soon_forgotten() -> None:
+    time = PeersTime()
+    served({"light": 0}, each=0.3, most=10.0, time=time)
+    _, steps = served({"heavy": 16, "light": 0}, each=0.3, most=1.0, time=time)
+    assert steps["light"] > 20
 
 
 def test_peers_that_wait_hold_no_client_up() -> None:

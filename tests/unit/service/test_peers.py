@@ -7,10 +7,21 @@ import time
 
 import pytest
 
-from draftd.engine.targets.link import Step
+from draftd.engine.targets.link import Step, Verdict
 from draftd.errors import ClientStalled
-from draftd.service.peers import MOST_UNREAD, MOST_WAITED_FOR, RECENT_SECONDS, Connection, HeldSequence, Outbox, Peer
-from draftd.service.turns import Share, fair
+from draftd.service.peers import (
+    MOST_UNREAD,
+    MOST_WAITED_FOR,
+    NEW_EDGES,
+    RECENT_SECONDS,
+    Connection,
+    HeldSequence,
+    Outbox,
+    Peer,
+    count,
+    prefill_share,
+)
+from draftd.service.turns import Share, fair, give_turns
 from tests.wire_edge import opened
 
 
@@ -39,7 +50,7 @@ def test_whole_shares_are_never_exceeded() -> None:
 
 def test_messages_that_come_to_nothing_are_read_slowly() -> None:
     async def seconds(verdicts: bool) -> float:
-        connection, began = Connection(Peer("e", Share(1.0)), "address"), time.monotonic()
+        connection, began = Connection(Peer("e", Share(1.0), prefill_share()), "address"), time.monotonic()
         for _ in range(200):
             if verdicts:
                 connection.peer.pace.earned(4.0)
@@ -79,7 +90,7 @@ def test_nothing_is_decided_for_who_does_not_read() -> None:
     woken = list[bool]()
 
     async def due() -> list[bool]:
-        connection = Connection(Peer("e", Share(1.0)), "address", wake=lambda: woken.append(True))
+        connection = Connection(Peer("e", Share(1.0), prefill_share()), "address", wake=lambda: woken.append(True))
         one = held(connection, 1)
         one.steps.begin([1, 2, 3])
         one.steps.offer(Step(1, 3, 3, run=100))
@@ -95,7 +106,7 @@ def test_nothing_is_decided_for_who_does_not_read() -> None:
 
 
 def test_busy_sequences_take_turns() -> None:
-    peer = Peer("e", Share(1.0))
+    peer = Peer("e", Share(1.0), prefill_share())
     connection = Connection(peer, "address")
     for number in range(5):
         peer.open[number] = held(connection, number)
@@ -119,3 +130,42 @@ def test_a_peer_makes_steps_at_most_twice_as_long() -> None:
     assert fair(cpu, 4, 2.0) == 2
     assert fair(cpu, 1, 9.0) == 1, "it has one all the same"
     assert fair([], 3, 1.0) == 3
+
+
+def peer_with(edge: str, sequences: int) -> Peer:
+    peer = Peer(edge, Share(1.0), prefill_share())
+    connection = Connection(peer, "address")
+    for number in range(sequences):
+        peer.open[number] = held(connection, number)
+        peer.open[number].began = True
+    return peer
+
+
+def verdicts(peer: Peer, number: int) -> None:
+    for _ in range(number):
+        count(peer.open[0], Verdict(0, 3, (7,), 0, 0), time.monotonic())
+
+
+def test_an_edge_is_new_until_something_has_come_of_it() -> None:
+    peer, now = peer_with("e", 1), time.monotonic()
+    of_new_edges = peer.prefill
+    verdicts(peer, 31)
+    assert (peer.party, peer.prefill) == (NEW_EDGES, of_new_edges)
+    of_new_edges.took(5.0, now)
+    verdicts(peer, 1)
+    assert peer.party == "e"
+    assert of_new_edges.exceeded(now)
+    assert not peer.prefill.exceeded(now), "what others took it need not wait for any more"
+
+
+def test_edges_that_are_new_have_the_place_of_one() -> None:
+    known, new = peer_with("known", 2), [peer_with(f"new {number}", 2) for number in range(20)]
+    verdicts(known, 32)
+    seconds = [1.0, 2.0, 3.0, 4.0]
+    had, ticks = list[set[str]](), 100
+    for tick in range(ticks):
+        now = time.monotonic() + tick / 1000
+        give_turns([*new, known], 1, 8, seconds, now)
+        had.append({one.edge for one in [*new, known] if any(held.steps.allowed for held in one.open.values())})
+    assert sum("known" in edges for edges in had) >= ticks / 2 - 1, "beside one other it has half of what peers have"
+    assert len(set[str]().union(*had)) == 21, "and each of those has its turn"
