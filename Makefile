@@ -101,7 +101,7 @@ bench-peers: $(RUN) ## measure against mlx-lm's server, under load (about an hou
 bench-remote: $(RUN) ## what is gained by drafting here and verifying on another machine? (about half an hour)
 	@$(BIN)/python -m benchmarks.remote $(ARGS)
 
-ranks: $(DEV) ## one target over 2 and 4 ranks of a CPU ring: is every text that of one rank? (an hour)
+ranks: $(DEV) ## one target over 2 and 4 ranks of a CPU ring: is every text that of one rank? (ten minutes)
 	@$(BIN)/python -m tests.ranks $(ARGS)
 
 bench-ranks: $(RUN) ## what do several ranks gain, and over which network do they lose?
