@@ -17,7 +17,7 @@ from draftd.engine.targets.link import Closed, FromVerifier, Open, Verdict
 from draftd.errors import ClientStalled, DraftdError
 from draftd.models.grammar import Compiled
 from draftd.service.stream import Mailbox
-from draftd.service.turns import Pace, Share, in_order
+from draftd.service.turns import Pace, Share
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan
 
@@ -133,10 +133,6 @@ class Peer:
     def busy(self, now: float) -> list[HeldSequence]:
         """Those that want the target: with a step in hand, or by what came of late."""
         return [one for one in self.open.values() if one.began and (one.waits or now - one.active < RECENT_SECONDS)]
-
-    def in_turn(self, most: int, now: float) -> list[HeldSequence]:
-        """So many of its busy sequences: those that have a step in hand, and had none decided for longest, first."""
-        return in_order(self.busy(now))[:most]
 
     def give_turns(self, chosen: Collection[HeldSequence], now: float) -> bool:
         """Of its busy sequences only these are decided. Whether one is that was not before."""

@@ -83,20 +83,21 @@ def give_turns(peers: Sequence[Peer], clients: int, batch: int, seconds: Sequenc
     """While others want the target, a peer has its part of the sequences that decode together, of which there are
     `batch` at most, and none where it has had its share; while there are requests of `clients`, all peers have a part.
     `seconds`: as of `fair`. Whether a sequence may go on that might not before."""
-    busy = {one.edge: len(one.busy(now)) for one in peers}
+    busy = [in_order(one.busy(now)) for one in peers]
+    wanting = clients + sum(map(len, busy))
     parties: dict[str, list[HeldSequence]] = {}
     latest: dict[str, float] = {}
-    for peer in peers:
-        others, most = clients + sum(busy.values()) - busy[peer.edge], len(peer.open)
+    for peer, sequences in zip(peers, busy, strict=True):
+        others, most = wanting - len(sequences), len(sequences)
         if others:
             # A place is left for who comes next.
             most = min(max(1, batch - others - 1), fair(seconds, others, peer.width))
             most = 0 if peer.share.exceeded(now) else most
-        parties.setdefault(peer.party, []).extend(peer.in_turn(most, now))
-        latest[peer.party] = max(latest.get(peer.party, 0.0), *(one.turn for one in peer.busy(now)), 0.0)
+        parties.setdefault(peer.party, []).extend(sequences[:most])
+        latest[peer.party] = max([latest.get(peer.party, 0.0), *(one.turn for one in sequences)])
     chosen = [one for party in parties.values() for one in party]
     if clients:
-        width = max((one.width for one in peers if busy[one.edge]), default=1.0)
+        width = max((one.width for one, sequences in zip(peers, busy, strict=True) if sequences), default=1.0)
         # A party's turn is as old as the youngest of its sequences', or that with most of them would be next each time.
         order = [
             (place, not one.waits, latest[name], one)
