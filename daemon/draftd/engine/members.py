@@ -114,10 +114,10 @@ class PeersTime:
 
     def _took(self, seconds: float, clients: float, peers: Mapping[str, int]) -> None:
         """`clients`: of these, what they would have needed without `peers`, with so many positions each."""
-        if not self._clients:
-            return
         kept = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
         self._taken = {peer: one * kept for peer, one in self._taken.items() if one * kept > _LITTLE_SECONDS}
+        if not self._clients:
+            return
         for peer, positions in peers.items():
             self._taken[peer] = self._taken.get(peer, 0.0) + (seconds - clients) * positions / sum(peers.values())
         self._ahead = max(0.0, self._ahead + seconds - clients / _CLIENTS_PART)

@@ -63,6 +63,16 @@ def test_what_a_peer_had_while_there_was_no_other_is_soon_forgotten() -> None:
     assert steps["light"] > 20
 
 
+def test_it_is_forgotten_while_no_client_asks_too() -> None:
+    time, heavy = PeersTime(), sequence("heavy")
+    served({"light": 0}, each=0.3, most=10.0, time=time)
+    assert time._taken
+    time.begin([heavy])
+    for _ in range(20):
+        time.decoded([heavy], DecodeStep([SequenceStep(16, [], 1, 0)], 0.0, 0.1, []))
+    assert not time._taken
+
+
 def test_peers_that_wait_hold_no_client_up() -> None:
     rig, edges = Rig(pair(tiny_llama(3, scale=3.0), None), prefill_chunk=4), [Edge([7] * 90), Edge([5, 6])]
     time, held = rig.scheduler._peers_time, True
