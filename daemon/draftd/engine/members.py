@@ -90,7 +90,8 @@ class PeersTime:
         self._clients = any(one.request.peer is None for one in active)
 
     def prefilled(self, sequence: DecodeSequence, seconds: float) -> None:
-        """A slice of its prompt took so long, by the target or by a drafter."""
+        """A slice of its text took so long, by the target or by a drafter: it is charged for that."""
+        sequence.seconds += seconds
         if sequence.request.peer is None:
             self._took(seconds, seconds, {})
         else:
@@ -121,9 +122,9 @@ class PeersTime:
         for peer, positions in peers.items():
             self._taken[peer] = self._taken.get(peer, 0.0) + (seconds - clients) * positions / sum(peers.values())
         self._ahead = max(0.0, self._ahead + seconds - clients / _CLIENTS_PART)
-        if self._ahead > (0.0 if self._waiting else _AHEAD_SECONDS):
-            part = (1 - _CLIENTS_PART) * _OF_LATE_SECONDS / max(1, len(self._taken))
-            bound = min(part, max(self._taken.values(), default=0.0))
+        if self._taken and self._ahead > (0.0 if self._waiting else _AHEAD_SECONDS):
+            part = (1 - _CLIENTS_PART) * _OF_LATE_SECONDS / len(self._taken)
+            bound = min(part, max(self._taken.values()))
             self._waiting = {peer for peer, one in self._taken.items() if one >= bound}
         else:
             self._waiting = set()

@@ -363,7 +363,6 @@ class Prefilling:
             self._drafting.failed(prompt.sequence, str(error))
             return True
         seconds = self._timer() - began
-        prompt.sequence.seconds += seconds
         self._peers.prefilled(prompt.sequence, seconds)
         if not done and step_seconds is not None:
             slices.took(size, seconds)
@@ -393,9 +392,7 @@ class Prefilling:
         results = {one.sequence: one for one in self._steps.result(self._steps.submit(entries)).entries}
         seconds, taken = self._timer() - started, sum(len(entry.tokens) for entry in entries)
         for prompt, entry in zip(chosen, entries, strict=True):
-            share = seconds * len(entry.tokens) / taken
-            prompt.sequence.seconds += share
-            self._peers.prefilled(prompt.sequence, share)
+            self._peers.prefilled(prompt.sequence, seconds * len(entry.tokens) / taken)
         if not chosen[0].done:
             return False
         for prompt in chosen:

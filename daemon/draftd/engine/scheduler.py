@@ -341,7 +341,6 @@ class Scheduler:
                 self.drafting.failed(sequence, str(error))
         share = (self._timer() - began) / len(sequences)
         for sequence in sequences:
-            sequence.seconds += share
             self._peers_time.prefilled(sequence, share)
         self.interrupted()
 

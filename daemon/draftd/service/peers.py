@@ -7,7 +7,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -134,11 +134,11 @@ class Peer:
         """Those that want the target: with a step in hand, or by what came of late."""
         return [one for one in self.open.values() if one.began and (one.waits or now - one.active < RECENT_SECONDS)]
 
-    def give_turns(self, chosen: Collection[HeldSequence], now: float) -> bool:
-        """Of its busy sequences only these are decided. Whether one is that was not before."""
-        busy, begun = self.busy(now), False
+    def give_turns(self, held_back: Set[HeldSequence], now: float) -> bool:
+        """All of its sequences but these are decided. Whether one is that was not before."""
+        begun = False
         for one in self.open.values():
-            allowed = one in chosen or one not in busy
+            allowed = one not in held_back
             begun |= allowed and not one.steps.allowed
             one.steps.allowed = allowed
             if allowed:

@@ -106,6 +106,6 @@ def give_turns(peers: Sequence[Peer], clients: int, batch: int, seconds: Sequenc
         ]
         chosen = [one for *_, one in sorted(order, key=lambda each: each[:3])]
         del chosen[min(max(1, batch - clients - 1), fair(seconds, clients, width)) :]
-    turns = set(chosen)
-    begun = [peer.give_turns(turns, now) for peer in peers]
+    held_back = {one for sequences in busy for one in sequences}.difference(chosen)
+    begun = [peer.give_turns(held_back, now) for peer in peers]
     return any(begun)
