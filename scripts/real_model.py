@@ -53,8 +53,8 @@ language: [en]
 
 SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB/SmolLM2-135M-Instruct, Apache-2.0), {bits}, in mlx-lm's format.
 
-Converted by draftd's `make real-model` from the GGUF file (Q4_1, by QuantFactory) in the Python package {package}, whose
-author is Simon Willison. {detail} The licence is in LICENSE beside this card.
+Converted by draftd's `make real-model` from the GGUF file (Q4_1, by QuantFactory) in the Python package {package} by
+Simon Willison. {detail} The licence is in LICENSE beside this card.
 """
 _DETAILS = {
     FULL: ("16 bits", "Its weights are the values that the 4-bit GGUF stands for, so they are not the original ones."),
