@@ -1,0 +1,99 @@
+"""A real model's text is mlx-lm's own, token for token: greedy and with seeds, at depth 0, at depth 4 and automatic,
+alone and four at once; with 16 bits and with 4.
+
+`make parity-real` is the whole matrix.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftd.client.prompts import held_out
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, SamplingParams, WorkloadClass
+from draftd.engine.pair import LoadedModels
+from tests.real import parity
+from tests.real.parity import GREEDY, SEEDED, Question
+from tests.rig import automatic, autoregressive, speculative
+
+pytestmark = [pytest.mark.real, pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOKENS, TOKENS_4BIT = 24, 8
+PROMPTS = {
+    WorkloadClass.CODE: "code-functions-26",
+    WorkloadClass.CHAT: "chat-facts-13",
+    WorkloadClass.TOOL_CALL: "tool_call-tool_call-13",
+    WorkloadClass.PROSE: "prose-stories-26",
+}
+ALONE = 2  # prompts that are decoded alone: each takes as long as four at once
+PLANS = {
+    "depth 0": autoregressive(),
+    "depth 4": speculative(4, PROMPT_LOOKUP),
+    "automatic": automatic(4, DRAFT_MODEL, PROMPT_LOOKUP),
+}
+
+
+@pytest.fixture(scope="module")
+def models(real_model: Path) -> LoadedModels:
+    return parity.with_shallow_draft(parity.load(real_model))
+
+
+@pytest.fixture(scope="module", params=[GREEDY, SEEDED])
+def sampling(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def questions(models: LoadedModels, sampling: str) -> list[Question]:
+    prompts = [next(prompt for prompt in held_out(kind) if prompt.name == name) for kind, name in PROMPTS.items()]
+    return parity.make_questions(models, prompts, sampling)
+
+
+@pytest.fixture(scope="module")
+def expected(models: LoadedModels, questions: list[Question]) -> list[list[int]]:
+    return parity.write_with_mlx_lm(models, questions, TOKENS)
+
+
+def check(
+    models: LoadedModels,
+    questions: list[Question],
+    expected: list[list[int]],
+    plan: DecodePlan,
+    *,
+    batch: int,
+    tokens: int = TOKENS,
+) -> None:
+    sinks = parity.write_with_draftd(models, questions, plan, tokens, batch=batch)
+    assert parity.describe_differences(models, questions, expected, sinks) == []
+    assert all(sink.done.degraded == "" for sink in sinks)
+    totals = parity.draft_totals(sinks)
+    if plan.max_draft_tokens:
+        assert totals.accepted > 0, "a text without drafts proves nothing"
+        assert totals.rollbacks > 0, "no draft was wrong"
+    else:
+        assert totals.drafted == 0
+
+
+def test_mlx_lm_writes_the_same_text_alone_as_in_its_batches(models, questions, expected):
+    assert parity.write_alone_with_mlx_lm(models, questions[0], TOKENS) == expected[0]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_texts_of_four_sequences_at_once_are_mlx_lms(models, questions, expected, plan):
+    check(models, questions, expected, PLANS[plan], batch=4)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_text_of_a_sequence_alone_is_mlx_lms(models, questions, expected, plan):
+    check(models, questions[:ALONE], expected[:ALONE], PLANS[plan], batch=1)
+
+
+def test_text_with_4_bits_is_mlx_lms(real_model_4bit):
+    """The prompts are short: on a CPU, each of their tokens takes a tenth of a second with 4 bits."""
+    models = parity.load(real_model_4bit)
+    texts = ("one two one two one", "a b c a b c a b")
+    questions = [Question(text, models.tokenizer.encode(text), SamplingParams()) for text in texts]
+    expected = [parity.write_alone_with_mlx_lm(models, question, TOKENS_4BIT) for question in questions]
+    for plan in (autoregressive(), speculative(2, PROMPT_LOOKUP)):
+        check(models, questions, expected, plan, batch=1, tokens=TOKENS_4BIT)
