@@ -91,16 +91,16 @@ docs: $(DEV) ## generate docs/telemetry.md, docs/registry, docs/configuration.md
 accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate and report (about half an hour)
 	@$(BIN)/draftd accept $(ARGS)
 
-bench: $(RUN) ## measure against mlx-lm, paired (about ten minutes)
+bench: $(RUN) $(IF_REAL) ## measure against mlx-lm, paired (about ten minutes; ARGS=--real, or one model: about forty)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 bench-grammar: $(RUN) ## what does a grammar cost, and what does speculation gain under one? (about two minutes)
 	@$(BIN)/python -m benchmarks.grammar $(ARGS)
 
-bench-harness: $(RUN) ## does the acceptance harness measure what a bare client does? (about ten minutes)
+bench-harness: $(RUN) $(IF_REAL) ## does the acceptance harness measure what a bare client does? (about ten minutes)
 	@$(BIN)/python -m benchmarks.harness $(ARGS)
 
-bench-http: $(RUN) ## what does HTTP cost beside gRPC? (about five minutes)
+bench-http: $(RUN) $(IF_REAL) ## what does HTTP cost beside gRPC? (about five minutes)
 	@$(BIN)/python -m benchmarks.http $(ARGS)
 
 bench-layers: $(RUN) ## does speculation pay beside states and windows? (about ten minutes)

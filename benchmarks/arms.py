@@ -19,8 +19,9 @@ from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
 from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
 
-_START_SECONDS = 120.0
-_ANSWER_SECONDS = 120.0
+_START_SECONDS = 600.0
+_ANSWER_SECONDS = 600.0  # a long prompt of a real model takes minutes on a busy machine
+BLAS = "DRAFTD_BLAS"  # the one of draftd's variables that daemons inherit: it holds for every arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`seconds` from asking to the last token, as the asker sees it; `text` is the token ids."""
+    """`seconds` from asking to the last token, as the asker sees it; `text` is the token ids. Of mlx-lm also `times`,
+    seconds until each token, and `peak`, the most bytes that MLX held meanwhile."""
 
     text: tuple[int, ...]
     seconds: float
+    times: tuple[float, ...] = ()
+    peak: int = 0
 
 
 class Arm(Protocol):
@@ -112,24 +116,36 @@ class MlxLm:
         if not line:
             raise RuntimeError(f"the mlx-lm process ended with exit code {self.process.wait()}")
         said = json.loads(line)
-        return Answer(tuple(said["text"]), said["seconds"])
+        return Answer(tuple(said["text"]), said["seconds"], tuple(said["times"]), said["peak"])
 
 
 @contextlib.contextmanager
-def daemon(model: str, draft: str, endpoint: str | None, checkout: Path | None = None) -> Iterator[DraftdClient]:
-    """A daemon of its own; `endpoint` is where its telemetry goes, None for none. `checkout`: another working copy,
-    set up, whose daemon it is."""
-    with tempfile.TemporaryDirectory() as folder:
-        environ = clean_environ(str(Path(folder) / "flags.json"))
-        environ = {k: v for k, v in environ.items() if not k.startswith("OTEL_")}
+def daemon(
+    model: str,
+    draft: str,
+    endpoint: str | None,
+    checkout: Path | None = None,
+    *,
+    most_drafts: int | None = None,
+    state: Path | None = None,
+) -> Iterator[DraftdClient]:
+    """A daemon of its own, with default settings; `endpoint` is where its telemetry goes, None for none. `draft` is
+    empty for none. `checkout`: another working copy, set up, whose daemon it is. `most_drafts`: tokens a step. `state`:
+    where it keeps what it learns; a new folder without it."""
+    with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
+        inherited = clean_environ("")
+        environ = {k: v for k, v in inherited.items() if k == BLAS or not k.startswith(("OTEL_", "DRAFTD_"))}
+        environ |= {"DRAFTD_FLAG__FILE": str(Path(folder) / "flags.json"), "XDG_STATE_HOME": str(state or folder)}
         if endpoint is not None:
             environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
             environ |= {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
-        command = serve_command("--model", model, "--draft-model", draft, "--host", "127.0.0.1", "--port", "0")
+        command = serve_command("--model", model, "--host", "127.0.0.1", "--port", "0")
+        command += ["--draft-model", draft] if draft else []
+        command += [] if most_drafts is None else ["--max-draft-tokens", str(most_drafts)]
         if checkout is not None:
             command[0] = str(checkout / ".venv" / "bin" / "python")
         with (
-            serving([*command, "--max-draft-tokens", "16"], environ, timeout=_START_SECONDS) as child,
+            serving(command, environ, timeout=_START_SECONDS) as child,
             DraftdClient(child.address) as client,
         ):
             client.loaded(_START_SECONDS)

@@ -20,12 +20,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.arms import Draftd, Prompt, daemon
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
@@ -81,7 +81,7 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
     folder = Path(".benchmarks") / f"harness-{time.strftime('%Y%m%d-%H%M%S')}"
-    with daemon(args.model, args.draft_model, None) as client:
+    with daemon(args.model, args.draft_model, None, most_drafts=args.depth) as client:
         console.print(f"one daemon on {args.model}, settling")
         time.sleep(args.settle)
         session = Session(client, RunFolder.create(folder), 1)
@@ -183,16 +183,13 @@ def report(found: dict[str, Interval], console: Console) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    nano = files("draftd.models.nano")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(nano / "target"))
-    parser.add_argument("--draft-model", default=str(nano / "draft"))
     parser.add_argument("--depth", type=int, default=4, help="draft tokens a step, in the speculative arms")
     parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
     parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=12)
     parser.add_argument("--settle", type=float, default=_SETTLE_SECONDS, help="seconds before it begins")
-    return parser.parse_args()
+    return options.parse(parser)
 
 
 if __name__ == "__main__":

@@ -119,8 +119,11 @@ CLAIMS: tuple[tuple[str, str, str, str, str], ...] = (
 
 
 def claims(ticks: Sequence[Tick]) -> dict[str, Ratio]:
-    """All claims, by key."""
+    """All claims whose arms were measured, by key."""
     out = {}
+    measured = {t.arm for t in ticks}
     for key, _, arm, base, workload in CLAIMS:
+        if not {arm, base} <= measured:
+            continue
         out[key] = ratio(ticks, arm, base, lambda t, w=workload: not w or t.workload == w)  # type: ignore[misc]
     return out

@@ -11,6 +11,9 @@ With --before FOLDER, another working copy that is set up, each of draftd's arms
 well (…_before), and each is compared with itself: median ratio of tokens per
 second, prompt by prompt, with a 95 % interval.
 
+Without a draft model (--model alone, or --real) it is benchmarks.single that measures, and has options of its own;
+with --before as well it is this one, without the arms that need a draft model.
+
 Raw ticks are kept in .benchmarks/. The last line is JSON.
 """
 
@@ -22,7 +25,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -30,8 +33,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, helper
 from benchmarks.ratios import BEFORE, CLAIMS, CLASSES, Change, Tick, changes, claims, ratio
+from benchmarks.single.command import main as measure_single
 from draftd.core import ModePreference
 from draftd.models.blas import load_blas
 
@@ -41,6 +46,8 @@ _PAUSE_SECONDS = 0.08  # longer than OpenBLAS's workers spin after their last pr
 
 
 def main() -> int:
+    if _without_draft(sys.argv[1:]):
+        return measure_single(sys.argv[1:])
     args = _arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
@@ -75,13 +82,15 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
         _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
         arms: dict[str, Draftd | MlxLm] = {
             "mlx_ar": MlxLm(peer, 0, 0.0, args.tokens),
-            "mlx_spec": MlxLm(peer, args.depth, 0.0, args.tokens),
-            "mlx_spec_t08": MlxLm(peer, args.depth, 0.8, args.tokens),
         }
+        if args.draft_model:
+            arms["mlx_spec"] = MlxLm(peer, args.depth, 0.0, args.tokens)
+            arms["mlx_spec_t08"] = MlxLm(peer, args.depth, 0.8, args.tokens)
         checkouts = [("", None)] + ([(BEFORE, args.before)] if args.before else [])
         for suffix, checkout in random.Random(repetition).sample(checkouts, len(checkouts)):
-            on = stack.enter_context(daemon(args.model, args.draft_model, sink, checkout))
-            off = stack.enter_context(daemon(args.model, args.draft_model, None, checkout))
+            pair = (args.model, args.draft_model)
+            on = stack.enter_context(daemon(*pair, sink, checkout, most_drafts=args.depth))
+            off = stack.enter_context(daemon(*pair, None, checkout, most_drafts=args.depth))
             for name, client, mode, temperature in (
                 ("ar", on, ModePreference.AUTOREGRESSIVE, 0.0),
                 ("ar_off", off, ModePreference.AUTOREGRESSIVE, 0.0),
@@ -160,12 +169,16 @@ def report(ticks: list[Tick], args: argparse.Namespace, console: Console) -> Non
         table.add_column(heading, justify="left" if heading == "claim" else "right")
     found = claims(ticks)
     for key, text, *_ in CLAIMS:
+        if key not in found:
+            table.add_row(text, "", "", "", "needs a draft model")
+            continue
         r = found[key]
         spread = f"{r.lowest:.2f}–{r.highest:.2f}"
         table.add_row(text, f"{r.median:.3f}", spread, f"{r.rate:.0f}", f"{r.base_rate:.0f}")
     table.add_section()
+    measured = {t.arm for t in ticks}
     for arm, base in (("ar", "mlx_ar"), ("spec", "mlx_spec"), ("spec_t08", "mlx_spec_t08")):
-        for name in CLASSES:
+        for name in CLASSES if base in measured else ():
             r = ratio(ticks, arm, base, lambda t, w=name: t.workload == w)  # type: ignore[misc]
             spread = f"{r.lowest:.2f}–{r.highest:.2f}"
             table.add_row(
@@ -183,17 +196,23 @@ def report_changes(found: dict[str, Change], console: Console) -> None:
     console.print(table)
 
 
+def _without_draft(arguments: Sequence[str]) -> bool:
+    """Whether a model without a draft is to be measured, and not against another working copy."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_model_options(parser)
+    parser.add_argument("--before")
+    args, _ = parser.parse_known_args(arguments)
+    return bool(args.real or args.model) and args.draft_model is None and args.before is None
+
+
 def _arguments() -> argparse.Namespace:
-    nano = files("draftd.models.nano")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(nano / "target"))
-    parser.add_argument("--draft-model", default=str(nano / "draft"))
     parser.add_argument("--depth", type=int, default=7, help="draft tokens a step, in all speculative arms")
     parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--before", type=Path, help="another working copy, set up, to compare this one with")
-    return parser.parse_args()
+    return options.parse(parser)
 
 
 if __name__ == "__main__":

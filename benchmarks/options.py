@@ -1,0 +1,40 @@
+"""The options that choose which models a benchmark measures. Every benchmark of a pair takes them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from scripts.real_model import FULL as REAL
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Adds the options to `parser` and parses. The result's `draft_model` is empty where there is none."""
+    add_model_options(parser)
+    args = parser.parse_args(arguments)
+    resolve(parser, args)
+    return args
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models, folders or hub ids; without them the embedded pair")
+    group.add_argument("--model", help="the target; without --draft-model it has no draft model")
+    group.add_argument("--draft-model", help="its draft model")
+    group.add_argument("--real", action="store_true", help=f"short for --model {REAL.relative_to(REAL.parents[2])}")
+
+
+def resolve(parser: argparse.ArgumentParser, args: argparse.Namespace, real: Path = REAL) -> None:
+    """Sets `model` and `draft_model` to what is to be measured. Ends the process where the options contradict."""
+    if args.real:
+        for option in ("model", "draft_model"):
+            if (value := getattr(args, option)) is not None:
+                parser.error(f"--real: got --{option.replace('_', '-')} {value} as well; allowed: one of the two")
+        if not real.is_dir():
+            parser.error(f"--real: {real} is missing; make it with `make real-model`")
+        args.model = str(real)
+    nano = files("draftd.models.nano")
+    if args.draft_model is None:
+        args.draft_model = "" if args.model else str(nano / "draft")
+    args.model = args.model or str(nano / "target")

@@ -1,0 +1,1 @@
+"""`make bench` of one model without a draft: against mlx-lm, its server, and draftd's own autoregressive decoding."""

@@ -1,0 +1,85 @@
+"""One greedy answer of draftd or of mlx-lm, as a record: its token ids, and the seconds at which each came."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.arms import MlxLm, Prompt
+from benchmarks.peers.load import together
+from draftd.client.client import DraftdClient
+from draftd.core import ModePreference, WorkloadClass
+
+_ANSWER_SECONDS = 600.0
+
+
+def ask(
+    client: DraftdClient,
+    prompt: Prompt,
+    max_tokens: int,
+    mode: ModePreference = ModePreference.AUTO,
+    **more: Any,
+) -> dict[str, Any]:
+    """A daemon's answer over gRPC. `more`: other fields of the request. Besides `text` and `times`: `cached` tokens of
+    the prompt, and what was drafted by its own counts."""
+    text: list[int] = []
+    times: list[float] = []
+    counts = dict[str, Any]()
+    asked = time.perf_counter()
+    for response in client.generate(
+        tokens=prompt.tokens,
+        max_tokens=max_tokens,
+        mode=mode,
+        workload=WorkloadClass(prompt.workload),
+        timeout=_ANSWER_SECONDS,
+        **more,
+    ):
+        if response.HasField("chunk"):
+            now = time.perf_counter() - asked
+            text += response.chunk.token_ids
+            times += [round(now, 6)] * len(response.chunk.token_ids)
+        elif response.HasField("finished"):
+            finished = response.finished
+            counts = {
+                "cached": finished.usage.cache_read_tokens,
+                "steps": finished.counts.steps,
+                "drafted": finished.counts.drafted_tokens,
+                "accepted": finished.counts.accepted_tokens,
+            }
+    return _record(prompt, text, times) | counts
+
+
+def ask_together(
+    client: DraftdClient, prompts: Sequence[Prompt], max_tokens: int, mode: ModePreference, **more: Any
+) -> list[dict[str, Any]]:
+    """Answers of all prompts at once, a stream each; the times of all are from one moment on."""
+    answers: list[dict[str, Any]] = []
+    began = time.perf_counter()
+
+    def one(prompt: Prompt) -> None:
+        offset = time.perf_counter() - began
+        answer = ask(client, prompt, max_tokens, mode, **more)
+        answers.append(answer | {"times": [round(offset + at, 6) for at in answer["times"]]})
+
+    together([lambda prompt=prompt: one(prompt) for prompt in prompts], _ANSWER_SECONDS)  # type: ignore[misc]
+    return answers
+
+
+def ask_mlx_lm(process: subprocess.Popen[str], prompt: Prompt, max_tokens: int) -> dict[str, Any]:
+    """mlx-lm's own answer, timed by its process. Besides `text` and `times`: `peak`, the most bytes that MLX held."""
+    found = MlxLm(process, 0, 0.0, max_tokens).answer(prompt, seed=0)
+    return _record(prompt, found.text, found.times) | {"peak": found.peak}
+
+
+def _record(prompt: Prompt, text: Sequence[int], times: Sequence[float]) -> dict[str, Any]:
+    if not text:
+        raise RuntimeError(f"{prompt.id}: an answer without a token")
+    return {
+        "prompt": prompt.id,
+        "workload": prompt.workload,
+        "prompt_tokens": len(prompt.tokens),
+        "text": list(text),
+        "times": [round(at, 6) for at in times],
+    }

@@ -1,0 +1,98 @@
+"""The seam between the command and its parts, and what a part works with: processes and prompts.
+
+A part measures one claim, once in each repetition, and derives its figures from its records alone. A record has at
+least `repetition` and `arm`. A new part is added to `registry.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from benchmarks.arms import Prompt, daemon, helper
+from benchmarks.single.figures import Found, Record
+from benchmarks.single.prompts import Prompts
+from draftd.client.client import DraftdClient
+from draftd.core import WorkloadClass
+
+AUTOMATIC = "automatic"  # draftd as it is by default
+AUTOREGRESSIVE = "autoregressive"  # draftd, each request asking for no drafts
+MLX_LM = "mlx_lm"
+
+PAUSE_SECONDS = 0.2  # longer than a forward that an arm left running
+_SETTLE_SECONDS = 3.0  # of new processes, before anything is timed
+
+
+class Processes:
+    """What the parts of a repetition share, each started when it is first wanted: a daemon with default settings that
+    exports its telemetry, and mlx-lm."""
+
+    def __init__(self, stack: contextlib.ExitStack, model: str) -> None:
+        self._stack, self.model = stack, model
+
+    @cached_property
+    def sink(self) -> str:
+        """Where telemetry goes."""
+        return self._stack.enter_context(helper("benchmarks.otlp_sink"))[1]
+
+    @cached_property
+    def daemon(self) -> DraftdClient:
+        client = self._stack.enter_context(daemon(self.model, "", self.sink))
+        time.sleep(_SETTLE_SECONDS)
+        return client
+
+    @cached_property
+    def mlx_lm(self) -> subprocess.Popen[str]:
+        process, _ = self._stack.enter_context(helper("benchmarks.mlx_lm_peer", self.model))
+        time.sleep(PAUSE_SECONDS)
+        return process
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One part in one repetition. `draw` is its own random numbers, the same in every run."""
+
+    repetition: int
+    processes: Processes
+    prompts: Prompts
+    console: Console
+    draw: random.Random
+    records: list[Record] = field(default_factory=list)
+
+    def add(self, arm: str, record: Mapping[str, Any]) -> None:
+        self.records.append({"repetition": self.repetition, **record, "arm": arm})
+
+    def say(self, line: str) -> None:
+        self.console.print(f"  {line}", style="dim", highlight=False)
+
+    def of_class(self, workload: WorkloadClass, count: int) -> list[Prompt]:
+        """So many held-out prompts of a class, others in each repetition."""
+        return self.prompts.of_class(workload, self.repetition * count, count)
+
+    def shuffled(self, arms: Sequence[str]) -> list[str]:
+        """In an order drawn anew, as each group of answers must have it."""
+        return self.draw.sample(arms, len(arms))
+
+
+class Part(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    def measure(self, turn: Turn) -> None:
+        """Adds the records of one repetition."""
+        ...
+
+    def found(self, records: Sequence[Record]) -> Found:
+        """Raises ValueError where the records mean nothing."""
+        ...

@@ -1,0 +1,63 @@
+"""Prompts for one model: the held-out ones through its chat template, and texts of a length that no prompt shares."""
+
+from __future__ import annotations
+
+import random
+from functools import cached_property
+from typing import Any
+
+from benchmarks.arms import Prompt
+from draftd.client import prompts as held
+from draftd.core import CLASSES, WorkloadClass
+from draftd.models.blas import load_blas
+
+
+class Prompts:
+    def __init__(self, model: str) -> None:
+        load_blas()
+        from draftd.engine.pair import load_tokenizer
+
+        self._tokenizer: Any = load_tokenizer(model)
+        self._rendered: dict[WorkloadClass, list[Prompt]] = {}
+
+    def of_class(self, workload: WorkloadClass, first: int, count: int) -> list[Prompt]:
+        """`count` held-out prompts from the place `first` on, and from the beginning again after the last one."""
+        if workload not in self._rendered:
+            self._rendered[workload] = [
+                Prompt(one.name, str(workload), self._chat(one.messages)) for one in held.held_out(workload)
+            ]
+        pool = self._rendered[workload]
+        return [pool[(first + i) % len(pool)] for i in range(count)]
+
+    def unlike_any(self, prompt: Prompt, number: int) -> Prompt:
+        """The prompt after a token that begins no other of this `number`: nothing that was kept of one helps it."""
+        return Prompt(f"{prompt.id}/{number}", prompt.workload, (self._first(number), *prompt.tokens))
+
+    def of_length(self, tokens: int, number: int) -> Prompt:
+        """So many tokens of held-out texts in a random order. Each `number` has a first token of its own."""
+        draw = random.Random(f"{tokens}/{number}")
+        ids = [self._first(number)]
+        while len(ids) < tokens:
+            ids += draw.choice(self._texts)
+        return Prompt(f"{tokens}/{number}", str(WorkloadClass.PROSE), tuple(ids[:tokens]))
+
+    def text(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens))
+
+    def _first(self, number: int) -> int:
+        return self._words[number % len(self._words)]
+
+    def _chat(self, messages: Any) -> tuple[int, ...]:
+        return tuple(self._tokenizer.render_chat([{"role": role, "content": said} for role, said in messages]))
+
+    @cached_property
+    def _texts(self) -> list[list[int]]:
+        """The held-out messages as token ids, without the template's."""
+        prompts = [one for workload in CLASSES for one in held.held_out(workload)]
+        return [self._tokenizer.encode_rendered(said + "\n") for one in prompts for _, said in one.messages]
+
+    @cached_property
+    def _words(self) -> list[int]:
+        """Every token that these have, in a random order."""
+        words = sorted({token for text in self._texts for token in text})
+        return random.Random("words").sample(words, len(words))

@@ -1,0 +1,41 @@
+"""The most memory that another process has resident while something runs, read again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Resident:
+    """Bytes; 0 before the first look."""
+
+    most: int = 0
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[Resident]:
+    found, over, process = Resident(), threading.Event(), psutil.Process(pid)
+
+    def look() -> None:
+        found.most = max(found.most, process.memory_info().rss)
+
+    def watch() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            look()
+
+    look()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+        look()

@@ -1,0 +1,67 @@
+"""Which models a benchmark measures, by its options."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks import options
+from benchmarks.run import _without_draft
+
+
+def parsed(*arguments: str, real: Path = Path("nowhere")) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    options.add_model_options(parser)
+    args = parser.parse_args(arguments)
+    options.resolve(parser, args, real)
+    return args
+
+
+def test_no_option_means_the_embedded_pair() -> None:
+    args = parsed()
+    assert Path(args.model).name == "target"
+    assert Path(args.draft_model).name == "draft"
+
+
+def test_model_alone_has_no_draft_model() -> None:
+    args = parsed("--model", "a")
+    assert (args.model, args.draft_model) == ("a", "")
+
+
+def test_both_options_choose_a_pair() -> None:
+    args = parsed("--model", "a", "--draft-model", "b")
+    assert (args.model, args.draft_model) == ("a", "b")
+
+
+def test_real_means_the_converted_model_without_a_draft_model(tmp_path: Path) -> None:
+    args = parsed("--real", real=tmp_path)
+    assert (args.model, args.draft_model) == (str(tmp_path), "")
+
+
+@pytest.mark.parametrize("option", ["--model", "--draft-model"])
+def test_real_excludes_the_options_that_it_is_short_for(option: str, tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--real", option, "a", real=tmp_path)
+    assert f"--real: got {option} a as well; allowed: one of the two" in capsys.readouterr().err
+
+
+def test_missing_real_model_names_the_command_that_makes_it(tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--real", real=tmp_path / "gone")
+    assert "is missing; make it with `make real-model`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "single"),
+    [
+        ([], False),
+        (["--real", "--parts", "ar"], True),
+        (["--model", "a", "--repetitions", "1"], True),
+        (["--model", "a", "--draft-model", "b"], False),
+        (["--real", "--before", "elsewhere"], False),
+    ],
+)
+def test_bench_measures_a_model_alone_unless_it_has_a_draft_or_another_copy(arguments: list[str], single: bool) -> None:
+    assert _without_draft(arguments) is single

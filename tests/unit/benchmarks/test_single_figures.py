@@ -1,0 +1,105 @@
+"""From the records of one model's benchmarks to ratios."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.single.figures import (
+    acceptance,
+    after_first,
+    decode_rate,
+    interval,
+    median_of,
+    same_share,
+    same_texts,
+    spread,
+    together_rate,
+    whole_rate,
+)
+
+
+def answer(arm: str, repetition: int, rate: float, *, prompt: str = "p", first: float = 1.0, **more: Any) -> dict:
+    """Eleven tokens, the first after `first` seconds, the others at `rate`."""
+    times = [first + i / rate for i in range(11)]
+    return {"arm": arm, "repetition": repetition, "prompt": prompt, "text": list(range(11)), "times": times, **more}
+
+
+def both(rates: list[tuple[float, float]]) -> list[dict]:
+    return [
+        answer(arm, repetition, rate)
+        for repetition, pair in enumerate(rates)
+        for arm, rate in zip(("fast", "slow"), pair, strict=True)
+    ]
+
+
+def test_spread_is_of_the_repetitions_ratios_whatever_the_machine_does_between_them() -> None:
+    found = spread(both([(20, 10), (60, 20), (5, 5)]), "fast", "slow", decode_rate)
+    assert (found.median, found.low, found.high) == pytest.approx((2, 1, 3))
+    assert (found.mine, found.base) == pytest.approx((20, 10))
+    assert found.document(ci_low=0.123456) == {"median": 2.0, "low": 1.0, "high": 3.0, "ci_low": 0.1235}
+
+
+def test_spread_counts_only_records_with_the_wanted_values() -> None:
+    records = [answer("fast", 0, 30, length=1), answer("slow", 0, 10, length=1), answer("slow", 0, 30, length=2)]
+    assert spread(records, "fast", "slow", decode_rate, length=1).median == pytest.approx(3)
+    with pytest.raises(ValueError, match="no repetition has both fast and slow where {'length': 2}"):
+        spread(records, "fast", "slow", decode_rate, length=2)
+
+
+def test_whole_rate_counts_the_prompt_and_decode_rate_does_not() -> None:
+    one = answer("fast", 0, 10, first=4.0)
+    assert whole_rate([one]) == pytest.approx(11 / 5)
+    assert decode_rate([one]) == pytest.approx(10)
+
+
+def test_tokens_of_the_first_chunk_are_no_decoding() -> None:
+    assert after_first([1.0, 1.0, 3.0, 3.0, 3.0]) == (3, 2.0)
+
+
+def test_streams_at_once_count_while_all_decode() -> None:
+    early = {"times": [0.0, 1.0, 2.0, 3.0, 4.0]}
+    late = {"times": [1.5, 2.5, 3.5, 4.5, 5.5]}
+    assert together_rate([early, late]) == pytest.approx(5 / 2.5)
+    with pytest.raises(ValueError, match="2 streams: one ended before another began"):
+        together_rate([early, {"times": [4.0, 5.0]}])
+
+
+def test_interval_pairs_answers_by_prompt_and_draws_whole_repetitions() -> None:
+    records = [
+        answer(arm, repetition, 10 * (factor if arm == "fast" else 1), prompt=prompt)
+        for repetition, factor in enumerate((1.0, 1.1, 1.2, 1.3))
+        for prompt in ("a", "b")
+        for arm in ("fast", "slow")
+    ]
+    low, high = interval(records, "fast", "slow", decode_rate)
+    assert (low, high) == pytest.approx((1.0, 1.3))
+
+
+def test_acceptance_is_of_one_arm_and_kind() -> None:
+    counts = {"drafted": 8, "accepted": 6, "steps": 5, "workload": "edit"}
+    records = [answer("fast", 0, 10, **counts), answer("fast", 0, 10, **counts | {"workload": "chat", "accepted": 0})]
+    assert acceptance(records, "fast", workload="edit") == pytest.approx((0.75, 11 / 5))
+    assert acceptance(records, "slow") == (0.0, 0.0)
+
+
+def test_median_of_a_field() -> None:
+    assert median_of("seconds")([{"seconds": 3}, {"seconds": 1}, {"seconds": 2}]) == 2
+
+
+def test_different_greedy_texts_are_no_comparison() -> None:
+    records = both([(20, 10)])
+    same_texts(records)
+    records[1]["text"] = [*range(10), 99]
+    with pytest.raises(ValueError, match="slow: the greedy text of p differs from that of fast at 10"):
+        same_texts(records)
+    records[1]["text"] = list(range(10))
+    with pytest.raises(ValueError, match="at the end"):
+        same_texts(records)
+
+
+def test_share_of_same_texts_is_by_prompt() -> None:
+    texts = {"fast": {"a": "x", "b": "y"}, "slow": {"a": "x", "b": "z"}}
+    records = [{"arm": arm, "repetition": 0, "texts": said} for arm, said in texts.items()]
+    assert same_share(records, "fast", "slow") == 0.5

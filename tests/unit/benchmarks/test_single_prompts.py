@@ -1,0 +1,35 @@
+"""Prompts for the benchmarks of one model, with the embedded target's tokenizer."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+from benchmarks.single.prompts import Prompts
+from draftd.core import WorkloadClass
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Prompts:
+    return Prompts(str(files("draftd.models.nano") / "target"))
+
+
+def test_class_begins_again_after_its_last_prompt(prompts: Prompts) -> None:
+    found = prompts.of_class(WorkloadClass.CODE, 79, 2)
+    assert [one.workload for one in found] == ["code", "code"]
+    assert found[1] == prompts.of_class(WorkloadClass.CODE, 0, 1)[0]
+
+
+def test_prompts_of_a_length_share_not_even_their_first_token(prompts: Prompts) -> None:
+    found = [prompts.of_length(length, number) for number, length in enumerate((50, 50, 500, 2000))]
+    assert [len(one.tokens) for one in found] == [50, 50, 500, 2000]
+    assert len({one.tokens[0] for one in found}) == 4
+    assert found[0] == prompts.of_length(50, 0)
+
+
+def test_prompt_made_unlike_any_is_the_same_after_its_first_token(prompts: Prompts) -> None:
+    (prompt,) = prompts.of_class(WorkloadClass.CHAT, 0, 1)
+    found = [prompts.unlike_any(prompt, number) for number in range(20)]
+    assert all(one.tokens[1:] == prompt.tokens for one in found)
+    assert len({one.tokens[0] for one in found}) == 20
