@@ -142,12 +142,13 @@ class ModelFolder:
         """The model and its configuration; its weights are not read yet. Raises ModelLoadError. `share`: makes of what
         opens it, each time anew, the model that a part of it is kept of.
 
-        On Linux, floating-point weights become fp32: other types do not go through BLAS there. Their memory layout is
-        the one that BLAS reads fastest.
+        On Linux, floating-point weights become fp32: other types do not go through BLAS there. Each matrix is stored as
+        BLAS multiplies it fastest (layout.py).
         """
         import mlx.core as mx
 
         from draftd.models.adapter import apply_adapter
+        from draftd.models.layout import lay_out
         from draftd.models.mlx_lm import load_model
 
         self.check()
@@ -166,8 +167,8 @@ class ModelFolder:
 
         model = opened() if share is None else share(opened)
         if mx.default_device() == mx.Device(mx.cpu):
-            _lay_out_for_blas(model)
             model.set_dtype(mx.float32)
+            lay_out(model)
         model.eval()
         return model, config
 
@@ -251,17 +252,6 @@ def _whole_numbers(model: Any) -> str:
         if weight is not None and not mx.issubdtype(weight.dtype, mx.floating):
             return f"{path}.weight is {str(weight.dtype).removeprefix('mlx.core.')}"
     return ""
-
-
-def _lay_out_for_blas(model: Any) -> None:
-    """Stores each matrix column by column; its shape and its numbers stay. BLAS copies a matrix into blocks for each
-    product: for one token that takes longer than to multiply, and half as long where columns are contiguous."""
-    import mlx.core as mx
-    from mlx import nn
-
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding | nn.AllToShardedLinear | nn.ShardedToAllLinear):
-            module.weight = mx.contiguous(module.weight.T).T
 
 
 def read(arrays: list[Any], what: str) -> Iterator[None]:
