@@ -83,6 +83,7 @@ class WorkloadClass(enum.StrEnum):
     TOOL_CALL = "tool_call"
     CHAT = "chat"
     PROSE = "prose"
+    EDIT = "edit"  # the answer repeats most of the prompt
 
 
 CLASSES = tuple(kind for kind in WorkloadClass if kind is not WorkloadClass.UNSPECIFIED)

@@ -97,7 +97,7 @@ class Received:
             stop=[chr(40 + number)] if kind == 0 else (),
             sampling=SamplingParams(temperature=0.9 if kind == 2 else 0.0, seed=number),
             n=CHOICES[number],
-            workload=list(WorkloadClass)[number % 5],
+            workload=list(WorkloadClass)[number % len(WorkloadClass)],
             timeout=120,
         )
         try:

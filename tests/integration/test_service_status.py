@@ -95,11 +95,12 @@ def test_the_flag_flips_between_two_requests_while_a_third_keeps_its_plan(tmp_pa
 def test_the_flag_is_evaluated_for_workload_and_caller(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:
         path = served.settings.flag.file
-        rule = '{"if":[{"==":[{"var":"workload"},"prose"]},"off",null]}'
+        rule = '{"if":[{"in":[{"var":"workload"},["prose","edit"]]},"off",null]}'
         text = path.read_text().replace('"defaultVariant"', f'"targeting": {rule},\n "defaultVariant"')
         path.write_text(text)
         until(lambda: served.client.get_flag(workload=WorkloadClass.PROSE).evaluation.variant == "off")
         assert served.client.get_flag(workload=WorkloadClass.CODE).evaluation.variant == "on"
+        assert served.client.get_flag(workload=WorkloadClass.EDIT).evaluation.variant == "off"
         prose = collect(served.client.generate("x", max_tokens=2, workload=WorkloadClass.PROSE)).started
         assert prose.plan.reason == "flag: TARGETING_MATCH, variant off"
         code = collect(served.client.generate("x", max_tokens=2, workload=WorkloadClass.CODE)).started

@@ -64,7 +64,11 @@ Seed = Annotated[
 Workload = Annotated[
     WorkloadClass,
     decoding(
-        "--workload", "-w", metavar="CLASS", help="Kind of text: code, tool_call, chat or prose.", show_default=False
+        "--workload",
+        "-w",
+        metavar="CLASS",
+        help="Kind of text: code, tool_call, chat, prose or edit.",
+        show_default=False,
     ),
 ]
 Caller = Annotated[str, decoding("--caller", help="Key that the feature flag may target.")]

@@ -55,7 +55,7 @@ class RemoteSettings(Section):
     local_callers: Names = ()
     """Callers whose requests never leave this machine."""
     local_workloads: Names = ()
-    """Workload classes whose requests never leave this machine: code, tool_call, chat, prose."""
+    """Workload classes whose requests never leave this machine: code, tool_call, chat, prose, edit."""
     step_seconds: FiniteFloat = Field(default=5, ge=0.05, le=300)
     """Deadline of a verdict, besides what the verifier's own queue takes: beyond that a request goes on locally."""
     probe_seconds: FiniteFloat = Field(default=5, ge=0.1, le=3600)

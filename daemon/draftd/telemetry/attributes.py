@@ -130,7 +130,9 @@ MODE = _string(
     given=_PLANNED,
 )
 WORKLOAD = _string(
-    "draftd.workload", "Workload class: `code`, `tool_call`, `chat`, `prose` or `unspecified`", (*WorkloadClass,)
+    "draftd.workload",
+    "Workload class: `code`, `tool_call`, `chat`, `prose`, `edit` or `unspecified`",
+    values=(*WorkloadClass,),
 )
 CONTEXT_TIER = _string(
     "draftd.context_tier",

@@ -45,6 +45,7 @@ class WorkloadClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORKLOAD_CLASS_TOOL_CALL: _ClassVar[WorkloadClass]
     WORKLOAD_CLASS_CHAT: _ClassVar[WorkloadClass]
     WORKLOAD_CLASS_PROSE: _ClassVar[WorkloadClass]
+    WORKLOAD_CLASS_EDIT: _ClassVar[WorkloadClass]
 
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -81,6 +82,7 @@ WORKLOAD_CLASS_CODE: WorkloadClass
 WORKLOAD_CLASS_TOOL_CALL: WorkloadClass
 WORKLOAD_CLASS_CHAT: WorkloadClass
 WORKLOAD_CLASS_PROSE: WorkloadClass
+WORKLOAD_CLASS_EDIT: WorkloadClass
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason

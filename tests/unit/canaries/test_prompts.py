@@ -52,7 +52,7 @@ def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> No
         ({"id": 7}, "f.jsonl, line 1: id: got 7"),
         (
             {"workload": "poem"},
-            "line 1: workload: got 'poem'; allowed: 'unspecified', 'code', 'tool_call', 'chat' or 'prose'",
+            "line 1: workload: got 'poem'; allowed: 'unspecified', 'code', 'tool_call', 'chat', 'prose' or 'edit'",
         ),
         ({"max_tokens": 0}, "line 1: max_tokens: got 0; allowed: greater than or equal to 1"),
         ({"max_tokens": True}, "line 1: max_tokens: got True"),

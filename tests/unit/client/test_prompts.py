@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user"}]}', "messages"),
         (
             '{"messages": [{"role": "user", "content": "x"}], "workload": "poetry"}',
-            "workload: got .poetry.; .*'chat' or 'prose'",
+            "workload: got .poetry.; .*'prose' or 'edit'",
         ),
         (
             '{"messages": [{"role": "user", "content": "x"}], "max_tokens": "9"}',
@@ -68,6 +70,22 @@ def test_the_package_has_held_out_prompts_of_every_class(nano_pair: NanoPair, wo
     assert len(prompts) >= 50
     assert {p.workload for p in prompts} == {WorkloadClass(workload)}
     assert len({p.name for p in prompts}) == len(prompts)
+
+
+def test_the_package_has_24_edit_prompts_of_three_kinds_with_unique_names() -> None:
+    prompts = held_out(WorkloadClass.EDIT)
+    assert {p.workload for p in prompts} == {WorkloadClass.EDIT}
+    assert Counter(p.name.split("-")[1] for p in prompts) == {"function": 8, "paragraph": 8, "record": 8}
+    assert len({p.name for p in prompts}) == len({p.messages for p in prompts}) == 24
+
+
+def test_every_prompt_file_of_the_sources_is_package_data() -> None:
+    root = Path(__file__).parents[3]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["draftd"]
+    package = root / "daemon" / "draftd"
+    installed = {file for pattern in patterns for file in package.glob(pattern)}
+    assert package / "acceptance/prompt_sets/edit.jsonl" in installed
+    assert set(package.rglob("*.jsonl")) <= installed
 
 
 def test_assignments_need_a_value() -> None:

@@ -235,6 +235,7 @@ def test_a_float32_arrives_as_it_was_written(value: float) -> None:
 def test_a_workload_that_is_none_is_refused() -> None:
     names = pb.WorkloadClass.keys()
     assert member(WORKLOADS, pb.WORKLOAD_CLASS_CODE, "workload", names) is WorkloadClass.CODE
+    assert set(WORKLOADS.values()) == set(WorkloadClass)
     with pytest.raises(InvalidRequest, match="workload: got 9"):
         member(WORKLOADS, 9, "workload", names)  # type: ignore[misc]
 

@@ -197,7 +197,7 @@ def test_every_prompt_fits_the_embedded_pair_with_its_answer(nano_pair: NanoPair
     tokenizer = load_tokenizer(nano_pair.target)
     prompts = chosen_prompts(SweepOptions(each=8), model(context_length=1024))
     assert Counter(prompt.group for prompt in prompts) == {
-        SHORT: 8, MEDIUM: 6, LONG: 6, "code": 8, "tool_call": 8, "chat": 8, "prose": 8
+        SHORT: 8, MEDIUM: 6, LONG: 6, "code": 8, "tool_call": 8, "chat": 8, "prose": 8, "edit": 8
     }  # fmt: skip
     for prompt in prompts:
         ids = tokenizer.render_chat([{"role": role, "content": content} for role, content in prompt.messages])
