@@ -11,7 +11,7 @@ WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve real-model test faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote simulate train constraints clean
+	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -123,6 +123,9 @@ bench-records: $(RUN) ## what does it cost to send each operation of a target as
 
 remote: $(DEV) ## two daemons, a bad network: is every text right? (half an hour; ARGS="faults": is any request lost?)
 	@$(BIN)/python -m tests.remote $(ARGS)
+
+bench-settle: $(RUN) $(REAL) ## how soon does the depth settle after a start on a busy machine? (about two minutes)
+	@$(BIN)/python -m benchmarks.settle $(ARGS)
 
 simulate: $(DEV) ## the fallback on a simulated clock (a minute and a half; ARGS=--plot draws its detector too)
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)

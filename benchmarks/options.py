@@ -10,10 +10,14 @@ from pathlib import Path
 from scripts.real_model import FULL as REAL
 
 
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Adds the options to `parser` and parses. The result's `draft_model` is empty where there is none."""
+def parse(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None, *, otherwise_real: bool = False
+) -> argparse.Namespace:
+    """Adds the options to `parser` and parses. The result's `draft_model` is empty where there is none.
+    `otherwise_real`: --real is the default."""
     add_model_options(parser)
     args = parser.parse_args(arguments)
+    args.real = args.real or (otherwise_real and not (args.model or args.draft_model))
     resolve(parser, args)
     return args
 

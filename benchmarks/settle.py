@@ -1,0 +1,245 @@
+"""`make bench-settle`: how many tokens does the depth need to settle after a start on a busy machine, or a restart?
+
+Three daemons get the same `edit` prompts in the same order, greedy, one at a time, so that all write the same texts.
+
+    reference  on a quiet machine, with an empty state folder: three passes over the prompts
+    start      with an empty state folder, while two processes are busy, which end 20 s after the daemon's start
+    restart    that daemon, stopped and started again with its state folder, on a quiet machine
+
+The depth is drafted tokens a step, by the daemon's own counts after each chunk. Edits alternate between copied text and
+new text, and depth with it: a mean over 32 tokens is compared with what the reference drafted for the same 32 tokens in
+its second and third pass, when it had settled. It is settled once it is within 20 % of either or between them. Windows
+for which the reference drafted less than half a token a step say nothing and are passed over. What counts is the tokens
+until the end of the first such window that lies after the busy processes' end, or after the first token of the restart:
+32 at least. After 1,500 tokens without one it is null.
+
+The last line is JSON: `{"start": tokens, "restart": tokens}`. The real model is measured unless another is chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import options
+from benchmarks.arms import Prompt, daemon
+from benchmarks.single.prompts import Prompts
+from draftd.client.client import DraftdClient
+from draftd.core import WorkloadClass
+
+WINDOW = 32  # tokens
+WITHIN = 0.2
+MOST = 1500  # tokens, before it is given up
+_SHOWN = 256  # tokens that are followed at least, for the table
+LEAST_DEPTH = 0.5  # of the reference, for a window to say anything
+_LOOPS, _LOOP_SECONDS = 2, 20.0
+_PASSES = 3
+_TOKENS = 96  # of an answer
+_ANSWER_SECONDS = 300.0
+_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with whoever started it
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the daemon did between two chunks: `end` counts the output tokens until then, over all answers."""
+
+    end: int
+    steps: int
+    drafted: int
+    at: float = 0.0  # time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The mean depth of the last `WINDOW` tokens before `end`, and the lowest and highest of the reference there."""
+
+    end: int
+    depth: float
+    low: float
+    high: float
+
+    @property
+    def settled(self) -> bool:
+        return (1 - WITHIN) * self.low <= self.depth <= (1 + WITHIN) * self.high
+
+
+def mean_depth(steps: Sequence[Step], since: int, until: int) -> float:
+    """Drafted tokens a step over the steps that ended at a token in (since, until]. 0 without any."""
+    first, last = (bisect_right(steps, place, key=lambda one: one.end) for place in (since, until))
+    chosen = steps[first:last]
+    count = sum(one.steps for one in chosen)
+    return sum(one.drafted for one in chosen) / count if count else 0.0
+
+
+def settled_after(found: Sequence[Window], begin: int) -> int | None:
+    """Tokens from `begin` to the end of the first settled window; None where there is none within `MOST`."""
+    return next((one.end - begin for one in found if one.settled and one.end - begin <= MOST), None)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The prompts again and again, and the steps that they took. `texts`: by prompt, which every run must repeat."""
+
+    client: DraftdClient
+    prompts: Sequence[Prompt]
+    texts: dict[str, list[int]]
+
+    def steps(self) -> Iterator[Step]:
+        """Without an end, each as it comes. Closing it cancels the answer."""
+        done = 0
+        before = self.client.status().counts
+        for prompt in itertools.cycle(self.prompts):
+            text: list[int] = []
+            for response in self.client.generate(
+                tokens=prompt.tokens,
+                max_tokens=_TOKENS,
+                workload=WorkloadClass(prompt.workload),
+                timeout=_ANSWER_SECONDS,
+            ):
+                if response.HasField("chunk") and response.chunk.token_ids:
+                    text += response.chunk.token_ids
+                    done += len(response.chunk.token_ids)
+                    counts = self.client.status().counts
+                    steps, drafted = counts.steps - before.steps, counts.drafted_tokens - before.drafted_tokens
+                    before = counts
+                    yield Step(done, steps, drafted, time.monotonic())
+            if self.texts.setdefault(prompt.id, text) != text:
+                raise SystemExit(f"the greedy text of {prompt.id} differs from the reference's")
+
+
+@dataclass(slots=True)
+class Busy:
+    """Processes that compute without a pause for so many seconds. `ended`: time.monotonic; 0 until then."""
+
+    seconds: float
+    ended: float = 0.0
+
+    @contextlib.contextmanager
+    def running(self, count: int) -> Iterator[None]:
+        processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+        timer = threading.Timer(self.seconds, self._end, (processes,))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            self._end(processes)
+
+    def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        for process in processes:
+            process.kill()
+            process.wait()
+        self.ended = self.ended or time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The settled depth at each place of the texts: that of its passes over the prompts, but for the first."""
+
+    steps: Sequence[Step]
+    total: int  # tokens of a pass
+
+    def window(self, steps: Sequence[Step], end: int) -> Window | None:
+        """The window of `steps` that ends there; None where the reference drafts too little to compare with."""
+        place = (end - 1) % self.total + 1  # within a pass
+        starts = [n * self.total for n in range(1, self.steps[-1].end // self.total)]
+        depths = [mean_depth(self.steps, start + place - WINDOW, start + place) for start in starts]
+        if min(depths) < LEAST_DEPTH:
+            return None
+        return Window(end, mean_depth(steps, end - WINDOW, end), min(depths), max(depths))
+
+    def windows(self, steps: Sequence[Step], begin: int = 0) -> list[Window]:
+        """Those that lie after the token `begin`, one for each step."""
+        found = (self.window(steps, one.end) for one in steps if one.end >= begin + WINDOW)
+        return [one for one in found if one is not None]
+
+    def follow(self, steps: Iterator[Step], busy: Busy | None = None) -> tuple[list[Window], int]:
+        """The windows after the end of `busy`, or after the first token, and where that was: until one is settled, or
+        it is given up."""
+        seen: list[Step] = []
+        found: list[Window] = []
+        begin = None if busy is not None else 0
+        for step in steps:
+            if begin is None and busy is not None and busy.ended and step.at > busy.ended:
+                begin = seen[-1].end if seen else 0
+            seen.append(step)
+            if begin is None:
+                continue
+            if step.end >= begin + WINDOW and (window := self.window(seen, step.end)) is not None:
+                found.append(window)
+            settled = settled_after(found, begin) is not None
+            if (settled and step.end >= begin + _SHOWN) or step.end >= begin + MOST:
+                return found, begin
+        raise AssertionError("the traffic has no end")
+
+
+def main() -> int:
+    args = _arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    prompts = Prompts(args.model).spread(WorkloadClass("edit"), args.prompts)
+    texts: dict[str, list[int]] = {}
+    with daemon(args.model, args.draft_model, None) as client:
+        steps = []
+        for step in Traffic(client, prompts, texts).steps():
+            steps.append(step)
+            if len(texts) == len(prompts) and step.end > _PASSES * sum(map(len, texts.values())):
+                break
+    reference = Reference(steps, sum(map(len, texts.values())))
+    first_pass = [one for one in reference.windows(steps) if one.end <= reference.total]
+    _show("reference, from its first token", first_pass, 0, console)
+    with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
+        busy, state = Busy(_LOOP_SECONDS), Path(folder)
+        with busy.running(_LOOPS), daemon(args.model, args.draft_model, None, state=state) as client:
+            found = reference.follow(Traffic(client, prompts, texts).steps(), busy)
+        console.print(f"the busy processes ended after {found[1]} tokens")
+        start = _show("start, from the busy processes' end", *found, console)
+        with daemon(args.model, args.draft_model, None, state=state) as client:
+            found = reference.follow(Traffic(client, prompts, texts).steps())
+        restart = _show("restart, from its first token", *found, console)
+    print(json.dumps({"start": start, "restart": restart}), flush=True)
+    return 0
+
+
+def _show(title: str, found: Sequence[Window], begin: int, console: Console) -> int | None:
+    """A table of every window that begins where another ended, and the result."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("tokens", "depth", "reference", "settled"):
+        table.add_column(heading, justify="right")
+    last = begin
+    for one in found:
+        if one.end >= last + WINDOW:
+            last = one.end
+            settled = "yes" if one.settled else "no"
+            table.add_row(str(one.end - begin), f"{one.depth:.2f}", f"{one.low:.2f}–{one.high:.2f}", settled)
+    console.print(table)
+    result = settled_after(found, begin)
+    console.print("  never" if result is None else f"  settled after {result} tokens")
+    return result
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=8, help="edit prompts, spread over all of them")
+    args = options.parse(parser, otherwise_real=True)
+    if args.prompts < 1:
+        parser.error(f"--prompts: got {args.prompts}; allowed: 1 or more")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())
