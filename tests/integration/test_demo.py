@@ -1,4 +1,4 @@
-"""The demo, whole: a real daemon on the embedded pair, all four workload classes, both ways, over gRPC."""
+"""The demo, whole: a real daemon on the embedded pair, each class that it has learnt, both ways, over gRPC."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
+from draftd.client.prompts import EMBEDDED
 from tests.conftest import NanoPair
 
 
 @pytest.mark.slow
-def test_the_demo_shows_every_class_both_ways_and_identical(nano_pair: NanoPair) -> None:
+def test_the_demo_shows_every_class_of_the_embedded_pair_both_ways_and_identical(nano_pair: NanoPair) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "draftd.cli.main", "demo", "--each", "1", "--max-tokens", "24"],
         capture_output=True,
@@ -25,6 +26,7 @@ def test_the_demo_shows_every_class_both_ways_and_identical(nano_pair: NanoPair)
     )
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout.splitlines()[-1])
+    assert figures["model"] == EMBEDDED
     assert set(figures["classes"]) == {"code", "tool_call", "chat", "prose"}
     assert figures["identical"] == figures["pairs"] == 4
     assert figures["acceptance"] is None or 0 <= figures["acceptance"] <= 1

@@ -11,8 +11,11 @@ from pydantic import BaseModel, Field, StrictInt
 
 from draftd.canaries.prompts import PromptError, json_lines
 from draftd.client.client import Message
-from draftd.core import WorkloadClass
+from draftd.core import CLASSES, WorkloadClass
 from draftd.errors import DraftdError
+
+EMBEDDED = "nano/target"
+"""The embedded pair, as its daemon names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ def held_out(workload: WorkloadClass) -> list[Prompt]:
     except FileNotFoundError:
         raise DraftdError(f"this installation has no held-out prompts ({workload}.jsonl is missing)") from None
     return _parse(text, f"{workload}.jsonl")
+
+
+def suited_classes(model: str) -> tuple[WorkloadClass, ...]:
+    """The classes that a model is shown with: all, but the embedded pair has not learnt to edit."""
+    return tuple(kind for kind in CLASSES if model != EMBEDDED or kind is not WorkloadClass.EDIT)
 
 
 def from_file(path: Path) -> list[Prompt]:

@@ -16,6 +16,7 @@ from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
 from draftd.cli.options import Daemon
 from draftd.client.client import Answer
+from draftd.core import CLASSES
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder
@@ -216,6 +217,12 @@ def test_compare_as_json_has_every_pair(draftd: Run, tmp_path: Path) -> None:
     assert figures["summary"]["identical"] == figures["summary"]["comparable"] == 4
     assert set(figures["groups"]) == {"code", "prose"}
     assert 0 < figures["summary"]["acceptance"] < 1
+
+
+def test_compare_asks_prompts_of_every_class_where_none_are_given(draftd: Run) -> None:
+    ran = draftd("compare", "--each", "1", "-n", "8", "--json")
+    assert ran.code == 0, ran.err
+    assert set(json.loads(ran.out)["groups"]) == set(CLASSES)
 
 
 def test_sampled_pairs_are_not_judged(draftd: Run) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from draftd.canaries.prompts import PromptError
 from draftd.cli.options import parse_assignments
-from draftd.client.prompts import from_file, from_texts, held_out, shorten, spread
-from draftd.core import WorkloadClass
+from draftd.client.prompts import EMBEDDED, from_file, from_texts, held_out, shorten, spread, suited_classes
+from draftd.core import CLASSES, WorkloadClass
 from draftd.errors import ConfigError
 from tests.conftest import NanoPair
 
@@ -77,6 +77,11 @@ def test_the_package_has_24_edit_prompts_of_three_kinds_with_unique_names() -> N
     assert {p.workload for p in prompts} == {WorkloadClass.EDIT}
     assert Counter(p.name.split("-")[1] for p in prompts) == {"function": 8, "paragraph": 8, "record": 8}
     assert len({p.name for p in prompts}) == len({p.messages for p in prompts}) == 24
+
+
+def test_only_the_embedded_pair_is_not_shown_with_edits() -> None:
+    assert set(CLASSES) - set(suited_classes(EMBEDDED)) == {WorkloadClass.EDIT}
+    assert suited_classes("SmolLM2-135M-Instruct") == CLASSES
 
 
 def test_every_prompt_file_of_the_sources_is_package_data() -> None:

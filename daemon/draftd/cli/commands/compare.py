@@ -30,7 +30,7 @@ from draftd.cli.ranks import rows as ranks_of
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
 from draftd.client.client import Answer, Ask, DraftdClient, gather
-from draftd.core import CLASSES, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import ModePreference, SamplingParams, WorkloadClass
 
 _ANSWER_SECONDS = 600.0
 _SHOWN_PAIRS = 24  # more are shown by group only
@@ -83,18 +83,22 @@ def compare(
     chunks, accepted the share of drafted tokens that were accepted, length the mean number of tokens for each draft.
 
     With --strategies the prompts are decoded by each of these ways instead: seconds, class and cost of an answer.
+
+    The embedded pair has not learnt to edit: it gets the prompts of that class only with --workload edit.
     """
     ways = None if strategies is None else by_strategy.chosen_ways(strategies)
-    chosen = _choose(prompt, file, each, workload)
+    own = prompts.from_texts(prompt or []) + (prompts.from_file(file) if file is not None else [])
     sampling = SamplingParams(temperature=temperature, seed=seed)
     base = Ask(max_tokens=max_tokens, sampling=sampling, workload=workload, **asdict(drafting))
     if ways is not None:
         with daemon.connect() as client:
+            chosen = own or _held_out(client.model().model, each, workload)
             asks = [(p.name, ask) for p, ask in _asks(client, base, chosen)] * repeat
             answers = list(by_strategy.run_ways(client, asks, ways))
         _show_ways(answers, json=json)
         return
     with daemon.connect() as client:
+        chosen = own or _held_out(client.model().model, each, workload)
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
@@ -217,13 +221,9 @@ def _median(values: Iterable[float | None]) -> float | None:
     return quantile([value for value in values if value is not None], 0.5)
 
 
-def _choose(texts: Sequence[str] | None, file: Path | None, each: int, workload: WorkloadClass) -> list[prompts.Prompt]:
-    chosen = prompts.from_texts(texts or [])
-    if file is not None:
-        chosen += prompts.from_file(file)
-    if chosen:
-        return chosen
-    classes = CLASSES if workload is WorkloadClass.UNSPECIFIED else (workload,)
+def _held_out(model: str, each: int, workload: WorkloadClass = WorkloadClass.UNSPECIFIED) -> list[prompts.Prompt]:
+    """`each` of the package's prompts of a class; of all that suit the model where none is named."""
+    classes = prompts.suited_classes(model) if workload is WorkloadClass.UNSPECIFIED else (workload,)
     return [p for one in classes for p in prompts.spread(prompts.held_out(one), each)]
 
 
@@ -283,9 +283,10 @@ def demo(
 
     Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks the same
     is asked of a daemon whose target is one process first, and the texts must be those.
+
+    The embedded pair has not learnt to edit. A model named by --model is asked that class too.
     """
     each = each or (6 if ranks == 1 else 1)
-    chosen = [p for workload in CLASSES for p in prompts.spread(prompts.held_out(workload), each)]
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
@@ -294,7 +295,7 @@ def demo(
     alone: list[Pair] = []
     if ranks > 1:
         with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
-            alone += [pair for _, pair in run_pairs(client, ask, chosen)]
+            alone += [pair for _, pair in run_pairs(client, ask, _held_out(daemon.model, each))]
         named.append(f"--ranks={ranks}")
     with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
         status = client.status()
@@ -305,7 +306,7 @@ def demo(
         out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
         like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
         out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
-        for p, pair in run_pairs(client, ask, chosen):
+        for p, pair in run_pairs(client, ask, _held_out(daemon.model, each)):
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)
             pairs.append(pair)
