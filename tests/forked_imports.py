@@ -13,4 +13,4 @@ import draftd.engine.pair  # noqa: E402, F401
 import tests.scripted  # noqa: E402, F401
 from draftd.engine import assembly  # noqa: E402
 
-assembly._CALIBRATION_SECONDS = 0.0  # as in conftest.py
+assembly._MEASURES_WHEN_IDLE = False  # as in conftest.py

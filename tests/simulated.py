@@ -194,8 +194,23 @@ class SimulatedDrafter:
         self._machine.spend(self._machine.take_in * tokens)
 
 
+class SimulatedLookup(Drafter):
+    """Finds something to propose in stretches of a text, and costs nothing."""
+
+    def __init__(self, machine: Machine, every: int = 24, found: int = 16) -> None:
+        """Of every `every` tokens it finds `found`."""
+        self._machine, self._every, self._found = machine, every, found
+
+    def reach(self, row: DecodeSequence, most: int) -> int:
+        return most if len(row.tokens) % self._every < self._found else 0
+
+    def propose(self, rows: Sequence[DecodeSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
+        depths = [min(depth, self.reach(row, depth)) for row, depth in zip(rows, depths, strict=True)]
+        return Draft(mx.zeros((len(rows), max(depths)), mx.uint32), depths, None, [0] * len(rows))
+
+
 class Simulation:
-    """A scheduler on such a machine. `prices`: of the calibration, None for none."""
+    """A scheduler on such a machine. `prices`: of the calibration, None for none. `drafters`: in place of a draft."""
 
     def __init__(
         self,
@@ -207,15 +222,16 @@ class Simulation:
         max_batch: int = 8,
         depth: DepthControl | None = None,
         target: type[SimulatedTarget] | None = None,
+        drafters: Mapping[DrafterName, Drafter] | None = None,
     ) -> None:
         self.machine = machine
         self.depth = depth or DepthControl(StepCosts(prices), most)
         self.drafter = SimulatedDrafter(machine)
-        drafters: dict[DrafterName, Drafter] = {DRAFT: self.drafter}
+        found = {DRAFT: self.drafter} if drafters is None else drafters
         self.target = (target or SimulatedTarget)(machine)
         self.scheduler = Scheduler(
             target=self.target,
-            drafters=lambda: drafters,
+            drafters=lambda: found,
             eos=frozenset({END}),
             vocabulary=8,
             observer=observer or EngineObserver(),

@@ -124,7 +124,7 @@ class Scene:
     """A target, its draft, and the prompts."""
 
     def __init__(self, name: str, size: Size, result: Result) -> None:
-        assembly._CALIBRATION_SECONDS = 0.0  # depths are fixed: what a step costs decides nothing
+        assembly._MEASURES_WHEN_IDLE = False  # depths are fixed: what a step costs decides nothing
         self.name, self.size, self.result = name, size, result
         self.target = tiny(name)
         dice = random.Random(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PINNED_CHUNK = 64  # tokens of a pin's text between two steps
-_CALIBRATION_SECONDS = 1.5  # of loading, spent on what a step costs
+_MEASURES_WHEN_IDLE = True  # what steps cost beyond what is measured at load
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Engine:
     scheduler: Scheduler
     jobs: BackgroundJobs
     weights: Weights
-    prefill_seconds: float = 0.0  # of a token of a prompt; 0 where it was not measured
+    calibration: Calibration
     remote: RemoteSequences | None = None  # of another daemon's target
 
     @property
@@ -114,6 +114,24 @@ class Engine:
             pinned_bytes=usage.pinned_bytes,
         )
 
+    def measures(self, *, idle: bool) -> bool:
+        """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it."""
+        costs = self.scheduler.depth.costs
+        return not self.weights.unloaded and costs.measured and self.calibration.due(costs.speed, idle=idle)
+
+    def calibrate(self) -> None:
+        """Measures a forward. Where that fails, what steps cost is learnt from requests alone."""
+        try:
+            measured = self.calibration.step()
+        except RanksLost:
+            raise
+        except Exception as error:
+            self.calibration.close()
+            _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
+            return
+        if measured is not None:
+            self.scheduler.depth.costs.calibrate(measured)
+
     def decode(self, sequence: DecodeSequence) -> None:
         """By the target on this machine."""
         if not self.weights.unloaded:  # else once they are there
@@ -153,16 +171,25 @@ def assemble_engine(
     target, source = models.target, models.target_source
     models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
     compile_ahead()
-    depth, prefill_seconds = DepthControl(StepCosts(), limits.max_draft_tokens), 0.0
+    local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)
+    calibration = Calibration(
+        lambda: local.model,
+        info.vocab_size,
+        drafters.make,
+        limits.max_draft_tokens,
+        context_length=info.context_length,
+        max_batch=limits.max_batch,
+    )
+    depth = DepthControl(StepCosts(), limits.max_draft_tokens)
     if info.speculation_available:  # nothing else asks what a step costs
         report("measuring what a step costs")
         try:
-            depth, prefill_seconds = _calibrated(target, info, limits, drafters, learnt)
+            depth = _calibrated(calibration, limits, learnt)
         except RanksLost:
             raise
         except Exception as error:
+            calibration.close()
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
-    local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)
     scheduler = Scheduler(
         target=local,
         drafters=drafters.make,
@@ -191,7 +218,7 @@ def assemble_engine(
         report=report,
     )
     disk, prefixes = _prefixes(scheduler, local, weights, drafters, limits, prefix, info.backend)
-    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights, prefill_seconds)
+    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights, calibration)
     if link is None:
         return engine
     remote = RemoteSequences(
@@ -256,16 +283,14 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
     )
 
 
-def _calibrated(
-    target: Any, info: ModelInfo, limits: Limits, drafters: Drafters, learnt: Learnt | None
-) -> tuple[DepthControl, float]:
-    """Knows what steps cost: as measured now, or as learnt before and with only the machine speed measured. And what a
-    token of a prompt does."""
-    deepest, vocabulary = limits.max_draft_tokens, info.vocab_size
-    if learnt is not None and learnt.prices.plain:
-        calibration = Calibration(target, vocabulary)
-        costs = learnt.costs(calibration.run(1, 0.0).plain[1])
-        return DepthControl(costs, deepest, acceptance=learnt.rates(deepest + 1)), calibration.prefill_seconds
-    calibration = Calibration(target, vocabulary, drafters.make(), deepest, info.context_length)
-    costs = StepCosts(calibration.run(limits.max_batch, _CALIBRATION_SECONDS))
-    return DepthControl(costs, deepest), calibration.prefill_seconds
+def _calibrated(calibration: Calibration, limits: Limits, learnt: Learnt | None) -> DepthControl:
+    """Knows what the first request's steps cost, measured now, and all else as it was learnt before, if it was. The
+    rest of the calibration is pending."""
+    measured, deepest, acceptance = calibration.first(), limits.max_draft_tokens, None
+    costs = StepCosts()
+    costs.calibrate(measured)
+    if learnt is not None:
+        costs, acceptance = learnt.costs(measured), learnt.rates(deepest + 1)
+    if _MEASURES_WHEN_IDLE:
+        calibration.begin()
+    return DepthControl(costs, deepest, acceptance=acceptance)

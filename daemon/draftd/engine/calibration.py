@@ -1,20 +1,23 @@
-"""A short measurement at load: what a step costs, by how much it drafts and how many sequences it has.
+"""What a step costs, by how much it drafts and how many sequences it has: measured a forward at a time.
 
-It runs what decoding runs, on the machine that decodes, so that the first step already knows what would pay. What is
-measured in the time that there is comes in the order of its use; the rest is interpolated (depth/costs.py).
+It runs what decoding runs, on the machine that decodes. At load `first` measures what the first request depends on:
+plain steps, and the shallowest and the deepest draft, of one sequence. That is a number of steps, however long they
+take. All else is measured while no request is there, and what lies between is interpolated (depth/costs.py).
+
+Prices that were measured while something else kept the machine busy are wrong afterwards, and not all by one factor.
+So when the machine speed has changed by a quarter they are measured again: beside requests, the first ones.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
 
-from draftd.core import PROMPT_LOOKUP, DrafterName, SamplingParams
+from draftd.core import GRAMMAR, PROMPT_LOOKUP, DrafterName, SamplingParams
 from draftd.engine.depth.costs import Prices
 from draftd.engine.drafters.base import Drafter, Text
 from draftd.engine.limits import MOST_REPLAYED
@@ -24,10 +27,12 @@ from draftd.engine.targets.base import SequenceOptions, Steps
 from draftd.engine.targets.local import LocalTarget
 
 _PROMPT = 32  # tokens of each sequence
-_WARM_UP, _STEPS = 2, 6
-_DRAFTED_STEPS = 3
+_STEPS, _DRAFTED_STEPS = 6, 3
+_FIRST_STEPS, _FIRST_DRAFTED_STEPS = 3, 2
 _LONG = 512  # tokens of context to compare the short one with
 _LONG_BATCH = 4
+_CHANGED = math.log(1.25)  # of the machine speed
+_PERIOD_SECONDS = 30.0  # between two measurements on a machine that has become slower: less than 1 % of its time
 
 
 class Calibration:
@@ -35,108 +40,225 @@ class Calibration:
 
     def __init__(
         self,
-        model: Any,
+        model: Callable[[], Any],
         vocabulary: int,
-        drafters: Mapping[DrafterName, Drafter] | None = None,
+        drafters: Callable[[], Mapping[DrafterName, Drafter]] = dict,
         deepest: int = 0,
+        *,
         context_length: int = 1 << 30,
+        max_batch: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`drafters` must know no sequences. `deepest`: the most tokens that they draft in a step."""
-        self._target, self._vocabulary = LocalTarget(model, vocabulary), vocabulary
-        self._steps = Steps(self._target)
-        self._drafters = {kind: d for kind, d in (drafters or {}).items() if kind != PROMPT_LOOKUP}
+        """`model` and `drafters` are asked when something is measured; the drafters that are given know no sequences.
+        `deepest`: the most tokens that they draft in a step."""
+        self._model, self._vocabulary, self._make, self._clock = model, vocabulary, drafters, clock
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
-        self._sequences: list[Text] = []
-        self._replays = 0  # the most tokens that one of them has computed again in the next step
-        self._context_length = context_length
-        self._plain: dict[int, float] = {}
-        self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
-        self._growth: dict[int, float] = {}
-        self._prefill: dict[DrafterName, float] = {}
+        self._context_length, self._max_batch = context_length, max_batch
+        self._pieces: Iterator[Prices | None] | None = None
+        self._beside = False  # requests: what is being measured does not wait for an idle moment
+        self._began = -math.inf
+        self._run: _Run | None = None
         self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
 
-    def run(self, max_batch: int, seconds: float) -> Prices:
-        """Seconds of a step, the least of several, which the rest of the machine did not disturb: plain for 1 sequence,
-        then doubled up to `max_batch`; for each size with 1, 2, 4, … up to `deepest` drafted tokens of each drafter.
-        Ends when `seconds` are used up; plain steps of one sequence are measured in any case. Closes the drafters."""
-        ends, size = time.perf_counter() + seconds, 1
-        try:
-            while True:
-                while len(self._sequences) < size:
-                    self._join()
-                self._plain[size] = self._plain_steps()
-                if time.perf_counter() < ends:
-                    self._drafted_steps(size)
-                if not self._growth and size >= min(_LONG_BATCH, max_batch) and time.perf_counter() < ends:
-                    self._longer(size)
-                if size >= max_batch or time.perf_counter() >= ends:
-                    break
-                size = min(2 * size, max_batch)
-        finally:
-            for drafter in self._drafters.values():
-                drafter.close()
-        return Prices(self._plain, self._drafted, self._growth, _PROMPT, self._prefill)
+    @property
+    def pending(self) -> bool:
+        return self._pieces is not None
 
-    def _join(self) -> None:
+    def first(self) -> Prices:
+        """Measures what the first request depends on: plain steps, 1 and the deepest draft, of one sequence."""
+        self._begin(self._first())
+        found = None
+        while found is None:
+            found = self.step()
+        self.close()
+        return found
+
+    def begin(self) -> None:
+        """From now on all sizes and depths are pending."""
+        self._begin(self._whole())
+
+    def due(self, speed: float, *, idle: bool) -> bool:
+        """Whether a forward is to be measured now. `speed`: logarithm of how much longer steps take than when prices
+        were measured last."""
+        if (
+            self._pieces is None
+            and math.isfinite(self._began)
+            and (speed < -_CHANGED or (speed > _CHANGED and self._clock() - self._began > _PERIOD_SECONDS))
+        ):
+            self._begin(self._whole() if idle else self._first())
+            self._beside = not idle
+        return self._pieces is not None and (idle or self._beside)
+
+    def step(self) -> Prices | None:
+        """Measures a forward, and returns the prices of a batch size when these are complete."""
+        assert self._pieces is not None
+        found = next(self._pieces, None)
+        if found is not None and self._beside:
+            self.close()
+            self.begin()  # the rest, once nothing else is to be done
+        return found
+
+    def close(self) -> None:
+        """Ends what is pending, and lets go of model and drafters."""
+        self._pieces, self._beside = None, False
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _begin(self, pieces: Iterator[Prices | None]) -> None:
+        self.close()
+        self._pieces, self._began = pieces, self._clock()
+        self._run = _Run(self._model(), self._vocabulary, self._make(), self._depths)
+
+    def _first(self) -> Iterator[Prices | None]:
+        run = self._run
+        assert run is not None
+        yield from run.join()
+        self.prefill_seconds = run.prefill_seconds
+        yield from run.plain_steps(_FIRST_STEPS, at_once=True)
+        yield from run.drafted_steps(1, sorted({*self._depths[:1], *self._depths[-1:]}), _FIRST_DRAFTED_STEPS)
+        yield run.prices(1)
+        self.close()
+
+    def _whole(self) -> Iterator[Prices | None]:
+        run, size = self._run, 1
+        assert run is not None
+        while True:
+            while run.size < size:
+                yield from run.join()
+            self.prefill_seconds = run.prefill_seconds
+            yield from run.plain_steps(_STEPS)
+            yield from run.drafted_steps(size, self._depths, _DRAFTED_STEPS)
+            if size >= min(_LONG_BATCH, self._max_batch) and not run.growth:
+                yield from run.longer(size, min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64))
+            yield run.prices(size)
+            if size >= self._max_batch:
+                break
+            size = min(2 * size, self._max_batch)
+        self.close()
+
+
+class _Run:
+    """One measurement: its own sequences of the target, and what was found so far. Each method is a list of forwards,
+    of which it does one at a time."""
+
+    def __init__(self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], depths: list[int]) -> None:
+        self._target, self._vocabulary = LocalTarget(model, vocabulary), vocabulary
+        self._steps = Steps(self._target)
+        self._drafters = {kind: d for kind, d in drafters.items() if kind not in (PROMPT_LOOKUP, GRAMMAR)}
+        self._deepest = max(depths, default=0)
+        self._depths = depths
+        self._sequences: list[Text] = []
+        self._replays = 0  # the most tokens that one of them has computed again in the next step
+        self._plain: dict[int, float] = {}
+        self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
+        self._prefill: dict[DrafterName, float] = {}
+        self.growth: dict[int, float] = {}
+        self.prefill_seconds = 0.0
+
+    @property
+    def size(self) -> int:
+        return len(self._sequences)
+
+    def close(self) -> None:
+        for drafter in self._drafters.values():
+            drafter.close()
+        self._target.close(range(self.size))
+        self._target.unload()
+
+    def prices(self, size: int) -> Prices:
+        """What was found of a batch size, the least of several steps: those that the rest of the machine did not
+        disturb."""
+        drafted = {
+            kind: {key: seconds for key, seconds in found.items() if key[0] == size}
+            for kind, found in self._drafted.items()
+        }
+        return Prices({size: self._plain[size]}, drafted, dict(self.growth), _PROMPT, dict(self._prefill))
+
+    def join(self) -> Iterator[None]:
         index = len(self._sequences)
-        if not index:
-            self._first_token(index)  # warms up
-            self._target.close([index])
-        one = self._first_token(index)
-        for kind, drafter in self._drafters.items():
-            began = time.perf_counter()
-            while not drafter.prefill(one, _PROMPT):
-                pass
-            self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
-        self._sequences.append(one)
-
-    def _first_token(self, index: int) -> Text:
         prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
         began = time.perf_counter()
         self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
         (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
         self.prefill_seconds = (time.perf_counter() - began) / _PROMPT
         assert result.following is not None
-        return Text([*prompt, result.following])
+        one = Text([*prompt, result.following])
+        for kind, drafter in self._drafters.items():
+            yield None
+            began = time.perf_counter()
+            while not drafter.prefill(one, _PROMPT):
+                pass
+            self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
+        self._sequences.append(one)
+        yield None
 
-    def _plain_steps(self, steps: int = _STEPS) -> float:
-        """Pipelined as decoding is. The last is not, so that another can join after it, and is not measured."""
-        ticks, ahead = list[float](), self._steps.submit(self._entries())
-        for i in range(_WARM_UP + steps + 2):
-            current = ahead
-            if i < _WARM_UP + steps + 1:
-                ahead = self._steps.submit(self._entries())
+    def plain_steps(self, steps: int, *, at_once: bool = False) -> Iterator[None]:
+        """Pipelined as decoding is. `at_once`: as one piece, beside requests, whose steps would be measured with it."""
+        self._plain[self.size] = math.inf
+        yield from self._plain_ticks(steps, self._plain, self.size, at_once=at_once)
+
+    def _plain_ticks(self, steps: int, least: dict[int, float], at: int, *, at_once: bool) -> Iterator[None]:
+        mx.synchronize()  # what is under way for others is not measured
+        ahead, before = self._steps.submit(self._entries()), None
+        for _ in range(steps + 1):
+            current, ahead = ahead, self._steps.submit(self._entries())
             self._read(current)
-            ticks.append(time.perf_counter())
-        measured = ticks[_WARM_UP:-1]
-        return min(after - before for before, after in pairwise(measured))
+            now = time.perf_counter()
+            if before is not None:  # the first has no other before it
+                least[at] = min(now - before, least.get(at, math.inf))
+            before = now
+            if not at_once:
+                yield None  # a request that comes now makes one look slower, which the least passes over
+        self._read(ahead)  # so that another can join
+        yield None
 
-    def _drafted_steps(self, size: int) -> None:
+    def drafted_steps(self, size: int, depths: list[int], steps: int) -> Iterator[None]:
         """All depths in turn, again and again, so that a busy moment of the machine falls on all of them."""
-        alone, steps = dict[int, float](), dict[DrafterName, float]()
-        for _ in range(_DRAFTED_STEPS if self._depths else 0):
+        alone, step = dict[int, float](), dict[DrafterName, float]()
+        for _ in range(steps if depths else 0):
             for kind, drafter in self._drafters.items():
-                steps[kind] = min(self._step(drafter), steps.get(kind, math.inf))
-            for depth in self._depths:
+                step[kind] = min(self._draft(drafter), step.get(kind, math.inf))
+                yield None
+            for depth in depths:
                 self._verify(size, depth, alone)
+                yield None
         for depth, seconds in alone.items():
             self._drafted.setdefault(PROMPT_LOOKUP, {})[size, depth] = seconds
-            for drafts, step in steps.items():
-                self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * step
+            for drafts, each in step.items():
+                self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * each
 
-    def _step(self, drafter: Drafter) -> float:
-        """Seconds of one step of a draft model."""
-        began, deepest = time.perf_counter(), self._depths[-1]
+    def longer(self, size: int, long: int) -> Iterator[None]:
+        """What context adds: the same sequences, told that they hold more, which costs the same whatever it is."""
+        held = self._target.lengths
+        if long < 4 * _PROMPT or not self._target.pretend([long] * size):
+            return
+        verified = self._drafted.get(PROMPT_LOOKUP, {})
+        short = {0: self._plain[size]} | {width: seconds for (n, width), seconds in verified.items() if n == size}
+        again = dict[int, float]()
+        yield from self._plain_ticks(_DRAFTED_STEPS, again, 0, at_once=True)
+        for depth in self._depths * _DRAFTED_STEPS:
+            self._verify(size, depth, again)
+            yield None
+        for width in short.keys() & again.keys():
+            self.growth[width] = max(0.0, again[width] - short[width]) / (size * (long - _PROMPT))
+        self._target.pretend(held)
+
+    def _draft(self, drafter: Drafter) -> float:
+        """Seconds of one forward of a draft model."""
+        mx.synchronize()
+        began = time.perf_counter()
         sampling = Sampling([SamplingParams()] * len(self._sequences))
-        draft = drafter.propose(self._sequences, [deepest] * len(self._sequences), sampling)
+        draft = drafter.propose(self._sequences, [self._deepest] * len(self._sequences), sampling)
         mx.eval(draft.tokens)
-        return (time.perf_counter() - began) / deepest
+        return (time.perf_counter() - began) / self._deepest
 
     def _verify(self, size: int, depth: int, least: dict[int, float]) -> None:
         """Verifies `depth` tokens of each sequence, of which few are accepted. `least`: seconds by the positions that
         were computed after the first, which are more where rejected ones are replayed."""
         if self._replays > MOST_REPLAYED:
             self._read(self._steps.submit(self._entries()))
+        mx.synchronize()
         began = time.perf_counter()
         drafts = mx.full((size, depth), 1, dtype=mx.uint32)
         after = self._read(self._steps.submit(self._entries(depth), drafts)) - 1
@@ -155,18 +277,3 @@ class Calibration:
             one.tokens += [*entry.accepted, entry.following]
         self._replays = max(entry.replays for entry in result.entries)
         return result.width
-
-    def _longer(self, size: int) -> None:
-        """What context adds: the same sequences, told that they hold more, which costs the same whatever it is."""
-        long = min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64)
-        held = self._target.lengths
-        if long < 4 * _PROMPT or not self._target.pretend([long] * size):
-            return
-        verified = self._drafted.get(PROMPT_LOOKUP, {})
-        short = {0: self._plain[size]} | {width: seconds for (n, width), seconds in verified.items() if n == size}
-        again = {0: self._plain_steps(_DRAFTED_STEPS)}
-        for depth in self._depths * _DRAFTED_STEPS:
-            self._verify(size, depth, again)
-        for width in short.keys() & again.keys():
-            self._growth[width] = max(0.0, again[width] - short[width]) / (size * (long - _PROMPT))
-        self._target.pretend(held)

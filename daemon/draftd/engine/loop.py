@@ -225,7 +225,8 @@ class EngineWorker(EngineHandle):
             self.state = EngineState.FAILED
             return
         self.progress, self.load_seconds = "ready", time.monotonic() - began
-        self.step_seconds, self.prefill_seconds = engine.scheduler.depth.step_seconds, engine.prefill_seconds
+        self.step_seconds = engine.scheduler.depth.step_seconds
+        self.prefill_seconds = engine.calibration.prefill_seconds
         self._inbox.open()
         self.state = EngineState.READY
         try:
@@ -254,7 +255,8 @@ class EngineWorker(EngineHandle):
             pause = min(
                 scheduler.pause, IDLE_SECONDS if remote is None else remote.pause, drain_until - time.monotonic()
             )
-            busy = jobs.busy or prefixes.busy or (idle and drain_until < math.inf)
+            measures = drain_until == math.inf and engine.measures(idle=idle)
+            busy = jobs.busy or prefixes.busy or measures or (idle and drain_until < math.inf)
             taken = self._inbox.take(0.0 if busy else min(pause, IDLE_SECONDS))
             if taken is not None:
                 _hand_over(taken, engine)
@@ -273,9 +275,13 @@ class EngineWorker(EngineHandle):
                 self._load_again(engine)
                 continue
             if engine.weights.due(own=jobs.busy or prefixes.busy, remote=remote is not None and not remote.idle):
+                engine.calibration.close()
                 engine.weights.unload()
                 continue
             if prefixes.busy and prefixes.step(scheduler.active):
+                scheduler.interrupted()
+            if measures:
+                engine.calibrate()
                 scheduler.interrupted()
             if scheduler.idle:
                 self._measure(engine, scheduler.kv_cache_bytes)

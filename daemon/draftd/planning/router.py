@@ -101,7 +101,7 @@ class EngineNow:
     def of(cls, worker: EngineHandle) -> EngineNow:
         status, learnt = worker.status(), worker.learnt()
         plain = (
-            None if learnt is None or not learnt.prices.plain else learnt.costs(None).plain(1, learnt.prices.context)
+            None if learnt is None or not learnt.prices.plain else learnt.costs().plain(1, learnt.prices.context)
         )
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
         return cls(

@@ -834,16 +834,18 @@ class GetDepthResponse(_message.Message):
     def __init__(self, costs: _Optional[_Iterable[_Union[DepthCost, _Mapping]]] = ..., yields: _Optional[_Iterable[_Union[DepthYield, _Mapping]]] = ...) -> None: ...
 
 class DepthCost(_message.Message):
-    __slots__ = ("batch", "plain", "ratios", "drafter")
+    __slots__ = ("batch", "plain", "ratios", "drafter", "source")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
     RATIOS_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     batch: int
     plain: _duration_pb2.Duration
     ratios: _containers.RepeatedScalarFieldContainer[float]
     drafter: str
-    def __init__(self, batch: _Optional[int] = ..., plain: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ratios: _Optional[_Iterable[float]] = ..., drafter: _Optional[str] = ...) -> None: ...
+    source: str
+    def __init__(self, batch: _Optional[int] = ..., plain: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ratios: _Optional[_Iterable[float]] = ..., drafter: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
 class DepthYield(_message.Message):
     __slots__ = ("workload", "sampled", "seeded", "acceptance", "tried", "depth", "drafter")

@@ -21,7 +21,6 @@ from draftd.settings import EngineSettings, ModelSettings, Settings
 NONE = (0.0,) * DEEPEST
 LEARNT = Learnt(
     Prices({1: 0.01, 2: 0.015}, {DRAFT_MODEL: {(1, 1): 0.012}}, {0: 1e-6}, 64),
-    {(DRAFT_MODEL, 1, False, 0): (0.1, 0.01)},
     {(DRAFT_MODEL, False, False, WorkloadClass.CODE): ((9.0, *NONE[1:]), (7.0, *NONE[1:]))},
 )
 

@@ -175,19 +175,27 @@ def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
     assert far == pytest.approx([0.011, 0.017])
 
 
+def whole(calibration: Calibration) -> Prices:
+    found = Prices()
+    calibration.begin()
+    while calibration.pending:
+        if (measured := calibration.step()) is not None:
+            found = found.updated(measured)
+    return found
+
+
 def test_calibration_measures_the_targets_own_steps() -> None:
     models = scripted_models(1.0, step_seconds=0.005)
-    found = Calibration(models.target, models.info.vocab_size).run(4, 60.0).plain
+    found = whole(Calibration(lambda: models.target, models.info.vocab_size, max_batch=4)).plain
     assert set(found) == {1, 2, 4}
-    assert all(0.005 <= seconds < 0.05 for seconds in found.values())
+    assert found[1] >= 0.005
 
 
 def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() -> None:
     models = scripted_models(0.5, step_seconds=0.004, draft_step_seconds=0.004)
     draft = DraftModel(models.draft, models.info.vocab_size)
-    lookup = PromptLookup()
-    drafters = {MODEL: draft, LOOKUP: lookup}
-    found = Calibration(models.target, models.info.vocab_size, drafters, deepest=3).run(2, 60.0)
+    drafters = {MODEL: draft, LOOKUP: PromptLookup()}
+    found = whole(Calibration(lambda: models.target, models.info.vocab_size, lambda: drafters, 3, max_batch=2))
     assert set(found.drafted[MODEL]) == {(b, k) for b in (1, 2) for k in (1, 2, 3)}
     assert all(found.drafted[MODEL][1, k] >= found.drafted[LOOKUP][1, k] + 0.004 * k for k in (1, 2, 3))
     assert set(found.growth) == {0, 1, 2, 3}
@@ -195,9 +203,48 @@ def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() ->
     assert draft.nbytes == 0
 
 
-def test_calibration_stops_when_its_time_is_up() -> None:
-    models = scripted_models(1.0, step_seconds=0.002)
-    assert set(Calibration(models.target, models.info.vocab_size).run(64, 0.0).plain) == {1}
+class Forwards:
+    """Counts the forwards of a model whose steps take as long as is said."""
+
+    def __init__(self, seconds: float) -> None:
+        self.models = scripted_models(0.5, step_seconds=seconds)
+        self.count = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.models.target, name)
+
+    def __call__(self, *arguments: object, **options: object) -> object:
+        self.count += 1
+        return self.models.target(*arguments, **options)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_what_the_first_request_needs_is_measured_in_as_many_forwards_whatever_they_take(seconds: float) -> None:
+    target = Forwards(seconds)
+    found = Calibration(lambda: target, 8, lambda: {LOOKUP: PromptLookup()}, 8, max_batch=4).first()
+    assert set(found.plain) == {1}
+    assert set(found.drafted[LOOKUP]) == {(1, 1), (1, 8)}
+    assert target.count == 10
+
+
+def test_prices_are_measured_again_once_the_machine_has_become_faster_and_then_rarely_slower_ones() -> None:
+    models, now = scripted_models(0.5), [1000.0]
+    calibration = Calibration(
+        lambda: models.target, 8, lambda: {LOOKUP: PromptLookup()}, 4, max_batch=2, clock=lambda: now[0]
+    )
+    assert not calibration.due(-1.0, idle=True), "nothing was measured that could have changed"
+    calibration.first()
+    assert not calibration.due(-0.1, idle=False)
+    assert not calibration.due(0.5, idle=False), "a load is over soon, or lasts"
+    now[0] += 60
+    assert calibration.due(0.5, idle=False)
+    calibration.close()
+    assert calibration.due(-0.5, idle=False), "what was measured under a load is wrong without it"
+    while (found := calibration.step()) is None:
+        assert calibration.due(0.0, idle=False), "it goes on beside requests"
+    assert set(found.drafted[LOOKUP]) == {(1, 1), (1, 4)}
+    assert not calibration.due(0.0, idle=False), "the rest waits until there are none"
+    assert calibration.due(0.0, idle=True)
 
 
 class Steps(EngineObserver):

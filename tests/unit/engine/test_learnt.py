@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.acceptance_rates import SequenceEvidence
 from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import Prices
 from draftd.engine.depth.remote_control import RemoteControl
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import RemoteLimits
@@ -34,14 +35,15 @@ def test_it_survives_being_written_and_read() -> None:
     _, learnt = trained()
     document = json.loads(json.dumps(learnt.to_document()))
     again = Learnt.of_document(document)
-    assert again == learnt
+    assert (again.prices, again.acceptance, again.remote) == (learnt.prices, learnt.acceptance, learnt.remote)
+    assert not again.offsets, "how the machine was then says nothing about it now"
     assert again.to_document() == document
 
 
 def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> None:
     where, learnt = trained()
     where.slowdown = 3.0
-    costs = learnt.costs(3 * where.plain(1))
+    costs = learnt.costs(Prices({1: 3 * where.plain(1)}))
     assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
     assert costs.drafted(DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
     depth = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
@@ -89,7 +91,6 @@ def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
         ({"drafted": [[7, 1, 1, 1.0]]}, "learnt.drafted[0]"),
         ({"drafted": [["draft_model", 1, 99, 1.0]]}, "learnt.drafted[0]"),
         ({"drafted": [["draft_model", 1]]}, "learnt.drafted[0]"),
-        ({"offsets": [[None, 1, False, 0, float("nan"), 0.1]]}, "learnt.offsets[0]"),
         ({"acceptance": [["draft_model", False, False, "opera", [], []]]}, "learnt.acceptance[0]"),
         ({"acceptance": [["draft_model", False, False, None, [1.0], [1.0]]]}, "learnt.acceptance[0]"),
     ],
@@ -117,7 +118,7 @@ def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
     again = running(lambda: models, max_draft_tokens=4, learnt=learnt)
     known = again.worker.learnt()
     assert known is not None
-    assert known.prices == learnt.prices, "nothing but the machine speed was measured again"
+    assert set(known.prices.drafted[PROMPT_LOOKUP]) >= {(1, 1), (1, 4)}, "what the first request needs is measured anew"
     assert again.worker.close()
     kept = again.worker.learnt()
     assert kept is not None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, WorkloadClass
-from draftd.engine.depth.costs import DEEPEST, Prices
+from draftd.engine.depth.costs import DEEPEST, Known, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.fronts.grpc import reply
@@ -35,14 +38,25 @@ def stood(share: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 LEARNT = Learnt(
     PRICES,
-    {},
     {
         (DRAFT, False, False, None): stood(0.5),
         (DRAFT, False, False, WorkloadClass.CODE): stood(0.9),
         (DRAFT, False, False, WorkloadClass.PROSE): stood(0.02),
         (LOOKUP, True, True, WorkloadClass.UNSPECIFIED): stood(0.6),
     },
+    known={(DRAFT, 1): Known.LEARNT, (DRAFT, 4): Known.MEASURED},
 )
+
+
+def test_a_price_says_whether_it_was_measured_learnt_or_guessed() -> None:
+    found = {(one.drafter, one.batch): one.source for one in reply.depth(LEARNT, 4).costs}
+    assert found == {(DRAFT, 1): "learnt", (DRAFT, 4): "measured", (LOOKUP, 1): "guessed", (LOOKUP, 4): "guessed"}
+
+
+def test_prices_follow_what_steps_take_now() -> None:
+    (first, *_) = reply.depth(replace(LEARNT, speed=math.log(0.75)), 4).costs
+    assert first.plain.ToNanoseconds() == pytest.approx(7_500_000)
+    assert list(first.ratios) == pytest.approx([1.2, 1.3, 1.4, 1.5])
 
 
 def test_prices_are_told_beside_a_plain_step() -> None:

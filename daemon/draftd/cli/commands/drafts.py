@@ -45,7 +45,8 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
     """Show what drafting costs here and how often drafted tokens are accepted, as the daemon has learnt it.
 
     The first table shows, by number of drafted tokens, the time of a speculative step over that of a step without
-    drafts. The second shows, by position, how often a drafted token was accepted if all before it were, and the depth
+    drafts: `measured` by this start, `learnt` from requests since, or `guessed` from an earlier start or from other
+    depths. The second shows, by position, how often a drafted token was accepted if all before it were, and the depth
     that follows for a single request of that kind: 0 is parked. Each request is also judged by its own text.
     """
     with daemon.connect() as client:
@@ -55,7 +56,7 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
         return
     deepest = max((len(one.ratios) for one in found.costs), default=0)
     depths = [str(depth) for depth in range(1, deepest + 1)]
-    output.print_table(("cost of a step", "sequences", "none", *depths), _costs(found))
+    output.print_table(("cost of a step", "sequences", "price", "none", *depths), _costs(found))
     if not found.yields:
         print("Nothing was drafted yet.")
         return
@@ -66,7 +67,7 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
 def _costs(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
     for one in found.costs:
         plain = milliseconds(one.plain.ToNanoseconds() / 1e9)
-        yield one.drafter, str(one.batch), plain, *(f"{ratio:.2f}×" for ratio in one.ratios)
+        yield one.drafter, str(one.batch), one.source, plain, *(f"{ratio:.2f}×" for ratio in one.ratios)
 
 
 def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:

@@ -110,7 +110,8 @@ class DepthControl:
                 if estimate is not None and best is not None:
                     self._note_caps(estimate, best, drafts)
                 proposed = any(one.proposed for one in sequences)
-                if not proposed and self._measurement.begins(sequences, urgent=self._uncertain(estimate, best)):
+                urgent = self.costs.in_doubt or self._uncertain(estimate, best)
+                if not proposed and self._measurement.begins(sequences, urgent=urgent):
                     return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)
         plain = (automatic(one) or one.drafter in (None, PEER) for one in sequences)
@@ -364,7 +365,11 @@ def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
 
 def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
     """What is best for a candidate, or what is tried."""
-    depth, lookup = best.depth if trial is None else trial.depth, min(best.lookup, len(c.lookup) - 1)
+    reach = len(c.lookup) - 1
+    if trial is not None and trial.weightless:
+        deeper = trial.depth if c.sequence in trial.sequences else 0
+        return SequenceDraft(min(deeper, reach), c.weightless, DraftState.DRAFTING) if deeper else _parked(c)
+    depth, lookup = best.depth if trial is None else trial.depth, min(best.lookup, reach)
     if c.drafter is None or not c.ready or (trial is not None and c.sequence not in trial.sequences):
         depth = 0
     depth = min(depth, c.most)
@@ -372,6 +377,10 @@ def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
         return SequenceDraft(lookup, c.weightless, DraftState.DRAFTING)
     if depth:
         return SequenceDraft(depth, c.drafter, DraftState.DRAFTING)
+    return _parked(c)
+
+
+def _parked(c: Candidate) -> SequenceDraft:
     able = c.drafter is not None or len(c.lookup) > 1
     return SequenceDraft(state=DraftState.PARKED if able else DraftState.NONE)
 

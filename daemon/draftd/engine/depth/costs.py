@@ -1,7 +1,7 @@
 """What a decode step costs, by depth, drafter and batch size: measured on this machine and never assumed.
 
-A calibration at load gives the first values, and each step after that corrects them. The machine gets slower and faster
-while it serves, and what decides is only what a speculative step costs *relative to* a plain one. So
+A calibration gives the first values, and each step after that corrects them. The machine gets slower and faster while
+it serves, and what decides is only what a speculative step costs *relative to* a plain one. So
 
     log(seconds) = log(calibrated cost for this depth and context) + machine speed + drafter's offset + depth's offset
 
@@ -10,10 +10,15 @@ third to one depth of it. Each is tracked by a scalar Kalman filter (Kalman 1960
 sum): a surprise is divided among the three in proportion to their variances. What was observed lately is known well,
 so the machine speed takes the blame; what was not is known badly, so that does. A depth that was not used for a while
 thus looks neither cheap nor expensive because the machine has changed.
+
+A step is taken to be at most a quarter off, so that a stall is no new cost. Where several in a row are off by more to
+one side, something has changed. Plain steps decide what: where they are off as well it is the machine speed, else what
+the drafter costs. Until a plain step was seen nothing is learnt from the others (`in_doubt`).
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +31,9 @@ DEEPEST = 17  # drafted tokens in a step that ever have a cost: one more than a 
 _CLAMP = math.log(1.25)  # a step is taken to be at most this far off: a stall is not a new cost
 _NOISE = 0.1**2  # variance of the logarithm of a step's seconds
 _SPEED_DRIFT = 0.1**2  # variance that a second of decoding adds to the machine speed
-_JUMP = 0.1**2  # and that a step adds that is far off, where several in a row were
-_IN_A_ROW = 4
+_FAR_OFF = math.log(1.25)
+_IN_A_ROW = 4  # steps that are far off to one side: a change, and no stall
+_LARGEST_CHANGE = math.log(8)  # that one step is believed to show
 _DRIFT = 0.03**2 / 60  # variance that a second adds to the offsets
 _UNKNOWN, _UNMEASURED, _MEASURED = 2.0**2, 0.3**2, 0.12**2  # variances to begin with
 _DEPTH, _INTERPOLATED = 0.05**2, 0.08**2  # of a depth's own: it was measured at this batch size, or was not
@@ -51,6 +57,24 @@ class Prices:
     context: int = 0
     prefill: Mapping[DrafterName, float] = field(default_factory=dict)
 
+    def updated(self, measured: Prices) -> Prices:
+        """What was `measured` now, in place of what these have of the same batch sizes. The other sizes are brought to
+        the machine speed of now, which plain steps of the smallest size that both have tell."""
+        common = min(self.plain.keys() & measured.plain.keys(), default=None)
+        factor = 1.0 if common is None else measured.plain[common] / self.plain[common]
+        drafted = {kind: dict(costs) for kind, costs in measured.drafted.items()}
+        for kind, costs in self.drafted.items():
+            sizes = {size for size, _ in drafted.get(kind, ())}
+            kept = {key: factor * seconds for key, seconds in costs.items() if key[0] not in sizes}
+            drafted[kind] = kept | drafted.get(kind, {})
+        return Prices(
+            {size: factor * seconds for size, seconds in self.plain.items()} | dict(measured.plain),
+            drafted,
+            measured.growth or {depth: factor * seconds for depth, seconds in self.growth.items()},
+            measured.context or self.context,
+            {kind: factor * seconds for kind, seconds in self.prefill.items()} | dict(measured.prefill),
+        )
+
 
 @dataclass(slots=True)
 class _Offset:
@@ -64,20 +88,40 @@ class _Offset:
 class _Curve:
     """Costs by depth of one drafter at one batch size, or of plain steps (one depth only)."""
 
-    __slots__ = ("base", "depths", "factors", "offset", "slope")
+    __slots__ = ("base", "began", "depths", "factors", "far_off", "offset", "slope", "steps")
 
     def __init__(self, base: list[float], slope: list[float], offset: _Offset, variances: Sequence[float] = ()) -> None:
         """`variances`: of each depth's own offset to begin with."""
         self.base, self.slope, self.offset = base, slope, offset
         self.depths = [_Offset(variance=variance) for variance in variances or [_DEPTH] * len(base)]
         self.factors = [1.0] * len(base)
+        self.steps = 0  # that were learnt from
+        self.far_off = self.began = 0  # steps in a row that were far off, negative: too fast; and when that began
         self.refresh()
 
     def refresh(self) -> None:
         self.factors = [math.exp(self.offset.value + own.value) for own in self.depths]
 
+    def count(self, surprise: float, step: int) -> bool:
+        """Counts a step that is far off. Returns whether so many in a row are that something has changed."""
+        side = (surprise > _FAR_OFF) - (surprise < -_FAR_OFF)
+        if not side or self.far_off * side <= 0:
+            self.far_off, self.began = 0, step
+        self.far_off += side
+        return abs(self.far_off) >= _IN_A_ROW
 
-Offsets = Mapping[tuple[DrafterName | None, int, bool, int], tuple[float, float]]
+
+Offsets = Mapping[tuple[DrafterName | None, int, bool, int], float]
+"""By drafter, batch size, whether sampled, and depth (0: all depths of the drafter): how far the logarithm of a step's
+seconds is from what prices and machine speed say."""
+
+
+class Known(enum.StrEnum):
+    """Where a price comes from."""
+
+    MEASURED = "measured"  # by this start's calibration
+    LEARNT = "learnt"  # steps of requests have corrected it
+    GUESSED = "guessed"  # an earlier start measured it, or it lies between what was measured
 
 
 class StepCosts:
@@ -88,8 +132,10 @@ class StepCosts:
         self.prices = prices or Prices()
         self.measured = bool(self.prices.plain)  # whether plain steps are more than a guess
         self._speed = _Offset(variance=_UNMEASURED if self.measured else _UNKNOWN)
-        self._far_off = 0  # steps in a row that were far off, negative where they were too fast
         self._regime = 0.0  # the machine speed at the last regime change
+        self._step = self._plain_step = 0  # how many were learnt from, and which of them was plain last
+        self.calibrated: frozenset[int] = frozenset()  # batch sizes that were measured since the start
+        self.in_doubt = False  # steps that draft are far off, and no plain one has said yet what that is
         self._curves: dict[tuple[DrafterName | None, int, bool], _Curve] = {}
         self._seconds = 0.0  # of all steps that were learnt from
         self.regime_changes = 0  # each time, what was learnt about depths may no longer hold
@@ -144,9 +190,25 @@ class StepCosts:
         # Beside replayed positions a step tells what verifying so many costs, and not what its depth does.
         own_curve = self._curve(PROMPT_LOOKUP, batch, sampled) if replayed else curve
         speed, offset, own = self._speed, curve.offset, own_curve.depths[_index(depth + replayed)]
+        self._step += 1
+        curve.steps += 1
         if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
-            speed.variance += self._jump(surprise)
-            surprise = min(max(surprise, -_CLAMP), _CLAMP)
+            changed = curve.count(surprise, self._step)
+            if drafter is None:
+                believed = changed or self.in_doubt
+            elif changed and self._plain_step < curve.began:
+                self.in_doubt = True
+                return
+            else:
+                believed = changed
+            if believed:
+                part = speed if drafter is None else offset
+                part.variance = max(part.variance, _UNMEASURED)
+                curve.far_off = 0
+            most = _LARGEST_CHANGE if believed else _CLAMP
+            surprise = min(max(surprise, -most), most)
+        if drafter is None:
+            self._plain_step, self.in_doubt = self._step, False
         passed = min(cost * math.exp(surprise), 1.0)  # not `seconds`: a stall makes nothing less certain
         self._seconds += passed
         for part in (offset, own):
@@ -167,16 +229,6 @@ class StepCosts:
             for other in self._curves.values():
                 known = other.offset.variance
                 other.offset.variance = max(known, min(known + _REGIME_VARIANCE, _MEASURED))
-
-    def _jump(self, surprise: float) -> float:
-        """What a surprise adds to the machine speed's variance: nothing before some in a row are far off to one side.
-
-        A stall is over with the next step. If it made the machine speed uncertain, the way back, once that is certain
-        again, would be blamed on the drafter, and each stall would make drafts look a little cheaper.
-        """
-        side = (surprise > _CLAMP) - (surprise < -_CLAMP)
-        self._far_off = self._far_off + side if side and self._far_off * side >= 0 else side
-        return _JUMP if abs(self._far_off) >= _IN_A_ROW else 0.0
 
     def forget(self, drafter: DrafterName) -> None:
         """It has other weights now: what it costs is known less well."""
@@ -208,31 +260,51 @@ class StepCosts:
         cost = self._expected(drafter, batch, depth, context, sampled, replayed)
         return min(max(seconds, cost * math.exp(-_CLAMP)), cost * math.exp(_CLAMP))
 
-    # saved state
+    # what calibrations and earlier starts measured
+
+    @property
+    def speed(self) -> float:
+        """Logarithm of what steps take now over what `prices` say: how the machine has changed since these were
+        measured."""
+        return self._speed.value
+
+    def calibrate(self, measured: Prices) -> None:
+        """Takes the prices that a calibration has `measured` just now, whole batch sizes. What steps have told of these
+        sizes is forgotten."""
+        self.prices, self.measured = self.prices.updated(measured), True
+        self._speed, self._regime, self.in_doubt = _Offset(variance=_UNMEASURED), 0.0, False
+        self.calibrated |= measured.plain.keys()
+        kept = {key: curve for key, curve in self._curves.items() if key[1] not in measured.plain}
+        self._curves = {}
+        for key, before in kept.items():
+            curve = self._curve(*key)
+            curve.offset, curve.depths, curve.steps = before.offset, before.depths, before.steps
+            curve.refresh()
+
+    def known(self, drafter: DrafterName, batch: int) -> Known:
+        """Where the prices of greedy steps of this drafter come from."""
+        curve = self._curves.get((drafter, batch, False))
+        if curve is not None and curve.steps >= _IN_A_ROW:
+            return Known.LEARNT
+        found = {size for size, _ in self.prices.drafted.get(drafter, ())}
+        return Known.MEASURED if batch in self.calibrated & found else Known.GUESSED
 
     def offsets(self) -> Offsets:
-        """By drafter, batch size, whether sampled, and depth (0: all depths of the drafter): how far the logarithm of
-        a step's seconds is from what `prices` say, and the variance of that."""
         found = {}
         for (kind, batch, sampled), curve in self._curves.items():
-            found[kind, batch, sampled, 0] = (curve.offset.value, curve.offset.variance)
+            found[kind, batch, sampled, 0] = curve.offset.value
             if kind is not None:
-                for depth, own in enumerate(curve.depths, 1):
-                    if own.seen:
-                        found[kind, batch, sampled, depth] = (own.value, own.variance)
+                found |= {
+                    (kind, batch, sampled, depth): own.value for depth, own in enumerate(curve.depths, 1) if own.seen
+                }
         return found
 
-    def restore(self, offsets: Offsets, log_speed: float = 0.0) -> None:
-        """Takes up what `offsets` said before; `log_speed` is the logarithm of what a plain step of one sequence costs
-        now over what `prices` say."""
-        self._speed, self._regime, self.measured = _Offset(log_speed, _UNMEASURED), log_speed, True
-        in_order = sorted(offsets.items(), key=lambda item: (item[0][3], item[0][1], item[0][2]))
-        for (kind, batch, sampled, depth), (value, variance) in in_order:
+    def restore(self, offsets: Offsets, speed: float) -> None:
+        """Has each price say what it did when `offsets` and `speed` were read."""
+        self._speed.value, self.measured = speed, True
+        for (kind, batch, sampled, depth), value in sorted(offsets.items(), key=lambda item: (item[0][3], item[0][2])):
             curve = self._curve(kind, batch, sampled)
-            if depth == 0:
-                curve.offset.value, curve.offset.variance = value, variance
-            else:
-                curve.depths[depth - 1] = _Offset(value, variance, 1e-9)
+            (curve.depths[depth - 1] if depth else curve.offset).value = value
             curve.refresh()
 
     # first values

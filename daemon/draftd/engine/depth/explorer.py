@@ -22,6 +22,7 @@ WORTH = 1.01  # how many times as fast something must be, at least, that takes t
 
 _SHARE = 0.01  # of the time
 _FIRST_WAIT, _LONGEST_WAIT = 16, 512  # steps
+_LONGEST_SECONDS = 10.0  # a step in which it can be tried may be rare: then time decides
 _SAVED, _OWED = 20.0, 5.0  # plain steps' time that the budget may grow to, and be overdrawn by
 
 
@@ -31,7 +32,9 @@ class ExplorationBudget:
     def __init__(self, share: float = _SHARE) -> None:
         self._share = share
         self._seconds: float | None = None
+        self._passed = 0.0  # seconds of all steps
         self._waits: dict[Hashable, tuple[int, int]] = {}  # steps since it was tried last, steps to wait
+        self._tried: dict[Hashable, float] = {}  # at which of the seconds it was tried last
 
     @property
     def seconds(self) -> float:
@@ -40,6 +43,7 @@ class ExplorationBudget:
     def passed(self, seconds: float, plain: float, idle: Iterable[Hashable] = ()) -> None:
         """A step took `seconds`, a plain one takes `plain`; `idle` were not tried in it. One step's time is given in
         advance."""
+        self._passed += seconds
         before = plain if self._seconds is None else self._seconds
         self._seconds = min(before + self._share * seconds, _SAVED * plain)
         for what in idle:
@@ -49,15 +53,20 @@ class ExplorationBudget:
     def due(self, what: Hashable, loss: float) -> bool:
         """Whether it may be tried at the cost of `loss` seconds."""
         since, wait = self._waits.get(what, (0, _FIRST_WAIT))
-        return since >= wait and loss <= self.seconds
+        long_ago = self._passed - self._tried.get(what, 0.0) >= _LONGEST_SECONDS
+        return (since >= wait or long_ago) and loss <= self.seconds
 
     def wait(self, what: Hashable) -> int:
         """Steps between two tries of it."""
         return self._waits.get(what, (0, _FIRST_WAIT))[1]
 
-    def tried(self, what: Iterable[Hashable], *, paid: bool) -> None:
+    def tried(self, what: Iterable[Hashable], *, paid: bool, again: bool = False) -> None:
+        """`again`: it is to be tried again at once, as its cost was not what it was taken for."""
         for one in what:
-            self._waits[one] = (0, _FIRST_WAIT if paid else min(2 * self.wait(one), _LONGEST_WAIT))
+            wait = (
+                0 if again else _FIRST_WAIT if paid else min(2 * max(self.wait(one), _FIRST_WAIT // 2), _LONGEST_WAIT)
+            )
+            self._waits[one], self._tried[one] = (0, wait), self._passed
 
     def lose(self, seconds: float, plain: float) -> None:
         """So much was lost on a trial; less than 0 was gained."""
@@ -104,6 +113,7 @@ class PlainMeasurement:
 _PERFECT = 0.97  # the tokens of no draft are accepted more often
 _BONUS = 0.5  # by how much acceptance may be better than its estimate after one draft: falls with the root of drafts
 _LAST_TOKENS = 8  # a sequence this near to its end is not tried with
+_CHEAPER = 0.8  # of what a trial was taken to cost: that price is wrong
 _OLD = 64  # steps to wait, from which on what was known counts half
 
 
@@ -112,8 +122,9 @@ class Trial:
     """A draft of `depth` tokens for `sequences` that is tried although it is not expected to pay.
 
     `keys`: what it tells of. It has paid where the step gave more tokens than the `expected`, or where a depth from
-    `paid_from` on is best after it. `pace`: seconds that a token takes without it; `prefill_seconds`: those spent on
-    making the drafter know the texts.
+    `paid_from` on is best after it. `pace`: seconds that a token takes without it; `seconds`: what the step is taken to
+    cost; `prefill_seconds`: those spent on making the drafter know the texts. `weightless`: prompt lookup or its like
+    drafts, of which `depth` is the most.
     """
 
     keys: tuple[Hashable, ...]
@@ -123,7 +134,9 @@ class Trial:
     paid_from: int
     expected: float
     pace: float
+    seconds: float
     prefill_seconds: float = 0.0
+    weightless: bool = False
 
 
 class Explorer:
@@ -134,6 +147,7 @@ class Explorer:
         self._prepared: Trial | None = None  # its drafter takes its sequences' texts in, or has done so
         self._over: Trial | None = None  # whether it paid shows when the next step is planned
         self._surpassed = False  # that one's drafts did better than was expected
+        self._cheaper = False  # and that step cost a quarter less, at least
         self._idle: list[Hashable] = []  # what might have been tried in the step that was planned last
         self.prefilling: list[DecodeSequence] = []  # whose texts a trial's drafter is to take in
 
@@ -144,13 +158,17 @@ class Explorer:
             return None
         trial, self._over = self._over, None
         if trial is not None:
-            self.budget.tried(trial.keys, paid=self._surpassed or best.depth >= trial.paid_from)
+            pays = max(best.depth, best.lookup) >= trial.paid_from
+            self.budget.tried(trial.keys, paid=self._surpassed or pays, again=self._cheaper and not pays)
         if best.depth or best.lookup:
             self._prepared = None
             return None if best.lookup else self._neighbour(estimate, best)
         if self._prepared is not None:
             return self._prefilled(estimate, self._prepared)
-        return self._draft_at_all(estimate, best)
+        if estimate.fixed_depth:
+            return None
+        found = self._draft_at_all(estimate, best)
+        return self._look_up_at_all(estimate, best) if found is None and not self.prefilling else found
 
     def _prefilled(self, estimate: Estimate, trial: Trial) -> Trial | None:
         """The trial, once its sequences' texts are taken in."""
@@ -166,9 +184,9 @@ class Explorer:
     def _draft_at_all(self, estimate: Estimate, best: Best) -> Trial | None:
         """All are parked: whether to draft for those that can, or to have a drafter take one in for that."""
         able = [c for c in estimate.candidates if c.drafter is not None and c.sequence.remaining > _LAST_TOKENS]
-        if not able or estimate.fixed_depth or not self._might_pay(estimate, best, able):
+        if not able or not self._might_pay(estimate, best, able):
             return None
-        self._idle = list({("draft", c.key): None for c in able})
+        self._idle += list({("draft", c.key): None for c in able})
         ready = [c for c in able if c.ready]
         chosen = ready or [min(able, key=lambda c: len(c.sequence.tokens))]
         prefill = 0.0 if ready else chosen[0].prefill_seconds
@@ -182,6 +200,29 @@ class Explorer:
             self._prepared, self.prefilling = trial, list(trial.sequences)
             return None
         return trial
+
+    def _look_up_at_all(self, estimate: Estimate, best: Best) -> Trial | None:
+        """All are parked: whether to draft with what has no weights, where that has found something."""
+        able = [c for c in estimate.candidates if len(c.lookup) > 1 and c.sequence.remaining > _LAST_TOKENS]
+        if not able:
+            return None
+        depth = max(len(c.lookup) for c in able) - 1
+        others = estimate.others + len(estimate.candidates) - len(able)
+        hoped = emitted([_PERFECT] * depth, 1.0, depth)
+        hopes = [others + sum(hoped[min(d, len(c.lookup) - 1)] for c in able) for d in range(depth + 1)]
+        uncertain = self._costs.uncertainty(able[0].weightless, estimate.size, depth, estimate.sampled)
+        paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
+        if not paying and hopes[depth] <= best.rate * estimate.seconds(0, depth) * math.exp(-2 * uncertain):
+            return None
+        keys = tuple({("lookup", key_of(c.weightless, c.sequence.request)): None for c in able})
+        self._idle += keys
+        depth = paying[0] if paying else depth
+        tokens = others + sum(c.lookup[min(depth, len(c.lookup) - 1)] for c in able)
+        seconds = estimate.seconds(0, depth)
+        if not any(self.budget.due(key, max(0.0, seconds - tokens / best.rate)) for key in keys):
+            return None
+        its = tuple(c.sequence for c in able)
+        return Trial(keys, able[0].weightless, its, depth, 1, tokens, 1 / best.rate, seconds, weightless=True)
 
     def _might_pay(self, estimate: Estimate, best: Best, able: Sequence[Candidate]) -> bool:
         """Whether drafts that are nearly always accepted would pay, if they cost as little as they may."""
@@ -249,6 +290,7 @@ class Explorer:
         self.budget.lose(seconds - tokens * trial.pace + trial.prefill_seconds, plain)
         self._prepared, self._over = None, trial
         self._surpassed = tokens > trial.expected
+        self._cheaper = 0.0 < seconds < _CHEAPER * trial.seconds
         if self.budget.wait(trial.keys[0]) >= _OLD:
             for one in trial.sequences:
                 self._acceptance.fade(key_of(trial.kind, one.request), 0.5)
@@ -270,4 +312,5 @@ def _trial(
 ) -> Trial:
     kind, expected = its[0].drafter, estimate.tokens(its, depth)
     assert kind is not None
-    return Trial(keys, kind, tuple(c.sequence for c in its), depth, paid_from, expected, 1 / best.rate, prefill)
+    sequences, seconds = tuple(c.sequence for c in its), estimate.seconds(depth)
+    return Trial(keys, kind, sequences, depth, paid_from, expected, 1 / best.rate, seconds, prefill)

@@ -1,14 +1,14 @@
 """What was learnt about a pair on a machine, as a document that the next process reads.
 
-Costs, how far steps were found to be off them, and how often drafted tokens were accepted; and the like of another
-daemon's target, where this one drafted for it. Which pair and machine it is of is for the caller to say. A document
-that is not one is refused with the field's name.
+Prices that were measured, and how often drafted tokens were accepted; and the like of another daemon's target, where
+this one drafted for it. What was guessed is not saved, nor how far steps were off the prices: that depends on what else
+the machine did. Which pair and machine it is of is for the caller to say. A document that is not one is refused with
+the field's name.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key
-from draftd.engine.depth.costs import DEEPEST, Offsets, Prices, StepCosts
+from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.remote import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 
@@ -30,7 +30,6 @@ _Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
 _DepthOrAll = Annotated[int, Field(ge=0, le=DEEPEST)]
 _Seconds = Annotated[float, Field(ge=1e-9, le=1e6)]
 _NotNegative = Annotated[float, Field(ge=0, le=1e6)]
-_Log = Annotated[float, Field(ge=-10, le=10)]
 _Counts = Annotated[tuple[_NotNegative, ...], Field(min_length=DEEPEST, max_length=DEEPEST)]
 
 
@@ -63,8 +62,6 @@ class _Document(BaseModel):
     drafted: tuple[tuple[_Kind, _Count, _Depth, _Seconds], ...]
     growth: tuple[tuple[_DepthOrAll, _NotNegative], ...]
     prefill: tuple[tuple[_Kind, _Seconds], ...]
-    # drafter, batch size, sampled, depth (0: all), offset of the logarithm, its variance
-    offsets: tuple[tuple[_Kind | None, _Count, bool, _DepthOrAll, _Log, _NotNegative], ...]
     acceptance: tuple[_Accepted, ...]
     remote: _Remote | None = None
 
@@ -97,23 +94,30 @@ class RemoteLearnt:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """`offsets` as `StepCosts.offsets` gives them."""
+    """`prices` and `acceptance` outlive the process. `offsets`, `speed` and `known` say how it stands now:
+    `StepCosts.offsets`, `StepCosts.speed`, and where each price comes from."""
 
     prices: Prices
-    offsets: Offsets = field(default_factory=dict)
     acceptance: Counted = field(default_factory=dict)
     remote: RemoteLearnt | None = None
+    offsets: Offsets = field(default_factory=dict)
+    speed: float = 0.0
+    known: Mapping[tuple[DrafterName, int], Known] = field(default_factory=dict)
 
     @classmethod
     def of(cls, costs: StepCosts, acceptance: Acceptance) -> Self:
-        return cls(costs.prices, costs.offsets(), counted(acceptance))
+        prices = costs.prices
+        known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
+        return cls(prices, counted(acceptance), None, costs.offsets(), costs.speed, known)
 
-    def costs(self, plain: float | None) -> StepCosts:
-        """To go on with, where a plain step of one sequence takes `plain` seconds now; None where that is not known."""
+    def costs(self, measured: Prices | None = None) -> StepCosts:
+        """What steps cost: as they did when this was read; or to go on with, where `measured` was found since the
+        start, and the other prices are a prior."""
         costs = StepCosts(self.prices)
-        costs.restore(self.offsets)
-        if plain:
-            costs.restore({}, math.log(plain / costs.plain(1, self.prices.context)))
+        if measured is None:
+            costs.restore(self.offsets, self.speed)
+        else:
+            costs.calibrate(measured)
         return costs
 
     def rates(self, deepest: int, share: float = _AGED) -> Acceptance:
@@ -133,7 +137,6 @@ class Learnt:
             ),
             growth=tuple(sorted(prices.growth.items())),
             prefill=tuple(sorted(prices.prefill.items())),
-            offsets=tuple((*key, *found) for key, found in self.offsets.items()),
             acceptance=tuple((*key, *counts) for key, counts in self.acceptance.items()),
             remote=None if self.remote is None else _remote_document(self.remote),
         )
@@ -151,7 +154,6 @@ class Learnt:
             drafted.setdefault(kind, {})[batch, depth] = seconds
         return cls(
             Prices(dict(read.plain), drafted, dict(read.growth), read.context, dict(read.prefill)),
-            {row[:4]: row[4:] for row in read.offsets},
             {row[:4]: row[4:] for row in read.acceptance},
             None if read.remote is None else _remote_learnt(read.remote),
         )

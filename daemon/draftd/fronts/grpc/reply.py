@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan
 from draftd.counts import DraftCounts
 from draftd.engine.depth.acceptance_rates import emitted
+from draftd.engine.depth.costs import Known
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.observer import EngineStatus
 from draftd.engine.targets.link import LinkState
@@ -163,7 +164,7 @@ def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
         raise NotServing(
             "nothing is known of drafting yet: the models are not loaded, or there is nothing to draft with"
         )
-    prices, costs = learnt.prices, learnt.costs(None)
+    prices, costs = learnt.prices, learnt.costs()
     acceptance = learnt.rates(max(1, most), share=1.0)
     drafters = sorted({*prices.drafted, *(key[0] for key in learnt.acceptance)})
     made = control_pb2.GetDepthResponse()
@@ -173,7 +174,10 @@ def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
             plain = costs.plain(batch, prices.context)
             seconds = costs.drafted(drafter, batch, most, prices.context)[1:]
             ratios[drafter, batch] = [one / plain for one in seconds]
-            made.costs.add(drafter=drafter, batch=batch, plain=duration(plain), ratios=ratios[drafter, batch])
+            source = learnt.known.get((drafter, batch), Known.GUESSED)
+            made.costs.add(
+                drafter=drafter, batch=batch, plain=duration(plain), ratios=ratios[drafter, batch], source=source
+            )
     alone = min(prices.plain, default=1)
     for key in sorted(learnt.acceptance, key=str):
         drafter, sampled, seeded, workload = key
