@@ -94,7 +94,7 @@ accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate an
 bench: $(RUN) $(IF_REAL) ## measure against mlx-lm, paired (about ten minutes; ARGS=--real, or one model: about forty)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-bench-grammar: $(RUN) ## what does a grammar cost, and what does speculation gain under one? (about two minutes)
+bench-grammar: $(RUN) $(IF_REAL) ## what does a grammar cost, and what does speculation gain under one? (about two minutes)
 	@$(BIN)/python -m benchmarks.grammar $(ARGS)
 
 bench-harness: $(RUN) $(IF_REAL) ## does the acceptance harness measure what a bare client does? (about ten minutes)
@@ -106,10 +106,10 @@ bench-http: $(RUN) $(IF_REAL) ## what does HTTP cost beside gRPC? (about five mi
 bench-layers: $(RUN) ## does speculation pay beside states and windows? (about ten minutes)
 	@$(BIN)/python -m benchmarks.layers $(ARGS)
 
-bench-peers: $(RUN) ## measure against mlx-lm's server, under load (about an hour; ARGS="--quick" to try it out)
+bench-peers: $(RUN) $(IF_REAL) ## measure against mlx-lm's server, under load (about an hour; ARGS="--quick" to try it out)
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
-bench-remote: $(RUN) ## what is gained by drafting here and verifying on another machine? (about half an hour)
+bench-remote: $(RUN) $(IF_REAL) ## what is gained by drafting here and verifying on another machine? (about half an hour)
 	@$(BIN)/python -m benchmarks.remote $(ARGS)
 
 ranks: $(DEV) ## one target over 2 and 4 ranks of a CPU ring: is every text that of one rank? (ten minutes)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
-from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, ModePreference, SamplingParams, WorkloadClass
 
 _START_SECONDS = 600.0
 _ANSWER_SECONDS = 600.0  # a long prompt of a real model takes minutes on a busy machine
@@ -44,6 +44,11 @@ class Answer:
     peak: int = 0
 
 
+def fixed_drafter(draft: str) -> DrafterName | None:
+    """What a request for a fixed depth must name: prompt lookup where `draft` is empty, else nothing."""
+    return None if draft else PROMPT_LOOKUP
+
+
 class Arm(Protocol):
     def answer(self, prompt: Prompt, seed: int) -> Answer: ...
 
@@ -57,6 +62,7 @@ class Draftd:
     depth: int
     temperature: float
     max_tokens: int
+    drafter: DrafterName | None = None  # None: the daemon's default
 
     def answer(self, prompt: Prompt, seed: int) -> Answer:
         text: list[int] = []
@@ -67,6 +73,7 @@ class Draftd:
             sampling=SamplingParams(temperature=self.temperature, seed=seed),
             mode=self.mode,
             max_draft_tokens=self.depth if self.mode is ModePreference.SPECULATIVE else None,
+            drafter=self.drafter,
             depth_mode=DepthMode.FIXED,
             workload=WorkloadClass(prompt.workload),
             timeout=_ANSWER_SECONDS,

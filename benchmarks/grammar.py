@@ -1,9 +1,9 @@
-"""`python -m benchmarks.grammar`: what a grammar costs, and what speculation gains under one.
+"""`make bench-grammar`: what a grammar costs, and what speculation gains under one.
 
-The embedded pair, on its held-out prompts for tool calls, one request at a time, greedy. For each prompt all arms take
+One pair, on the held-out prompts for tool calls, one request at a time, greedy. For each prompt all arms take
 turns in a random order. A figure is the median over prompts of one arm's tokens per second over another's, after the
-first token, with a 95 % interval by bootstrap; answers are compared where both have the same text. The last line is
-JSON.
+first token, with a 95 % interval by bootstrap; answers are compared where both have the same text. Without a draft
+model the speculative arms draft by prompt lookup and by the grammar. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from benchmarks import options
 from draftd.core import (
     DRAFT_MODEL,
     GRAMMAR,
@@ -39,6 +40,14 @@ from draftd.models import grammar
 from draftd.models.blas import load_blas
 
 TOKENS, DEPTH = 96, 6
+_ANSWER_SECONDS = 600.0
+_COMPARED = (
+    ("unconstrained", "constrained"),
+    ("unconstrained", "speculative, no grammar"),
+    ("constrained", "speculative"),
+    ("long keys", "long keys, forced tokens"),
+    ("long keys", "long keys, speculative"),
+)
 _LONG_KEYS = {
     "customer_full_name": {"type": "string", "maxLength": 16},
     "preferred_departure_airport": {"enum": ["Miami", "Venice", "Lisbon", "Oslo"]},
@@ -95,12 +104,17 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def drafted(draft: str, *others: str) -> DecodePlan:
+    """By the draft model, where there is one, and the other drafters."""
+    return plan(*([DRAFT_MODEL] if draft else []), *others)
+
+
 def measured(worker: Any, ids: Sequence[int], made: DecodePlan, source: str) -> Sink:
     sink = Sink()
     name = f"{id(sink)} {time.perf_counter()}"
     asked = DecodeRequest(name, tuple(ids), TOKENS, made, time.monotonic(), workload=WorkloadClass.TOOL_CALL)
     worker.submit(replace(asked, grammar=source), sink)
-    assert sink.ended.wait(120)
+    assert sink.ended.wait(_ANSWER_SECONDS)
     assert not sink.error, sink.error
     return sink
 
@@ -114,8 +128,8 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grammar", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--prompts", type=int, default=40)
-    args = parser.parse_args()
+    parser.add_argument("--prompts", type=int, default=40, help="a real model takes half a minute for each")
+    args = options.parse(parser)
     load_blas()
     from draftd.engine.handle import EngineState
     from draftd.engine.limits import Limits
@@ -124,7 +138,7 @@ def main() -> int:
 
     nano = files("draftd.models") / "nano"
     worker = EngineWorker(
-        lambda progress: load_models(str(nano / "target"), str(nano / "draft"), progress=progress),
+        lambda progress: load_models(args.model, args.draft_model or None, progress=progress),
         limits=Limits(max_draft_tokens=DEPTH, prefix_cache_bytes=0),
     )
     worker.start()
@@ -132,7 +146,7 @@ def main() -> int:
         time.sleep(0.01)
     lines = (nano / "prompts" / "tool_call.jsonl").read_text().splitlines()[: args.prompts]
     long_keys = grammar.json_schema(json.dumps(_object(_LONG_KEYS)))
-    speculative = plan(DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
+    speculative = drafted(args.draft_model, PROMPT_LOOKUP, GRAMMAR)
     ratios: dict[str, list[float]] = {}
     compiled: list[float] = []
     for number, line in enumerate(lines):
@@ -145,7 +159,7 @@ def main() -> int:
             "unconstrained": (plan(), ""),
             "constrained": (plan(), source),
             "speculative": (speculative, source),
-            "speculative, no grammar": (plan(DRAFT_MODEL, PROMPT_LOOKUP), ""),
+            "speculative, no grammar": (drafted(args.draft_model, PROMPT_LOOKUP), ""),
             "long keys": (plan(), long_keys),
             "long keys, forced tokens": (plan(GRAMMAR, fixed=True), long_keys),
             "long keys, speculative": (speculative, long_keys),
@@ -153,18 +167,16 @@ def main() -> int:
         found = {}
         for arm in random.Random(number).sample(list(arms), len(arms)):
             found[arm] = measured(worker, ids, *arms[arm])
-        for over, arm in (
-            ("unconstrained", "constrained"),
-            ("unconstrained", "speculative, no grammar"),
-            ("constrained", "speculative"),
-            ("long keys", "long keys, forced tokens"),
-            ("long keys", "long keys, speculative"),
-        ):
+        for over, arm in _COMPARED:
             one, other = found[arm], found[over]
-            if one.tokens == other.tokens and number:  # the first prompt is to warm up on
+            streamed = min(len(one.times), len(other.times)) > 1
+            if one.tokens == other.tokens and streamed and number:  # the first prompt is to warm up on
                 ratios.setdefault(f"{arm} / {over}", []).append(one.rate / other.rate)
     worker.close()
     shown = {}
+    for over, arm in _COMPARED:
+        if f"{arm} / {over}" not in ratios:
+            print(f"{arm} / {over}: left out, no prompt has the same text in both", file=sys.stderr)
     for name, several in ratios.items():
         median, low, high = interval(several)
         print(f"{name}: {median:.3f} ({low:.3f} to {high:.3f}; {len(several)} prompts)", file=sys.stderr)

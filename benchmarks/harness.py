@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
-from benchmarks.arms import Draftd, Prompt, daemon
+from benchmarks.arms import Draftd, Prompt, daemon, fixed_drafter
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
 from draftd.acceptance.folder import RunFolder
@@ -35,7 +35,7 @@ from draftd.acceptance.session import ANSWER_SECONDS, Session, capture
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Place, Stage
 from draftd.client.client import Ask, DraftdClient
-from draftd.core import DepthMode, ModePreference, WorkloadClass
+from draftd.core import DepthMode, DrafterName, ModePreference, WorkloadClass
 
 BOUND = 0.01
 MODES = {"ar": ModePreference.AUTOREGRESSIVE, "spec": ModePreference.SPECULATIVE}
@@ -56,6 +56,7 @@ class Harness:
     mode: ModePreference
     depth: int
     max_tokens: int
+    drafter: DrafterName | None
 
     def answer(self, prompt: Prompt, repetition: int) -> Tick:
         workload = WorkloadClass(prompt.workload)
@@ -65,6 +66,7 @@ class Harness:
             max_tokens=self.max_tokens,
             mode=self.mode,
             max_draft_tokens=drafts,
+            drafter=self.drafter,
             depth_mode=DepthMode.FIXED,
             workload=workload,
         )
@@ -116,7 +118,7 @@ def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: 
 @contextlib.contextmanager
 def _asking(session: Session, name: str, arm: str, repetition: int, args: argparse.Namespace) -> Iterator[Answers]:
     if arm == "harness":
-        harness = Harness(session, name, MODES[name], args.depth, args.tokens)
+        harness = Harness(session, name, MODES[name], args.depth, args.tokens, fixed_drafter(args.draft_model))
         with sampling(replace(session, in_hand=[name]), Stage.SWEEP, session.folder.keep_sample):
             yield lambda prompt: harness.answer(prompt, repetition)
     else:
@@ -131,7 +133,8 @@ def _bare(
     repetition: int,
     args: argparse.Namespace,
 ) -> Tick:
-    found = Draftd(client, mode, args.depth, 0.0, args.tokens).answer(prompt, seed=0)
+    drafter = fixed_drafter(args.draft_model)
+    found = Draftd(client, mode, args.depth, 0.0, args.tokens, drafter).answer(prompt, seed=0)
     return Tick(repetition, arm, prompt.id, prompt.workload, len(found.text), found.seconds)
 
 

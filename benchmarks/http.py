@@ -14,10 +14,10 @@ import random
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import options
-from benchmarks.arms import Prompt
+from benchmarks.arms import Prompt, fixed_drafter
+from benchmarks.peers.load import together as all_at_once
 from benchmarks.run import load_prompts
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
-from draftd.core import DepthMode, ModePreference
+from draftd.core import DepthMode, DrafterName, ModePreference
 
 BOUND = 0.97
 GROUPS = (1, 8)
@@ -54,6 +55,7 @@ class Front:
     http_port: int
     mode: ModePreference
     max_tokens: int
+    drafter: DrafterName | None = None
     connections: dict[int, http.client.HTTPConnection] = field(default_factory=dict)
 
     def over_grpc(self, prompt: Prompt, stream: int) -> Said:
@@ -63,6 +65,7 @@ class Front:
             max_tokens=self.max_tokens,
             mode=self.mode,
             depth_mode=DepthMode.FIXED,
+            drafter=self.drafter,
             timeout=_SECONDS,
         ):
             text += response.chunk.text
@@ -75,7 +78,7 @@ class Front:
             "max_tokens": self.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "draftd": {"mode": self.mode.value, "depth_mode": "fixed"},
+            "draftd": {"mode": self.mode.value, "depth_mode": "fixed", "drafter": self.drafter},
         }
         connection = self.connections.get(stream)
         if connection is None:
@@ -84,6 +87,8 @@ class Front:
         connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
         text, tokens, held = "", 0, b""
         with connection.getresponse() as response:
+            if response.status != http.client.OK:
+                raise RuntimeError(f"HTTP {response.status}: {response.read(500).decode(errors='replace')}")
             while part := response.read1(65536):
                 *events, held = (held + part).split(b"\n\n")
                 for event in events:
@@ -101,12 +106,8 @@ def together(ask: Any, prompts: Sequence[Prompt]) -> tuple[list[Said], float]:
     def one(i: int) -> None:
         said[i] = ask(prompts[i], i)
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(prompts))]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_SECONDS)
+    all_at_once([partial(one, i) for i in range(len(prompts))], _SECONDS)
     return said, time.perf_counter() - began
 
 
@@ -150,7 +151,7 @@ def main() -> int:
         with serving(command, environ, timeout=_SECONDS) as child, DraftdClient(child.address) as client:
             client.loaded(_SECONDS)
             for name, mode in (("ar", ModePreference.AUTOREGRESSIVE), ("spec", ModePreference.SPECULATIVE)):
-                front = Front(client, port, mode, args.tokens)
+                front = Front(client, port, mode, args.tokens, fixed_drafter(args.draft_model))
                 for group in GROUPS:
                     repetitions = max(1, args.repetitions // (1 if group == 1 else 2))
                     found[f"{name}_x{group}"] = measured(front, prompts, group, repetitions, name)

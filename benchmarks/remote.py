@@ -11,6 +11,8 @@ at round trips of 1, 15, 40 and 100 ms with a tenth of jitter: median ratio of t
 by prompt, with a 95 % interval; beside it what the formula says, E·t_AR / (R + k·t_d + t_v), by what the answers
 themselves measured, and how many of the round trips were hidden. Then the verifier's capacity (remote_capacity.py).
 
+Without a draft model the edge drafts by prompt lookup, and `remote`, `parks` and the capacity are left out.
+
 Raw ticks are kept in .benchmarks/. The last line is JSON.
 """
 
@@ -25,14 +27,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import remote_capacity
+from benchmarks import options, remote_capacity
 from benchmarks.arms import Prompt
 from benchmarks.remote_daemons import Daemons, daemons
 from benchmarks.run import load_prompts
@@ -95,6 +96,8 @@ def main() -> int:
         texts: dict[str, tuple[int, ...]] = {}
         for two in both:
             two.network(round_trips[0], JITTER)
+        if not args.draft_model:
+            console.print(f"left out, for want of a draft model: {', '.join(OWN)}, capacity")
         measure(both, prompts[: len(CLASSES)], round_trips[0], -1, args.tokens, texts)  # the warm-up is not kept
         for repetition in range(args.repetitions):
             for round_trip in random.Random(repetition).sample(round_trips, len(round_trips)):
@@ -108,7 +111,7 @@ def main() -> int:
         stored = store(ticks)
         report(ticks, console)
         said |= figures(ticks)
-        if not args.without_capacity:
+        if args.draft_model and not args.without_capacity:
             said |= remote_capacity.measure(both[0], args.model, args.draft_model, prompts, args.tokens, console)
     console.print(f"raw ticks: {stored}")
     print(json.dumps(said))
@@ -116,7 +119,7 @@ def main() -> int:
 
 
 def measure(
-    both: tuple[Daemons, Daemons],
+    both: Sequence[Daemons],
     prompts: Sequence[Prompt],
     round_trip: float,
     repetition: int,
@@ -125,8 +128,9 @@ def measure(
 ) -> list[Tick]:
     """All arms on each prompt, in an order drawn anew each time. All but the local one must give one text."""
     ticks, dice = [], random.Random(f"{repetition} {round_trip}")
+    arms = [arm for arm in ARMS if len(both) > 1 or arm not in OWN]
     for prompt in prompts:
-        for arm in dice.sample(list(ARMS), len(ARMS)):
+        for arm in dice.sample(arms, len(arms)):
             time.sleep(_PAUSE_SECONDS)
             tick, text = answered(both[arm in OWN].edge, arm, prompt, round_trip, repetition, most)
             if arm != "local" and texts.setdefault(prompt.id, text) != text:
@@ -218,11 +222,10 @@ def figures(ticks: Sequence[Tick]) -> dict[str, object]:
     found: dict[str, object] = {}
     for round_trip in sorted({tick.round_trip for tick in ticks}):
         at = _ms(round_trip)
-        for arm in ARMS:
-            if arm != BASE:
-                found[f"{arm}_{at}"] = round(paired(ticks, arm, round_trip).estimate, 3)
+        for arm in _arms(ticks):
+            found[f"{arm}_{at}"] = round(paired(ticks, arm, round_trip).estimate, 3)
         for workload in _classes(ticks):
-            for arm in ("spec", "remote"):
+            for arm in (one for one in _arms(ticks) if one in ("spec", "remote")):
                 found[f"{arm}_{workload}_{at}"] = round(paired(ticks, arm, round_trip, workload).estimate, 3)
             said = formula(ticks, round_trip, workload)
             found[f"formula_{workload}_{at}"] = None if said is None else round(said, 3)
@@ -235,7 +238,7 @@ def report(ticks: Sequence[Tick], console: Console) -> None:
     for heading in ("round trip", "arm", "class", "ratio", "interval", "formula", "hidden"):
         table.add_column(heading, justify="left" if heading in ("arm", "class") else "right")
     for round_trip in sorted({tick.round_trip for tick in ticks}):
-        for arm in (one for one in ARMS if one != BASE):
+        for arm in _arms(ticks):
             for workload in (*_classes(ticks), None):
                 one = paired(ticks, arm, round_trip, workload)
                 said = formula(ticks, round_trip, workload) if arm == "spec" and workload is not None else None
@@ -245,6 +248,11 @@ def report(ticks: Sequence[Tick], console: Console) -> None:
                 table.add_row(_ms(round_trip), arm, workload or "all", f"{one.estimate:.3f}", interval, shown, share)
         table.add_section()
     console.print(table)
+
+
+def _arms(ticks: Sequence[Tick]) -> list[str]:
+    """Those that were measured, but for the baseline."""
+    return [one for one in ARMS if one != BASE and any(tick.arm == one for tick in ticks)]
 
 
 def _classes(ticks: Sequence[Tick]) -> list[str]:
@@ -263,10 +271,7 @@ def _ms(seconds: float) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    nano = files("draftd.models.nano")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(nano / "target"), help="of the remote")
-    parser.add_argument("--draft-model", default=str(nano / "draft"), help="of either")
     parser.add_argument("--edge-model", default="", help="of the edge; the remote's without it")
     parser.add_argument("--classes", nargs="+", default=CLASSES, choices=CLASSES)
     parser.add_argument("--trips", type=float, nargs="+", default=ROUND_TRIPS, help="seconds")
@@ -276,7 +281,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=float, default=25.0, help="seconds for new daemons to try their drafts out")
     parser.add_argument("--settle", type=float, default=2.0, help="seconds after the network has changed")
     parser.add_argument("--without-capacity", action="store_true")
-    return parser.parse_args()
+    return options.parse(parser)
 
 
 if __name__ == "__main__":

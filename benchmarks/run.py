@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
-from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, helper
+from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, fixed_drafter, helper
 from benchmarks.ratios import BEFORE, CLAIMS, CLASSES, Change, Tick, changes, claims, ratio
 from benchmarks.single.command import main as measure_single
 from draftd.core import ModePreference
@@ -97,7 +97,8 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
                 ("spec", on, ModePreference.SPECULATIVE, 0.0),
                 ("spec_t08", on, ModePreference.SPECULATIVE, 0.8),
             ):
-                arms[name + suffix] = Draftd(client, mode, args.depth, temperature, args.tokens)
+                drafter = fixed_drafter(args.draft_model)
+                arms[name + suffix] = Draftd(client, mode, args.depth, temperature, args.tokens, drafter)
         yield arms
 
 

@@ -191,7 +191,7 @@ class Reference:
 def main() -> int:
     args = _arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    prompts = Prompts(args.model).spread(WorkloadClass("edit"), args.prompts)
+    prompts = Prompts(args.model).of_class(WorkloadClass.EDIT, 0, args.prompts)
     texts: dict[str, list[int]] = {}
     with daemon(args.model, args.draft_model, None) as client:
         steps = []

@@ -27,13 +27,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import psutil
 
+from benchmarks import options
 from benchmarks.run import load_prompts
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
@@ -46,6 +46,7 @@ _VERIFY = f"/{pb.DESCRIPTOR.services_by_name['VerificationService'].full_name}/V
 _HUGE = 1 << 31
 _AGAIN_SECONDS = 0.05  # after a connection was ended
 _BEGIN_SECONDS, _END_SECONDS = 1.0, 3.0  # until an attack is under way, and until what it left open is closed
+_START_SECONDS = 600.0
 _IDLE_SECONDS = 2  # until the daemon closes that
 _CLIENTS, _ANSWER, _DEPTH = 2, 32, 4  # tokens of an answer, and that the edge proposes
 
@@ -294,13 +295,15 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 @contextlib.contextmanager
-def verifier() -> Iterator[tuple[str, psutil.Process]]:
-    """The embedded pair in a process of its own, and where it listens."""
+def verifier(model: str, draft: str) -> Iterator[tuple[str, psutil.Process]]:
+    """The pair in a process of its own, and where it listens. `draft` is empty for none."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {k: v for k, v in clean_environ(str(Path(folder) / "flags.json")).items() if k[:5] != "OTEL_"}
         environ |= {"DRAFTD_VERIFY__ENABLED": "true", "OTEL_SDK_DISABLED": "true"}
         environ["DRAFTD_VERIFY__IDLE_SECONDS"] = str(_IDLE_SECONDS)
-        with serving([*serve_command("--host", "127.0.0.1", "--port", "0")], environ, timeout=120.0) as child:
+        pair = ["--model", model, *(["--draft-model", draft] if draft else [])]
+        command = serve_command(*pair, "--host", "127.0.0.1", "--port", "0")
+        with serving(command, environ, timeout=_START_SECONDS) as child:
             yield child.address, psutil.Process().children()[0]
 
 
@@ -359,26 +362,26 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--each", action="store_true", help="one attack after the other, and then all at once")
-    options = parser.parse_args()
-    prompts = load_prompts(str(files("draftd.models.nano") / "target"), 4)
-    names = {**({name: [name] for name in options.attacks} if options.each else {}), "all": options.attacks}
+    args = options.parse(parser)
+    prompts = load_prompts(args.model, 4)
+    names = {**({name: [name] for name in args.attacks} if args.each else {}), "all": args.attacks}
     alone, arms = Asked(), {name: Asked() for name in names}
-    with verifier() as (address, process), contextlib.ExitStack() as opened:
+    with verifier(args.model, args.draft_model) as (address, process), contextlib.ExitStack() as opened:
         clients = [opened.enter_context(DraftdClient(address)) for _ in range(_CLIENTS)]
-        context = clients[0].loaded(120.0).context_length
+        context = clients[0].loaded(_START_SECONDS).context_length
         texts = [Text(one.tokens, _answer(clients[0], one.tokens)) for one in prompts]
         channel = opened.enter_context(grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]))
         edge = opened.enter_context(contextlib.closing(Edge(channel)))
         ask(clients, edge, texts, 3.0, Asked())
         before = process.memory_info().rss
         most = opened.enter_context(_memory(process))
-        for _ in range(options.blocks):
-            ask(clients, edge, texts, options.seconds, alone)
+        for _ in range(args.blocks):
+            ask(clients, edge, texts, args.seconds, alone)
             print(_line("alone", alone), flush=True)
             for name, arm in arms.items():
                 with _attackers(address, names[name], context):
                     counted = _counted(clients[0])
-                    ask(clients, edge, texts, options.seconds, arm)
+                    ask(clients, edge, texts, args.seconds, arm)
                     arm.peers += _counted(clients[0]) - counted
                 print(_line(name, arm), flush=True)
                 time.sleep(_END_SECONDS)

@@ -18,13 +18,18 @@ from benchmarks.peers.streams import Stream, counted
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import ModePreference, WorkloadClass
 
-ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 600.0  # a real model on a busy machine takes minutes for a long prompt
 
 AUTOMATIC = "automatic"  # draftd as it is by default: speculation allowed, its depth its own affair
 AUTOREGRESSIVE = "autoregressive"  # draftd, each request asking for no speculation
 PEER = "peer"
 PEER_DRAFT = "peer_with_draft"
 ARMS = (AUTOMATIC, AUTOREGRESSIVE, PEER, PEER_DRAFT)
+
+
+def arms_of(pair: Pair) -> tuple[str, ...]:
+    """The arms that a pair can have: without a draft model the peer has none either."""
+    return ARMS if pair.draft else tuple(arm for arm in ARMS if arm != PEER_DRAFT)
 
 
 class Asker(Protocol):
@@ -108,11 +113,12 @@ class AskPeer:
 
 @contextlib.contextmanager
 def arms(
-    pair: Pair, codec: Codec, batch: int, names: Sequence[str] = ARMS, *, keep_prompts: bool = False
+    pair: Pair, codec: Codec, batch: int, names: Sequence[str] | None = None, *, keep_prompts: bool = False
 ) -> Iterator[dict[str, Asker]]:
-    """Those of the arms that are named, each server of them new, with room for `batch` answers at a time. The peer
-    drafts as many tokens as draftd does at most. Where not `keep_prompts` neither keeps anything of a prompt: the same
-    ones come again and again."""
+    """Those of the arms that are named, else all that the pair can have. Each server is new, with room for `batch`
+    answers at a time. The peer drafts as many tokens as draftd does at most. Where not `keep_prompts` neither keeps
+    anything of a prompt: the same ones come again and again."""
+    names = arms_of(pair) if names is None else names
     with contextlib.ExitStack() as stack:
         settings: dict[str, object] = {"engine.max_batch": batch} | ({} if keep_prompts else without_reuse())
         client = stack.enter_context(daemon(pair, settings))

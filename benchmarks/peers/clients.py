@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.arms import Prompt
-from benchmarks.peers.asking import ARMS, AUTOMATIC, AUTOREGRESSIVE, PEER, PEER_DRAFT, arms
+from benchmarks.peers.asking import ARMS, AUTOMATIC, AUTOREGRESSIVE, PEER, PEER_DRAFT, arms, arms_of
 from benchmarks.peers.codec import Codec
 from benchmarks.peers.load import Load, closed_loop
 from benchmarks.peers.part import Context, Direction, Figure
@@ -39,7 +39,8 @@ class Clients:
         counts = self.quick_counts if context.quick else self.counts
         codec = Codec(context.pair.model)
         kept = loads(context.store.records())
-        turns = [(r, *turn) for r in range(repetitions) for turn in turns_of(counts, r, context.seed)]
+        names = arms_of(context.pair)
+        turns = [(r, *turn) for r in range(repetitions) for turn in turns_of(counts, r, context.seed, names)]
         for first in range(0, repetitions, self.together):
             served = range(first, first + self.together)
             missing = [turn for turn in turns if turn[0] in served and turn not in kept]
@@ -71,10 +72,10 @@ class Clients:
         return twice[first : first + number]
 
 
-def turns_of(counts: Sequence[int], repetition: int, seed: int) -> list[tuple[int, str]]:
+def turns_of(counts: Sequence[int], repetition: int, seed: int, names: Sequence[str] = ARMS) -> list[tuple[int, str]]:
     """Numbers of clients and arms, in the order in which they are measured: the arms of a number side by side."""
     draw = random.Random(f"{seed}/{repetition}/turns")
-    return [(count, arm) for count in draw.sample(counts, len(counts)) for arm in draw.sample(ARMS, len(ARMS))]
+    return [(count, arm) for count in draw.sample(counts, len(counts)) for arm in draw.sample(names, len(names))]
 
 
 def loads(records: Sequence[dict[str, Any]]) -> dict[tuple[int, int, str], Load]:
@@ -90,9 +91,12 @@ _CLAIMS: tuple[tuple[str, str, float, tuple[int, ...] | None], ...] = (
 
 
 def compared(found: Loads, counts: Sequence[int]) -> list[Figure]:
-    """draftd's automatic arm over each other one, at each number of clients, paired by repetition."""
+    """draftd's automatic arm over each other one that was measured, at each number of clients, paired by repetition."""
     figures = []
+    measured = {arm for _, _, arm in found}
     for base, name, wanted, at in _CLAIMS:
+        if base == PEER_DRAFT and base not in measured:
+            continue
         for clients in counts:
             asked = at is None or clients in at
             figures.append(_ratio(found, clients, AUTOMATIC, base, f"{clients}_clients_vs_{name}", wanted, asked))
@@ -127,6 +131,8 @@ def same_texts(found: Loads) -> list[Figure]:
             texts[arm][repetition, clients, stream.prompt] = stream.text
     figures = []
     for arm in (AUTOMATIC, PEER, PEER_DRAFT):
+        if arm == PEER_DRAFT and not texts[arm]:
+            continue
         same = [text == texts[AUTOREGRESSIVE].get(place) for place, text in texts[arm].items()]
         wanted = arm == AUTOMATIC
         figures.append(

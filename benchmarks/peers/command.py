@@ -7,12 +7,12 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from benchmarks import options
 from benchmarks.arms import Prompt
 from benchmarks.peers.part import Context, Draws, Figure, Pair, Part
 from benchmarks.peers.report import last_line, show
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None, known: Sequence[Part]) -> int:
     if conditions != asked:
         console.print(f"--run {run.folder}: begun with {conditions}; allowed: the same, not {asked}", style="red")
         return 2
-    console.print(f"{args.model} and {args.draft_model}; raw ticks: {run.folder}")
+    console.print(f"{args.model} and {args.draft_model or 'no draft model'}; raw ticks: {run.folder}")
     began = time.perf_counter()
     try:
         prompts = load_prompts(args.model, _PROMPTS_A_CLASS)
@@ -83,7 +83,6 @@ def _all(
 
 
 def _arguments(arguments: Sequence[str] | None, known: Sequence[Part]) -> argparse.Namespace:
-    nano = files("draftd.models.nano")
     listed = "\n".join(f"  {part.name:16} {part.title}" for part in known)
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
@@ -98,9 +97,7 @@ def _arguments(arguments: Sequence[str] | None, known: Sequence[Part]) -> argpar
     parser.add_argument("--run", type=Path, help="a run's folder in .benchmarks: goes on where that was stopped")
     parser.add_argument("--seed", type=int, default=1, help="of all draws")
     parser.add_argument("--plot", type=Path, help="where to draw what `growth` finds, as PNG")
-    parser.add_argument("--model", default=str(nano / "target"))
-    parser.add_argument("--draft-model", default=str(nano / "draft"))
-    args = parser.parse_args(arguments)
+    args = options.parse(parser, arguments)
     for name in args.parts:
         if name not in names:
             parser.error(f"--parts: got {name}; allowed: {', '.join(names)}")

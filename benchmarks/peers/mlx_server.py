@@ -17,7 +17,7 @@ from typing import IO, Any
 from benchmarks.peers.part import Pair
 from benchmarks.peers.sse import events
 
-_START_SECONDS = 120.0
+_START_SECONDS = 600.0
 _END_SECONDS = 10.0
 _SHOWN_LINES = 12
 _HOST = "127.0.0.1"

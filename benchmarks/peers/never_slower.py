@@ -107,7 +107,7 @@ def _pair(pair: Pair, case: str) -> Iterator[Pair]:
             yield long
         else:
             size = _LARGER if case == "slow_draft" else _SAME_SIZE
-            yield Pair(long.model, str(random_draft(long.draft, Path(folder) / "draft", **size)))
+            yield Pair(long.model, str(random_draft(long.draft or long.model, Path(folder) / "draft", **size)))
 
 
 def after(stream: Stream, first: int) -> tuple[int, float] | None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.arms import Prompt
-from benchmarks.peers.asking import ANSWER_SECONDS, ARMS, AUTOMATIC, AUTOREGRESSIVE, Asker, arms
+from benchmarks.peers.asking import ANSWER_SECONDS, ARMS, AUTOMATIC, AUTOREGRESSIVE, Asker, arms, arms_of
 from benchmarks.peers.codec import Codec
 from benchmarks.peers.load import closed_loop, together
 from benchmarks.peers.long_prompts import settle
@@ -85,7 +85,8 @@ class OpenLoop:
         fractions = self.fractions[1:2] if context.quick else self.fractions
         seconds = 4.0 if context.quick else self.seconds
         known = context.store.records()
-        if not any(one["kind"] == "capacity" for one in known) or len(cells(known)) < len(fractions) * len(ARMS):
+        wanted = len(fractions) * len(arms_of(context.pair))
+        if not any(one["kind"] == "capacity" for one in known) or len(cells(known)) < wanted:
             with arms(context.pair, Codec(context.pair.model), 16) as askers:
                 self._measure(context, askers, fractions, seconds)
         return compared(context.store.records())
@@ -111,7 +112,7 @@ class OpenLoop:
             times = arrivals(capacity * fraction, seconds, random.Random(f"{context.seed}/{fraction}"))
             first = draw.randrange(len(context.prompts))
             prompts = [context.prompts[(first + i) % len(context.prompts)] for i in range(len(times))]
-            for arm in draw.sample(ARMS, len(ARMS)):
+            for arm in draw.sample(tuple(askers), len(askers)):
                 if (fraction, arm) in done:
                     continue
                 origin, streams = self._arrive(askers[arm], prompts, times, seconds)

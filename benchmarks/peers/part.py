@@ -85,10 +85,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Folders or hub ids of a target and its draft."""
+    """Folders or hub ids of a target and its draft, which is empty where there is none."""
 
     model: str
-    draft: str
+    draft: str = ""
 
 
 @dataclass(frozen=True, slots=True)

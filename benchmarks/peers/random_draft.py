@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: int) -> Path:
-    """A Llama with random weights in halves, and the tokenizer of the draft `like`."""
+    """A Llama with random weights in halves, and the tokenizer of the model `like`."""
     from draftd.models.blas import load_blas
 
     load_blas()
@@ -16,7 +16,7 @@ def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: in
     from mlx.utils import tree_flatten
     from mlx_lm.models.llama import Model, ModelArgs
 
-    shutil.copytree(like, folder)
+    shutil.copytree(like, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner}
     config |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": hidden // 8}

@@ -2,7 +2,8 @@
 
 A cell is a workload class, a temperature and a number of requests at one time. In a cell every group of prompts is
 decoded at each fixed depth and by automatic depth, one after the other in an order drawn anew, by one daemon that keeps
-no prompt. Fixed depths are the draft model's; automatic depth may also draft nothing, or by prompt lookup.
+no prompt. Fixed depths are the draft model's, or prompt lookup's without one; automatic depth may also draft nothing,
+or by prompt lookup.
 
 The best of several noisy figures is too high: who chooses the best depth and compares with it on the same answers
 asks automatic depth to beat luck. So the best depth is chosen on one half of the repetitions and each repetition of the
@@ -18,8 +19,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.arms import Prompt
-from benchmarks.peers.part import Context, Direction, Figure
+from benchmarks.arms import Prompt, fixed_drafter
+from benchmarks.peers.part import Context, Direction, Figure, Pair
 from benchmarks.peers.serving import daemon, without_reuse
 from benchmarks.peers.ways import AUTOMATIC, AUTOREGRESSIVE, Turn, Way, ask, fixed
 from benchmarks.ratios import CLASSES
@@ -27,8 +28,13 @@ from draftd.client.client import DraftdClient
 
 WANTED = 0.97
 DEPTHS = (0, 1, 2, 3, 4, 6, 8)
-WAYS: tuple[Way, ...] = (*map(fixed, DEPTHS), AUTOMATIC)
 _WARM_UP = 4  # prompts of each class, decoded in every way: what the daemon learns at first is another part's affair
+
+
+def ways_of(pair: Pair) -> tuple[Way, ...]:
+    """Fixed depths, by prompt lookup where the pair has no draft, and automatic depth."""
+    drafter = fixed_drafter(pair.draft)
+    return (*(fixed(depth, drafter) for depth in DEPTHS), AUTOMATIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,9 @@ class Regret:
             while found < self.least_tokens and group < self.most_groups:
                 first = (repetition * self.most_groups + group) * cell.batch
                 some = tuple(pool[(first + i) % len(pool)] for i in range(cell.batch))
-                ways = random.Random(f"{context.seed}/{cell.key}/{repetition}/{group}").sample(WAYS, len(WAYS))
+                all_ways = ways_of(context.pair)
+                draw = random.Random(f"{context.seed}/{cell.key}/{repetition}/{group}")
+                ways = draw.sample(all_ways, len(all_ways))
                 whole = [Asked(cell, repetition, group, way, some) for way in ways]
                 if missing := [one for one in whole if one.key not in answered]:
                     asked += missing
@@ -126,7 +134,7 @@ class Regret:
     def _warm_up(self, client: DraftdClient, context: Context) -> None:
         for workload in CLASSES:
             pool = [prompt for prompt in context.prompts if prompt.workload == workload][-_WARM_UP:]
-            for way in WAYS:
+            for way in ways_of(context.pair):
                 ask(client, way, pool[:1], self.max_tokens)
                 ask(client, way, pool, self.max_tokens, 0.8)
 

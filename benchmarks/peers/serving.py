@@ -12,7 +12,7 @@ from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
 from draftd.settings import EngineSettings
 
-_START_SECONDS = 180.0
+_START_SECONDS = 600.0
 
 # The pair is measured, not the ladder: nothing steps it down, and nothing runs beside what is measured.
 _QUIET = {"fallback.guard": "false", "fallback.canary_period_seconds": 0, "fallback.probe_share": 0}
@@ -31,8 +31,8 @@ def daemon(
         inherited = clean_environ("")
         base = {name: value for name, value in inherited.items() if not name.startswith(("OTEL_", "DRAFTD_"))}
         base |= {"DRAFTD_FLAG__FILE": str(Path(folder) / "flags.json"), "XDG_STATE_HOME": folder}
-        command = serve_command("--model", pair.model, "--draft-model", pair.draft, "--host", "127.0.0.1")
-        command += ["--port", "0"]
+        command = serve_command("--model", pair.model, "--host", "127.0.0.1", "--port", "0")
+        command += ["--draft-model", pair.draft] if pair.draft else []
         for name, value in {**_QUIET, **(settings or {})}.items():
             command += ["--set", f"{name}={value}"]
         with (

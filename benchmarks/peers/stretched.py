@@ -24,9 +24,10 @@ def stretched(pair: Pair, context: int = 4096, *, endless: bool = False) -> Iter
     with tempfile.TemporaryDirectory(prefix="draftd-stretched-") as folder:
         made = []
         for role, path in (("target", pair.model), ("draft", pair.draft)):
-            copy = Path(folder) / role
-            _copy(ModelFolder(path).files().folder, copy, context, endless)
-            made.append(str(copy))
+            if path:
+                copy = Path(folder) / role
+                _copy(ModelFolder(path).files().folder, copy, context, endless)
+                made.append(str(copy))
         yield Pair(*made)
 
 
@@ -46,12 +47,14 @@ def _copy(source: Path, copy: Path, context: int, endless: bool) -> None:
 
 
 def _without_end(source: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
-    """Padding, which no model writes, ends a text; nothing else does but its length."""
-    pad = tokenizer.get("pad_token")
-    if pad is None or pad == tokenizer.get("eos_token"):
-        raise ValueError(f"{source}: pad_token is {pad}; allowed: a token of its own, to take the place of the end")
-    config.pop("eos_token_id", None)
-    tokenizer["eos_token"] = pad
+    """A token that no model writes ends a text: that of padding, or another one; nothing else does but its length."""
+    names = ("pad_token", "unk_token", "bos_token")
+    for token in map(tokenizer.get, names):
+        if token is not None and token != tokenizer.get("eos_token"):
+            config.pop("eos_token_id", None)
+            tokenizer["eos_token"] = token
+            return
+    raise ValueError(f"{source}: {', '.join(names)}: none but the end; allowed: one to take the end's place")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,28 +11,30 @@ from benchmarks.arms import Prompt
 from benchmarks.peers.load import together
 from benchmarks.peers.streams import Stream, counted, failed
 from draftd.client.client import DraftdClient
-from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DepthMode, DrafterName, ModePreference, SamplingParams, WorkloadClass
 
-_ANSWER_SECONDS = 300.0  # without OpenBLAS, and beside fifteen others, an answer may take minutes
+_ANSWER_SECONDS = 600.0  # without OpenBLAS, and beside fifteen others, an answer may take minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a request asks to be decoded. `depth`: most tokens drafted a step; None: what the daemon allows."""
+    """How a request asks to be decoded. `depth`: most tokens drafted a step; None: what the daemon allows. `drafter`:
+    None for the daemon's default."""
 
     name: str
     mode: ModePreference
     depth: int | None = None
     depth_mode: DepthMode | None = None
+    drafter: DrafterName | None = None
 
 
 AUTOMATIC = Way("automatic", ModePreference.SPECULATIVE, None, DepthMode.AUTOMATIC)
 AUTOREGRESSIVE = Way("0", ModePreference.AUTOREGRESSIVE)
 
 
-def fixed(depth: int) -> Way:
+def fixed(depth: int, drafter: DrafterName | None = None) -> Way:
     """Always so many tokens a step; 0 is autoregressive decoding."""
-    return Way(str(depth), ModePreference.SPECULATIVE, depth, DepthMode.FIXED) if depth else AUTOREGRESSIVE
+    return Way(str(depth), ModePreference.SPECULATIVE, depth, DepthMode.FIXED, drafter) if depth else AUTOREGRESSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def _answer(
         mode=way.mode,
         max_draft_tokens=way.depth,
         depth_mode=way.depth_mode,
+        drafter=way.drafter,
         workload=WorkloadClass(prompt.workload),
         timeout=_ANSWER_SECONDS,
     ):

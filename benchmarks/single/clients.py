@@ -32,7 +32,7 @@ _EDIT = 1.3  # wanted there, however many clients
 class Clients:
     name: str = "clients"
     title: str = "clients in a closed loop: total tokens per second, automatic depth over mlx_lm.server"
-    kinds: Sequence[str] = tuple(kind for kind in ("chat", "edit") if kind in set(WorkloadClass))
+    kinds: Sequence[WorkloadClass] = (WorkloadClass.CHAT, WorkloadClass.EDIT)
     prompts: Mapping[int, int] = field(default_factory=lambda: _PROMPTS)
     max_tokens: int = 32
 
@@ -48,7 +48,7 @@ class Clients:
             for asker in askers.values():  # not kept
                 closed_loop(asker, [turn.prompts.of_length(20, -2 - i) for i in range(2)], 2, 8)
             for kind in self.kinds:
-                for clients, prompts in self._prompts(turn, WorkloadClass(kind)):
+                for clients, prompts in self._prompts(turn, kind):
                     for arm in turn.shuffled(tuple(askers)):
                         time.sleep(PAUSE_SECONDS)
                         load = closed_loop(askers[arm], prompts, clients, self.max_tokens)
@@ -59,7 +59,9 @@ class Clients:
     def _prompts(self, turn: Turn, kind: WorkloadClass) -> list[tuple[int, list[Prompt]]]:
         """By number of clients; no prompt is in two of them, and each begins with a token of its own."""
         pool = turn.of_class(kind, sum(self.prompts.values()))
-        pool = [turn.prompts.unlike_any(one, len(pool) * (kind == "edit") + i) for i, one in enumerate(pool)]
+        pool = turn.draw.sample(pool, len(pool))
+        before = self.kinds.index(kind) * len(pool)
+        pool = [turn.prompts.unlike_any(one, before + i) for i, one in enumerate(pool)]
         found, first = [], 0
         for clients, count in self.prompts.items():
             found.append((clients, pool[first : first + count]))

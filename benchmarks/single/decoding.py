@@ -26,9 +26,13 @@ from benchmarks.single.figures import (
 from benchmarks.single.part import AUTOMATIC, AUTOREGRESSIVE, MLX_LM, PAUSE_SECONDS, Turn
 from draftd.core import ModePreference, WorkloadClass
 
-_EDIT = "edit"
-_COUNTS = {_EDIT: 3, "code": 2, "chat": 2, "prose": 2}  # prompts of a repetition
-_MOST_TOKENS = {_EDIT: 96}  # of an answer; its copied parts come late
+_COUNTS = {  # prompts of a repetition
+    WorkloadClass.EDIT: 3,  # a function, a paragraph and a record
+    WorkloadClass.CODE: 2,
+    WorkloadClass.CHAT: 2,
+    WorkloadClass.PROSE: 2,
+}
+_MOST_TOKENS = {WorkloadClass.EDIT: 96}  # of an answer; its copied parts come late
 FOUR = "four"  # autoregressive streams at once
 _LEAST_TOKENS = 8  # of an answer, for its decoding to be timed
 
@@ -103,16 +107,16 @@ class Classes:
 
     name: str = "classes"
     title: str = "automatic depth over autoregressive, from the first token to the last"
-    counts: Mapping[str, int] = field(default_factory=lambda: _COUNTS)
+    counts: Mapping[WorkloadClass, int] = field(default_factory=lambda: _COUNTS)
     max_tokens: int = 64
 
     def measure(self, turn: Turn) -> None:
-        by_kind = [turn.of_class(WorkloadClass(kind), count) for kind, count in self.counts.items()]
+        by_kind = [turn.of_class(kind, count) for kind, count in self.counts.items()]
         prompts = [one for together in zip_longest(*by_kind) for one in together if one is not None]
         modes = {AUTOMATIC: ModePreference.AUTO, AUTOREGRESSIVE: ModePreference.AUTOREGRESSIVE}
         warm_up(turn)
         for prompt in prompts:
-            most = _MOST_TOKENS.get(prompt.workload, self.max_tokens)
+            most = _MOST_TOKENS.get(WorkloadClass(prompt.workload), self.max_tokens)
             for arm in turn.shuffled(tuple(modes)):
                 time.sleep(PAUSE_SECONDS)
                 answer = ask(turn.processes.daemon, prompt, most, modes[arm])
@@ -128,9 +132,9 @@ class Classes:
             figures[f"{kind}_vs_ar"] = found.document(ci_low=between[0], ci_high=between[1])
             accepted, a_step = acceptance(long, AUTOMATIC, workload=kind)
             detail = f"95 % {between[0]:.3f}–{between[1]:.3f}; {accepted:.0%} accepted, {a_step:.2f} tokens a step"
-            wanted = "≥ 1.6" if kind == _EDIT else "≥ 0.99 (95 %: 0.97)"
+            wanted = "≥ 1.6" if kind is WorkloadClass.EDIT else "≥ 0.99 (95 %: 0.97)"
             rows.append(Row(kind, found, "tokens/s", wanted, detail))
-        return Found(figures, rows, _samples(long, _EDIT))
+        return Found(figures, rows, _samples(long, WorkloadClass.EDIT))
 
 
 def warm_up(turn: Turn, *arms: str) -> None:
@@ -146,7 +150,7 @@ def _rate(records: Sequence[Record]) -> float:
     return together_rate(records) if records[0]["arm"] == FOUR else decode_rate(records)
 
 
-def _samples(records: Sequence[Record], kind: str, count: int = 2) -> list[str]:
+def _samples(records: Sequence[Record], kind: WorkloadClass, count: int = 3) -> list[str]:
     """Some texts, to see what was measured."""
     some = {one["prompt"]: one["words"] for one in records if one["workload"] == kind}
     return [f"{prompt}: {words!r}" for prompt, words in list(some.items())[:count]]

@@ -75,7 +75,7 @@ class Turn:
 
     def of_class(self, workload: WorkloadClass, count: int) -> list[Prompt]:
         """So many held-out prompts of a class, others in each repetition."""
-        return self.prompts.of_class(workload, self.repetition * count, count)
+        return self.prompts.of_class(workload, self.repetition, count)
 
     def shuffled(self, arms: Sequence[str]) -> list[str]:
         """In an order drawn anew, as each group of answers must have it."""

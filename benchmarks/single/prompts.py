@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.arms import Prompt
 from draftd.client import prompts as held
+from draftd.client.client import Message
 from draftd.core import CLASSES, WorkloadClass
 from draftd.models.blas import load_blas
 
@@ -21,16 +22,14 @@ class Prompts:
         self._tokenizer: Any = load_tokenizer(model)
         self._rendered: dict[WorkloadClass, list[Prompt]] = {}
 
-    def of_class(self, workload: WorkloadClass, first: int, count: int) -> list[Prompt]:
-        """`count` held-out prompts from the place `first` on, and from the beginning again after the last one."""
+    def of_class(self, workload: WorkloadClass, place: int, count: int) -> list[Prompt]:
+        """`count` held-out prompts, spread over the class: neighbours are often alike. The next `place` has others."""
         if workload not in self._rendered:
-            self._rendered[workload] = self._render(workload, held.held_out(workload))
+            self._rendered[workload] = [
+                Prompt(one.name, str(workload), self._chat(one.messages)) for one in held.held_out(workload)
+            ]
         pool = self._rendered[workload]
-        return [pool[(first + i) % len(pool)] for i in range(count)]
-
-    def spread(self, workload: WorkloadClass, count: int) -> list[Prompt]:
-        """`count` of a class, evenly from its first to its last."""
-        return self._render(workload, held.spread(held.held_out(workload), count))
+        return [pool[(i * len(pool) // count + place) % len(pool)] for i in range(count)]
 
     def unlike_any(self, prompt: Prompt, number: int) -> Prompt:
         """The prompt after a token that begins no other of this `number`: nothing that was kept of one helps it."""
@@ -50,12 +49,8 @@ class Prompts:
     def _first(self, number: int) -> int:
         return self._words[number % len(self._words)]
 
-    def _render(self, workload: WorkloadClass, prompts: Sequence[held.Prompt]) -> list[Prompt]:
-        rendered = []
-        for one in prompts:
-            messages = [{"role": role, "content": said} for role, said in one.messages]
-            rendered.append(Prompt(one.name, str(workload), tuple(self._tokenizer.render_chat(messages))))
-        return rendered
+    def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(self._tokenizer.render_chat([{"role": role, "content": said} for role, said in messages]))
 
     @cached_property
     def _texts(self) -> list[list[int]]:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.arms import Prompt
 from benchmarks.peers.part import Context, Pair
-from benchmarks.peers.regret import CELLS, DEPTHS, WAYS, Asked, Regret, Sample, best_fixed, figure, figures
+from benchmarks.peers.regret import CELLS, DEPTHS, Asked, Regret, Sample, best_fixed, figure, figures, ways_of
 from benchmarks.peers.streams import Chunk, Stream
 from benchmarks.peers.ways import AUTOMATIC, AUTOREGRESSIVE, Turn, fixed
 from benchmarks.ratios import CLASSES
@@ -90,6 +90,8 @@ def test_figures_are_derived_from_the_records_of_every_cell() -> None:
 def test_depth_nought_is_autoregressive_decoding() -> None:
     assert fixed(0) is AUTOREGRESSIVE
     assert fixed(3).depth == 3
+    assert {way.drafter for way in ways_of(Pair("target", "draft"))} == {None}
+    assert {way.drafter for way in ways_of(Pair("target"))} == {None, "prompt_lookup"}
 
 
 def test_a_turn_survives_the_disk_and_knows_its_rates() -> None:
@@ -138,7 +140,7 @@ def test_every_way_is_asked_for_the_same_prompts_and_other_groups_for_others(con
         mine = [one for one in asked if one.cell is cell]
         groups = {one.group: one.prompts for one in mine}
         assert all(one.prompts == groups[one.group] for one in mine)
-        assert {one.way for one in mine if one.group == 0} == set(WAYS)
+        assert {one.way for one in mine if one.group == 0} == set(ways_of(context.pair))
         assert len({prompt.id for some in groups.values() for prompt in some}) == len(groups) * cell.batch
 
 

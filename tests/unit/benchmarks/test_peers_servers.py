@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.arms import Prompt
-from benchmarks.peers.asking import AUTOREGRESSIVE, PEER, AskPeer, arms
+from benchmarks.peers.asking import AUTOREGRESSIVE, PEER, AskPeer, arms, arms_of
 from benchmarks.peers.codec import Codec
 from benchmarks.peers.drawn import long_prompt
 from benchmarks.peers.load import closed_loop
@@ -149,14 +149,24 @@ def test_a_stretched_pair_has_the_same_weights_and_a_longer_context() -> None:
     assert not Path(longer.model).exists()
 
 
-def test_an_endless_pair_ends_with_padding_which_must_be_a_token_of_its_own(tmp_path) -> None:
+def test_an_endless_pair_ends_with_a_token_that_is_not_the_end(tmp_path) -> None:
     with stretched(PAIR, endless=True) as endless:
         assert Codec(endless.model)._wrapper.eos_token_ids == {2}
         config = Path(endless.model) / "tokenizer_config.json"
         told = json.loads(config.read_text())
-        config.write_text(json.dumps(told | {"pad_token": told["eos_token"]}))
-        with pytest.raises(ValueError, match="pad_token"), stretched(endless, endless=True):
+        end = told["eos_token"]
+        config.write_text(json.dumps(told | {"pad_token": end, "unk_token": "<unused>"}))
+        with stretched(endless, endless=True) as again:
+            assert json.loads((Path(again.model) / "tokenizer_config.json").read_text())["eos_token"] == "<unused>"
+        config.write_text(json.dumps(told | dict.fromkeys(("pad_token", "unk_token", "bos_token"), end)))
+        with pytest.raises(ValueError, match="none but the end"), stretched(endless, endless=True):
             pass
+
+
+def test_a_target_without_a_draft_is_stretched_alone() -> None:
+    with stretched(Pair(PAIR.model), 4096) as longer:
+        assert longer.draft == ""
+        assert arms_of(longer) == ("automatic", "autoregressive", "peer")
 
 
 def test_a_peer_that_cannot_start_says_why(tmp_path) -> None:

@@ -15,10 +15,12 @@ def prompts() -> Prompts:
     return Prompts(str(files("draftd.models.nano") / "target"))
 
 
-def test_class_begins_again_after_its_last_prompt(prompts: Prompts) -> None:
-    found = prompts.of_class(WorkloadClass.CODE, 79, 2)
-    assert [one.workload for one in found] == ["code", "code"]
-    assert found[1] == prompts.of_class(WorkloadClass.CODE, 0, 1)[0]
+def test_prompts_of_a_class_are_spread_over_it_and_others_at_each_place(prompts: Prompts) -> None:
+    found = [one for place in range(7) for one in prompts.of_class(WorkloadClass.EDIT, place, 3)]
+    assert {one.workload for one in found} == {"edit"}
+    assert len({one.id for one in found}) == 21
+    assert len({one.id for one in prompts.of_class(WorkloadClass.EDIT, 6, 20)}) == 20
+    assert len({one.id.rsplit("-", 1)[0] for one in found[:3]}) == 3
 
 
 def test_prompts_of_a_length_share_not_even_their_first_token(prompts: Prompts) -> None:
