@@ -16,8 +16,8 @@ from draftd.errors import FieldError, wrong_field
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
 
-SHORT, MEDIUM, LONG = "short_control", "medium_reasoning", "long_context"
-GROUPS = (SHORT, MEDIUM, LONG, *(str(kind) for kind in CLASSES))
+TIERS = SHORT, MEDIUM, LONG = "short_control", "medium_reasoning", "long_context"
+GROUPS = (*TIERS, *(str(kind) for kind in CLASSES))
 """Of prompts: three tiers by length, and the workload classes."""
 
 LONGEST_BLOCK = 64
@@ -83,7 +83,7 @@ class SweepOptions(Options):
     drafters: tuple[DrafterName, ...] | None = None  # None: all that the daemon offers
     temperatures: tuple[Temperature, ...] = (0.8,)  # besides 0
     concurrency: tuple[Requests, ...] = (2, 4)  # besides 1
-    groups: tuple[str, ...] = GROUPS
+    groups: tuple[str, ...] | None = None  # None: all that suit the model
     each: Count = 4  # prompts of each workload class; a tier is asked whole
     prompts: tuple[Prompt, ...] = ()  # the user's own, besides the groups
     repetitions: Count = 3
@@ -100,10 +100,10 @@ class SweepOptions(Options):
             values = getattr(self, name) or ()
             if len(set(values)) < len(values):
                 raise OptionError(name, values, "each no more than once")
-        for group in self.groups:
+        for group in self.groups or ():
             if group not in GROUPS:
                 raise OptionError("groups", group, ", ".join(GROUPS))
-        if not self.groups and not self.prompts:
+        if self.groups == () and not self.prompts:
             allowed = f"at least one of {', '.join(GROUPS)}, or prompts of your own"
             raise OptionError("groups", self.groups, allowed)
         return self

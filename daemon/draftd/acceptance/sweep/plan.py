@@ -1,9 +1,9 @@
 """What a sweep asks: which arms on which prompts, in which order; what is left out, and why. And asking it, or what is
 missing of it: every answer is kept as it comes, so that it can be stopped at any time.
 
-Prompts are three tiers that come with the package, the four workload classes, and the user's own. A tier says how long
-the prompt is: a short control, a problem of several steps, a question over retrieved passages, as many as fit into the
-model's context.
+Prompts are three tiers that come with the package, the workload classes that suit the model, and the user's own. A
+tier says how long the prompt is: a short control, a problem of several steps, a question over retrieved passages, as
+many as fit into the model's context.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import prompt_checksum
-from draftd.acceptance.options import LONG, MEDIUM, SHORT, SweepOptions
+from draftd.acceptance.options import LONG, MEDIUM, SHORT, TIERS, SweepOptions
 from draftd.acceptance.samples import Sample, sampling
 from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
-from draftd.client.prompts import Prompt, from_file, held_out, spread
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
+from draftd.client.prompts import Prompt, from_file, held_out, spread, suited_classes
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def plan_sweep(options: SweepOptions, model: pb.GetModelResponse, max_batch: int
 
     Raises NothingToMeasure.
     """
-    prompts, left_out_prompts = _prompts(options, model.context_length)
+    prompts, left_out_prompts = _prompts(options, model)
     arms: list[Arm] = []
     left_out: dict[str, str] = {}
     offered: list[DrafterName | None] = list(model.drafters)
@@ -143,11 +143,13 @@ def plan_sweep(options: SweepOptions, model: pb.GetModelResponse, max_batch: int
 
 def chosen_prompts(options: SweepOptions, model: pb.GetModelResponse) -> tuple[Prompt, ...]:
     """Those that will be asked; their `checksums` are for the manifest. Raises NothingToMeasure."""
-    return tuple(_prompts(options, model.context_length)[0])
+    return tuple(_prompts(options, model)[0])
 
 
-def _prompts(options: SweepOptions, context_length: int) -> tuple[list[Prompt], dict[str, str]]:
-    shipped = [prompt for name in options.groups for prompt in group(name, context_length, options.each)]
+def _prompts(options: SweepOptions, model: pb.GetModelResponse) -> tuple[list[Prompt], dict[str, str]]:
+    groups = (*TIERS, *suited_classes(model.model)) if options.groups is None else options.groups
+    context_length = model.context_length
+    shipped = [prompt for name in groups for prompt in group(name, context_length, options.each)]
     chosen, left_out = [], {}
     for prompt in distinct([*shipped, *options.prompts]):
         if options.max_tokens is not None:
@@ -194,6 +196,8 @@ def _obstacle(arm: Arm, model: pb.GetModelResponse, max_batch: int | None, promp
         if arm.drafter not in model.drafters:
             why = model.light_draft_reason if arm.drafter == LIGHT_DRAFT_MODEL else model.speculation_reason
             return f"the daemon offers no {arm.drafter}" + (f": {why}" if why else "")
+        if arm.drafter == GRAMMAR:
+            return "a grammar drafts only for answers of a given format, and the prompts of a sweep ask for none"
         if arm.block_length > model.max_draft_tokens:
             return f"the daemon drafts {model.max_draft_tokens} tokens a step at most (engine.max_draft_tokens)"
     if max_batch is not None and arm.concurrency > max_batch:

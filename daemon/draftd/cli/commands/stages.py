@@ -40,7 +40,9 @@ class ForSweep:
     drafters: str | None = _option("--drafters", "LIST", "Drafters; blocks are swept with the first. Default: all.")
     temperatures: str | None = _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
     concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
-    groups: str | None = _option("--groups", "LIST", "Of the package's prompts; all if not given. none: only --file's.")
+    groups: str | None = _option(
+        "--groups", "LIST", "Of the package's prompts; all that suit the model if not given. none: only --file's."
+    )
     each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
     prompts: list[Path] | None = _option(  # noqa: RUF009  a field, like the others
         "--file", "FILE", "Also your own prompts: .jsonl, or one a line."

@@ -29,8 +29,8 @@ from draftd.acceptance.sweep.plan import (
     tokens_of,
 )
 from draftd.acceptance.ticks import Arm
-from draftd.client.prompts import Prompt, from_file, from_texts
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.client.prompts import EMBEDDED, Prompt, from_file, from_texts
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.pair import load_tokenizer
 from tests.conftest import NanoPair
 from tests.unit.acceptance.sweep.conftest import model
@@ -42,7 +42,7 @@ some_options = st.builds(
     drafters=st.none() | st.lists(st.sampled_from(list(BUILT_IN_DRAFTERS)), unique=True).map(tuple),
     temperatures=st.lists(st.integers(0, 1000).map(lambda n: n / 100), unique=True).map(tuple),
     concurrency=st.lists(st.integers(1, 256), unique=True).map(tuple),
-    groups=st.lists(st.sampled_from(GROUPS), unique=True, min_size=1).map(tuple),
+    groups=st.none() | st.lists(st.sampled_from(GROUPS), unique=True, min_size=1).map(tuple),
     prompts=st.lists(
         st.builds(
             Prompt,
@@ -220,6 +220,14 @@ def test_each_group_has_a_checksum_of_what_is_asked() -> None:
     assert {name for name in GROUPS if before[name] != after[name]} == {LONG}
 
 
+def test_the_embedded_pair_is_asked_to_edit_only_if_that_is_named() -> None:
+    embedded = model()
+    embedded.model = EMBEDDED
+    asked = {prompt.group for prompt in chosen_prompts(SweepOptions(), embedded)}
+    assert set(GROUPS) - asked == {"edit"}
+    assert {prompt.group for prompt in chosen_prompts(SweepOptions(groups=("edit",)), embedded)} == {"edit"}
+
+
 def test_a_prompt_that_does_not_fit_is_left_out_and_said() -> None:
     plan = plan_sweep(SweepOptions(groups=(SHORT, LONG)), model(context_length=300))
     assert {prompt.group for prompt in plan.prompts} == {SHORT}
@@ -279,6 +287,12 @@ def test_without_a_draft_model_the_first_drafter_that_there_is_takes_its_place()
     plan = plan_sweep(ALL, model(LOOKUP, reason="no draft model is loaded"))
     assert ids(plan)[:5] == ["ar", *(f"k{k}-prompt_lookup" for k in (2, 3, 4, 6))]
     assert plan.left_out == {"k4": "the daemon offers no draft_model: no draft model is loaded"}
+
+
+def test_a_grammar_is_left_out_because_no_prompt_of_a_sweep_asks_for_a_format() -> None:
+    plan = plan_sweep(ALL, model(LOOKUP, GRAMMAR))
+    assert "k4-prompt_lookup" in ids(plan)
+    assert plan.left_out["k4-grammar"].startswith("a grammar drafts only for answers of a given format")
 
 
 def test_a_drafter_that_was_asked_for_and_is_not_there_is_said() -> None:
