@@ -299,7 +299,8 @@ def demo(
         named.append(f"--ranks={ranks}")
     with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
         status = client.status()
-        served = f"{daemon.model}, draft {status.model.draft_model}, {status.backend}, {daemon.address}"
+        draft = status.model.draft_model or next(iter(status.model.drafters), "none")
+        served = f"{daemon.model}, draft {draft}, {status.backend}, {daemon.address}"
         out.print(f"[bold]draftd {__version__}[/] serves {served}")
         for name, text in ranks_of(status):
             out.print(Text.assemble((f"{name:<8}", "dim"), text))
