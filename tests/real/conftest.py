@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from draftd.engine.pair import LoadedModels
 from scripts.real_model import FULL, QUANTIZED
 from tests.conftest import missing
+from tests.real import parity
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +22,12 @@ def real_model() -> Path:
 def real_model_4bit() -> Path:
     """The same with 4 bits."""
     return _made(QUANTIZED)
+
+
+@pytest.fixture(scope="session")
+def models(real_model: Path) -> LoadedModels:
+    """The model with 16 bits, loaded once for all tests of a worker."""
+    return parity.load(real_model)
 
 
 def _made(folder: Path) -> Path:

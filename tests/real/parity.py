@@ -113,11 +113,14 @@ def mlx_lm_sampler(sampling: SamplingParams) -> Callable[[mx.array], mx.array]:
 
 
 def write_with_draftd(
-    models: LoadedModels, questions: Sequence[Question], plan: DecodePlan, tokens: int, *, batch: int
+    models: LoadedModels, questions: Sequence[Question], plans: Sequence[DecodePlan], tokens: int, *, batch: int
 ) -> list[Collected]:
-    """Runs the engine with at most `batch` sequences at a time. The costs that it knows are drawn again for each step,
-    so that an automatic depth changes often."""
-    requests = [request(question.tokens, plan, max_tokens=tokens, sampling=question.sampling) for question in questions]
+    """Runs the engine with at most `batch` sequences at a time, which take the plans in turn. The costs that it knows
+    are drawn again for each step, so that an automatic depth changes often."""
+    requests = [
+        request(question.tokens, plans[i % len(plans)], max_tokens=tokens, sampling=question.sampling)
+        for i, question in enumerate(questions)
+    ]
     return Rig(models, max_batch=batch, depth=whims(batch)).run(requests)
 
 
