@@ -10,7 +10,7 @@ IF_REAL = $(if $(filter --real,$(ARGS)),$(REAL))
 WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve real-model test faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+.PHONY: help demo serve real-model test parity-real faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
@@ -33,6 +33,9 @@ $(REAL): | $(RUN)
 test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 	@$(BIN)/python -m compileall -q -j 0 daemon/draftd
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+
+parity-real: $(DEV) $(REAL) ## are a real model's texts mlx-lm's own, in every configuration? (ten minutes; ARGS="--part greedy")
+	@$(BIN)/python -m tests.real $(ARGS)
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
 	@$(BIN)/python -m tests.faults $(ARGS)
