@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,12 @@ class Answer:
     seconds: float
     times: tuple[float, ...] = ()
     peak: int = 0
+
+
+def fixed_depth(depth: int) -> dict[str, object]:
+    """Settings for arms that draft so many tokens a step, and ask one daemon for the same prompts: none of them may be
+    faster because another one asked before."""
+    return {"engine.max_draft_tokens": depth, "engine.prefix_cache_bytes": 0}
 
 
 def fixed_drafter(draft: str) -> DrafterName | None:
@@ -133,12 +139,12 @@ def daemon(
     endpoint: str | None,
     checkout: Path | None = None,
     *,
-    most_drafts: int | None = None,
+    settings: Mapping[str, object] | None = None,
     state: Path | None = None,
 ) -> Iterator[DraftdClient]:
-    """A daemon of its own, with default settings; `endpoint` is where its telemetry goes, None for none. `draft` is
-    empty for none. `checkout`: another working copy, set up, whose daemon it is. `most_drafts`: tokens a step. `state`:
-    where it keeps what it learns; a new folder without it."""
+    """A daemon of its own; `endpoint` is where its telemetry goes, None for none. `draft` is empty for none.
+    `checkout`: another working copy, set up, whose daemon it is. `settings`: draftd's own, by name; the others have
+    their defaults. `state`: where it keeps what it learns; a new folder without it."""
     with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
         inherited = clean_environ("")
         environ = {k: v for k, v in inherited.items() if k == BLAS or not k.startswith(("OTEL_", "DRAFTD_"))}
@@ -148,7 +154,8 @@ def daemon(
             environ |= {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
         command = serve_command("--model", model, "--host", "127.0.0.1", "--port", "0")
         command += ["--draft-model", draft] if draft else []
-        command += [] if most_drafts is None else ["--max-draft-tokens", str(most_drafts)]
+        for name, value in (settings or {}).items():
+            command += ["--set", f"{name}={value}"]
         if checkout is not None:
             command[0] = str(checkout / ".venv" / "bin" / "python")
         with (

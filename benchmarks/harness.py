@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
-from benchmarks.arms import Draftd, Prompt, daemon, fixed_drafter
+from benchmarks.arms import Draftd, Prompt, daemon, fixed_depth, fixed_drafter
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
 from draftd.acceptance.folder import RunFolder
@@ -83,7 +83,7 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
     folder = Path(".benchmarks") / f"harness-{time.strftime('%Y%m%d-%H%M%S')}"
-    with daemon(args.model, args.draft_model, None, most_drafts=args.depth) as client:
+    with daemon(args.model, args.draft_model, None, settings=fixed_depth(args.depth)) as client:
         console.print(f"one daemon on {args.model}, settling")
         time.sleep(args.settle)
         session = Session(client, RunFolder.create(folder), 1)

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from benchmarks.idle import wait_until_idle
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
 from draftd.v1 import inference_pb2 as pb
@@ -49,6 +52,7 @@ def daemons(model: str, draft: str, edge_model: str, settle: float) -> Iterator[
         names = _WHO if draft else _WHO[:1]
         found = [_two(stack, folder / who, model, draft, edge_model, draft * (who == "own")) for who in names]
         time.sleep(settle)
+        wait_until_idle(psutil.Process().children())
         yield tuple(found)
 
 

@@ -25,16 +25,18 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
-from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, fixed_drafter, helper
+from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, fixed_depth, fixed_drafter, helper
+from benchmarks.idle import process_at, wait_until_idle
 from benchmarks.ratios import BEFORE, CLAIMS, CLASSES, Change, Tick, changes, claims, ratio
 from benchmarks.single.command import main as measure_single
 from draftd.core import ModePreference
@@ -42,7 +44,6 @@ from draftd.models.blas import load_blas
 
 _STREAMS = 4
 _SETTLE_SECONDS = 25.0  # a daemon that has just started and is idle tries its draft out first
-_PAUSE_SECONDS = 0.08  # longer than OpenBLAS's workers spin after their last product, whatever they are told
 
 
 def main() -> int:
@@ -58,6 +59,7 @@ def main() -> int:
         began = time.perf_counter()
         with processes(args, repetition) as arms:
             time.sleep(_SETTLE_SECONDS)
+            rest(arms.values())
             measure(arms, prompts[: len(CLASSES)], repetition, greedy)  # the warm-up is not kept
             ticks += measure(arms, prompts, repetition, greedy)
         console.print(f"repetition {repetition + 1} of {args.repetitions}: {time.perf_counter() - began:.0f} s")
@@ -88,9 +90,12 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
             arms["mlx_spec_t08"] = MlxLm(peer, args.depth, 0.8, args.tokens)
         checkouts = [("", None)] + ([(BEFORE, args.before)] if args.before else [])
         for suffix, checkout in random.Random(repetition).sample(checkouts, len(checkouts)):
-            pair = (args.model, args.draft_model)
-            on = stack.enter_context(daemon(*pair, sink, checkout, most_drafts=args.depth))
-            off = stack.enter_context(daemon(*pair, None, checkout, most_drafts=args.depth))
+            on, off = (
+                stack.enter_context(
+                    daemon(args.model, args.draft_model, endpoint, checkout, settings=fixed_depth(args.depth))
+                )
+                for endpoint in (sink, None)
+            )
             for name, client, mode, temperature in (
                 ("ar", on, ModePreference.AUTOREGRESSIVE, 0.0),
                 ("ar_off", off, ModePreference.AUTOREGRESSIVE, 0.0),
@@ -105,13 +110,13 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
 def measure(
     arms: dict[str, Draftd | MlxLm], prompts: list[Prompt], repetition: int, greedy: dict[str, tuple[int, ...]]
 ) -> list[Tick]:
-    """All arms on each prompt, in an order drawn anew each time and after a pause each time: what an arm leaves
-    running (a forward under way, a worker that spins) must not always be charged to the same next one."""
+    """All arms on each prompt, in an order drawn anew each time, when all processes rest: what an arm does after its
+    answer, or a daemon when it is idle, is charged to no other one."""
     ticks: list[Tick] = []
     names, order = list(arms), random.Random(repetition)
     for i, prompt in enumerate(prompts):
         for name in order.sample(names, len(names)):
-            time.sleep(_PAUSE_SECONDS)
+            rest(arms.values())
             found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
             _check(greedy, name, prompt, found)
             ticks.append(_tick(repetition, name, prompt, found))
@@ -126,6 +131,13 @@ def measure(
                 _check(greedy, name, prompt, found)
                 ticks.append(_tick(repetition, name, prompt, found, _STREAMS))
     return ticks
+
+
+def rest(arms: Collection[Draftd | MlxLm]) -> None:
+    """Waits until their processes rest."""
+    clients = {arm.client.target for arm in arms if isinstance(arm, Draftd)}
+    peers = {arm.process.pid for arm in arms if isinstance(arm, MlxLm)}
+    wait_until_idle([*map(process_at, clients), *map(psutil.Process, peers)])
 
 
 def _check(greedy: dict[str, tuple[int, ...]], arm: str, prompt: Prompt, found: Answer) -> None:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from benchmarks.idle import process_at, wait_until_idle
 from benchmarks.peers.part import Pair
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
@@ -40,6 +41,7 @@ def daemon(
             DraftdClient(child.address) as client,
         ):
             client.loaded(_START_SECONDS)
+            wait_until_idle([process_at(child.address)])  # what it measures when idle would slow the other arms
             yield client
 
 

@@ -7,7 +7,6 @@ prompt once. Tokens count while all clients are busy.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from benchmarks.peers.load import closed_loop
 from benchmarks.peers.mlx_server import peer
 from benchmarks.peers.part import Pair
 from benchmarks.single.figures import Found, Record, Row, median_of, same_share, spread
-from benchmarks.single.part import AUTOMATIC, PAUSE_SECONDS, Turn
+from benchmarks.single.part import AUTOMATIC, Turn
 from draftd.core import WorkloadClass
 
 PEER = "mlx_lm_server"
@@ -50,7 +49,7 @@ class Clients:
             for kind in self.kinds:
                 for clients, prompts in self._prompts(turn, kind):
                     for arm in turn.shuffled(tuple(askers)):
-                        time.sleep(PAUSE_SECONDS)
+                        turn.processes.rest()
                         load = closed_loop(askers[arm], prompts, clients, self.max_tokens)
                         record = {"workload": kind, "clients": clients, "rate": load.tokens_per_second}
                         texts = {stream.prompt: stream.text for stream in load.streams}

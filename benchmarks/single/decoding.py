@@ -5,7 +5,6 @@ All use one daemon with default settings that exports its telemetry.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -23,7 +22,7 @@ from benchmarks.single.figures import (
     together_rate,
     whole_rate,
 )
-from benchmarks.single.part import AUTOMATIC, AUTOREGRESSIVE, MLX_LM, PAUSE_SECONDS, Turn
+from benchmarks.single.part import AUTOMATIC, AUTOREGRESSIVE, MLX_LM, Turn
 from draftd.core import ModePreference, WorkloadClass
 
 _COUNTS = {  # prompts of a repetition
@@ -54,7 +53,7 @@ class Autoregressive:
         warm_up(turn, MLX_LM)
         for prompt in prompts:
             for arm in turn.shuffled((AUTOREGRESSIVE, MLX_LM)):
-                time.sleep(PAUSE_SECONDS)
+                turn.processes.rest()
                 if arm == MLX_LM:
                     turn.add(arm, ask_mlx_lm(turn.processes.mlx_lm, prompt, self.max_tokens))
                 else:
@@ -85,7 +84,7 @@ class Batch:
         prompts = turn.of_class(WorkloadClass.CODE, self.streams)
         warm_up(turn)
         for arm in turn.shuffled((AUTOREGRESSIVE, FOUR)):
-            time.sleep(PAUSE_SECONDS)
+            turn.processes.rest()
             client, most, mode = turn.processes.daemon, self.max_tokens, ModePreference.AUTOREGRESSIVE
             if arm == FOUR:
                 answers = ask_together(client, prompts, most, mode, ignore_eos=True)
@@ -118,7 +117,7 @@ class Classes:
         for prompt in prompts:
             most = _MOST_TOKENS.get(WorkloadClass(prompt.workload), self.max_tokens)
             for arm in turn.shuffled(tuple(modes)):
-                time.sleep(PAUSE_SECONDS)
+                turn.processes.rest()
                 answer = ask(turn.processes.daemon, prompt, most, modes[arm])
                 turn.add(arm, answer | {"words": turn.prompts.text(answer["text"])})
 

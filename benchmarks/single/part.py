@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import random
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import psutil
 from rich.console import Console
 
 from benchmarks.arms import Prompt, daemon, helper
+from benchmarks.idle import process_at, wait_until_idle
 from benchmarks.single.figures import Found, Record
 from benchmarks.single.prompts import Prompts
 from draftd.client.client import DraftdClient
@@ -27,9 +28,6 @@ AUTOMATIC = "automatic"  # draftd as it is by default
 AUTOREGRESSIVE = "autoregressive"  # draftd, each request asking for no drafts
 MLX_LM = "mlx_lm"
 
-PAUSE_SECONDS = 0.2  # longer than a forward that an arm left running
-_SETTLE_SECONDS = 3.0  # of new processes, before anything is timed
-
 
 class Processes:
     """What the parts of a repetition share, each started when it is first wanted: a daemon with default settings that
@@ -37,6 +35,11 @@ class Processes:
 
     def __init__(self, stack: contextlib.ExitStack, model: str) -> None:
         self._stack, self.model = stack, model
+        self._running: list[psutil.Process] = []
+
+    def rest(self) -> None:
+        """Waits until what they do by themselves is done: a forward that nobody reads, prices measured when idle."""
+        wait_until_idle(self._running)
 
     @cached_property
     def sink(self) -> str:
@@ -46,13 +49,18 @@ class Processes:
     @cached_property
     def daemon(self) -> DraftdClient:
         client = self._stack.enter_context(daemon(self.model, "", self.sink))
-        time.sleep(_SETTLE_SECONDS)
+        self._running.append(process_at(client.target))
         return client
+
+    @cached_property
+    def context_length(self) -> int:
+        """The longest text that the model takes, in tokens."""
+        return self.daemon.model().context_length
 
     @cached_property
     def mlx_lm(self) -> subprocess.Popen[str]:
         process, _ = self._stack.enter_context(helper("benchmarks.mlx_lm_peer", self.model))
-        time.sleep(PAUSE_SECONDS)
+        self._running.append(psutil.Process(process.pid))
         return process
 
 

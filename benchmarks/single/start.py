@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.arms import Prompt, daemon
 from benchmarks.single.asking import ask
 from benchmarks.single.figures import Found, Record, Row, median_of, spread
-from benchmarks.single.part import MLX_LM, PAUSE_SECONDS, Turn
+from benchmarks.single.part import MLX_LM, Turn
 
 EMPTY, KEPT = "empty_state", "kept_state"
 _TOKENS = 8
@@ -44,7 +44,7 @@ class Start:
         prompt = turn.prompts.of_length(_PROMPT_TOKENS, turn.repetition)
         with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
             for arm in turn.draw.choice(((MLX_LM, EMPTY, KEPT), (EMPTY, KEPT, MLX_LM))):
-                time.sleep(PAUSE_SECONDS)
+                turn.processes.rest()
                 if arm == MLX_LM:
                     found = _mlx_lm(turn.processes.model, prompt)
                 else:

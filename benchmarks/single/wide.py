@@ -25,6 +25,7 @@ class Wide:
     forwards: int = 12
 
     def measure(self, turn: Turn) -> None:
+        turn.processes.rest()
         widths = ",".join(map(str, self.widths))
         with helper("benchmarks.single.forwards", turn.processes.model, widths, str(self.forwards)) as (_, said):
             for one in json.loads(said):
