@@ -18,10 +18,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 load_blas()
 
-from draftd.engine import assembly  # noqa: E402
+from draftd.engine import calibration  # noqa: E402
 
-# Hundreds of engines are started, and each would spend this on what a step costs: test_costs.py measures that.
-assembly._MEASURES_WHEN_IDLE = False
+# Hundreds of engines are started, and each would go on measuring while it is idle: test_costs.py tests that.
+calibration._MEASURES_THE_REST = False
 
 settings.register_profile("draftd", deadline=None)  # no test depends on how fast it runs
 settings.load_profile("draftd")

@@ -11,6 +11,6 @@ import draftd.cli.main  # noqa: E402
 import draftd.cli.serve  # noqa: E402
 import draftd.engine.pair  # noqa: E402, F401
 import tests.scripted  # noqa: E402, F401
-from draftd.engine import assembly  # noqa: E402
+from draftd.engine import calibration  # noqa: E402
 
-assembly._MEASURES_WHEN_IDLE = False  # as in conftest.py
+calibration._MEASURES_THE_REST = False  # as in conftest.py

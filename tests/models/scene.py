@@ -27,7 +27,7 @@ from draftd.core import (
     FinishReason,
     SamplingParams,
 )
-from draftd.engine import assembly
+from draftd.engine import assembly, calibration
 from draftd.engine.cache.base import flat
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver
@@ -124,7 +124,7 @@ class Scene:
     """A target, its draft, and the prompts."""
 
     def __init__(self, name: str, size: Size, result: Result) -> None:
-        assembly._MEASURES_WHEN_IDLE = False  # depths are fixed: what a step costs decides nothing
+        calibration._MEASURES_THE_REST = False  # depths are fixed: what a step costs decides nothing
         self.name, self.size, self.result = name, size, result
         self.target = tiny(name)
         dice = random.Random(name)

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PINNED_CHUNK = 64  # tokens of a pin's text between two steps
-_MEASURES_WHEN_IDLE = True  # what steps cost beyond what is measured at load
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,11 @@ class Engine:
         )
 
     def measures(self, *, idle: bool) -> bool:
-        """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it."""
-        costs = self.scheduler.depth.costs
-        return not self.weights.unloaded and costs.measured and self.calibration.due(costs.speed, idle=idle)
+        """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. No prompt
+        ever does."""
+        if self.weights.unloaded or self.scheduler.prompts:
+            return False
+        return self.calibration.due(self.scheduler.depth.costs.speed, idle=idle)
 
     def calibrate(self) -> None:
         """Measures a forward. Where that fails, what steps cost is learnt from requests alone."""
@@ -180,16 +181,12 @@ def assemble_engine(
         context_length=info.context_length,
         max_batch=limits.max_batch,
     )
-    depth = DepthControl(StepCosts(), limits.max_draft_tokens)
+    known, acceptance = StepCosts(), None
+    if learnt is not None:
+        known, acceptance = StepCosts(learnt.prices), learnt.rates(limits.max_draft_tokens + 1)
+    depth = DepthControl(known, limits.max_draft_tokens, acceptance=acceptance)
     if info.speculation_available:  # nothing else asks what a step costs
-        report("measuring what a step costs")
-        try:
-            depth = _calibrated(calibration, limits, learnt)
-        except RanksLost:
-            raise
-        except Exception as error:
-            calibration.close()
-            _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
+        calibration.begin()
     scheduler = Scheduler(
         target=local,
         drafters=drafters.make,
@@ -281,16 +278,3 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
         limit,
         replace(models.info, position_bytes=position, sequence_bytes=window, largest_context=longest),
     )
-
-
-def _calibrated(calibration: Calibration, limits: Limits, learnt: Learnt | None) -> DepthControl:
-    """Knows what the first request's steps cost, measured now, and all else as it was learnt before, if it was. The
-    rest of the calibration is pending."""
-    measured, deepest, acceptance = calibration.first(), limits.max_draft_tokens, None
-    costs = StepCosts()
-    costs.calibrate(measured)
-    if learnt is not None:
-        costs, acceptance = learnt.costs(measured), learnt.rates(deepest + 1)
-    if _MEASURES_WHEN_IDLE:
-        calibration.begin()
-    return DepthControl(costs, deepest, acceptance=acceptance)

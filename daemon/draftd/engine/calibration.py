@@ -1,11 +1,12 @@
 """What a step costs, by how much it drafts and how many sequences it has: measured a forward at a time.
 
-It runs what decoding runs, on the machine that decodes. At load `first` measures what the first request depends on:
-plain steps, and the shallowest and the deepest draft, of one sequence. That is a number of steps, however long they
-take. All else is measured while no request is there, and what lies between is interpolated (depth/costs.py).
+It runs what decoding runs, on the machine that decodes. First comes what a request alone depends on: plain steps, and
+the shallowest and the deepest draft, of one sequence. That is ten forwards, however long they take; they are done
+between the steps of requests where these come first, but never before a prompt. All else is measured while no request
+is there, and what lies between is interpolated (depth/costs.py).
 
 Prices that were measured while something else kept the machine busy are wrong afterwards, and not all by one factor.
-So when the machine speed has changed by a quarter they are measured again: beside requests, the first ones.
+So when the machine speed has changed by a quarter they are measured again, in the same order.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from draftd.engine.targets.base import SequenceOptions, Steps
 from draftd.engine.targets.local import LocalTarget
 
 _PROMPT = 32  # tokens of each sequence
+_MEASURES_THE_REST = True
 _STEPS, _DRAFTED_STEPS = 6, 3
 _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 3, 2
 _LONG = 512  # tokens of context to compare the short one with
@@ -56,6 +58,7 @@ class Calibration:
         self._context_length, self._max_batch = context_length, max_batch
         self._pieces: Iterator[Prices | None] | None = None
         self._beside = False  # requests: what is being measured does not wait for an idle moment
+        self._stopped = False  # something was pending
         self._began = -math.inf
         self._run: _Run | None = None
         self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
@@ -65,8 +68,8 @@ class Calibration:
         return self._pieces is not None
 
     def first(self) -> Prices:
-        """Measures what the first request depends on: plain steps, 1 and the deepest draft, of one sequence."""
-        self._begin(self._first())
+        """Measures what a request alone depends on, at once."""
+        self.begin()
         found = None
         while found is None:
             found = self.step()
@@ -74,19 +77,17 @@ class Calibration:
         return found
 
     def begin(self) -> None:
-        """From now on all sizes and depths are pending."""
-        self._begin(self._whole())
+        """From now on all is pending: first what a request alone depends on, also while requests are there."""
+        self._begin(self._first())
+        self._beside = True
 
     def due(self, speed: float, *, idle: bool) -> bool:
         """Whether a forward is to be measured now. `speed`: logarithm of how much longer steps take than when prices
         were measured last."""
-        if (
-            self._pieces is None
-            and math.isfinite(self._began)
-            and (speed < -_CHANGED or (speed > _CHANGED and self._clock() - self._began > _PERIOD_SECONDS))
-        ):
-            self._begin(self._whole() if idle else self._first())
-            self._beside = not idle
+        seldom = self._clock() - self._began > _PERIOD_SECONDS
+        changed = math.isfinite(self._began) and (speed < -_CHANGED or (speed > _CHANGED and seldom))
+        if self._pieces is None and (self._stopped or changed):
+            self.begin()
         return self._pieces is not None and (idle or self._beside)
 
     def step(self) -> Prices | None:
@@ -95,12 +96,19 @@ class Calibration:
         found = next(self._pieces, None)
         if found is not None and self._beside:
             self.close()
-            self.begin()  # the rest, once nothing else is to be done
+            if _MEASURES_THE_REST:
+                self._begin(self._whole())
         return found
+
+    def stop(self) -> None:
+        """Lets go of model and drafters, as others may take their place. What is pending begins anew when it is due."""
+        stopped = self._stopped or self.pending
+        self.close()
+        self._stopped = stopped
 
     def close(self) -> None:
         """Ends what is pending, and lets go of model and drafters."""
-        self._pieces, self._beside = None, False
+        self._pieces, self._beside, self._stopped = None, False, False
         if self._run is not None:
             self._run.close()
             self._run = None
@@ -118,7 +126,6 @@ class Calibration:
         yield from run.plain_steps(_FIRST_STEPS, at_once=True)
         yield from run.drafted_steps(1, sorted({*self._depths[:1], *self._depths[-1:]}), _FIRST_DRAFTED_STEPS)
         yield run.prices(1)
-        self.close()
 
     def _whole(self) -> Iterator[Prices | None]:
         run, size = self._run, 1

@@ -226,7 +226,6 @@ class EngineWorker(EngineHandle):
             return
         self.progress, self.load_seconds = "ready", time.monotonic() - began
         self.step_seconds = engine.scheduler.depth.step_seconds
-        self.prefill_seconds = engine.calibration.prefill_seconds
         self._inbox.open()
         self.state = EngineState.READY
         try:
@@ -255,7 +254,7 @@ class EngineWorker(EngineHandle):
             pause = min(
                 scheduler.pause, IDLE_SECONDS if remote is None else remote.pause, drain_until - time.monotonic()
             )
-            measures = drain_until == math.inf and engine.measures(idle=idle)
+            measures = drain_until == math.inf and not jobs.busy and engine.measures(idle=idle)
             busy = jobs.busy or prefixes.busy or measures or (idle and drain_until < math.inf)
             taken = self._inbox.take(0.0 if busy else min(pause, IDLE_SECONDS))
             if taken is not None:
@@ -269,20 +268,24 @@ class EngineWorker(EngineHandle):
                     return
             if remote is not None and remote.step(busy=scheduler.pause <= 0):
                 scheduler.interrupted()
-            if jobs.busy and jobs.step():
-                scheduler.interrupted()
+            if jobs.busy:
+                engine.calibration.stop()
+                if jobs.step():
+                    scheduler.interrupted()
             if engine.weights.unloaded:
                 self._load_again(engine)
                 continue
             if engine.weights.due(own=jobs.busy or prefixes.busy, remote=remote is not None and not remote.idle):
-                engine.calibration.close()
+                engine.calibration.stop()
                 engine.weights.unload()
                 continue
             if prefixes.busy and prefixes.step(scheduler.active):
                 scheduler.interrupted()
-            if measures:
+            if measures and engine.calibration.pending:
                 engine.calibrate()
                 scheduler.interrupted()
+                self.step_seconds = scheduler.depth.step_seconds
+                self.prefill_seconds = engine.calibration.prefill_seconds
             if scheduler.idle:
                 self._measure(engine, scheduler.kv_cache_bytes)
                 continue

@@ -121,6 +121,11 @@ class Scheduler:
         return len(self._prefilling.waiting)
 
     @property
+    def prompts(self) -> bool:
+        """Whether a prompt is being prefilled, or waits and might be."""
+        return bool(self._prefilling.prefilling or (self._prefilling.waiting and self.active < self._max_batch))
+
+    @property
     def not_begun(self) -> list[DecodeSequence]:
         """Those of which nothing has been prefilled."""
         return self._prefilling.waiting

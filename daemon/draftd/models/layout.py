@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _WIDTHS = (1, 2, 5)  # tokens of a forward: a plain step, and steps that verify a draft
-_REPETITIONS = 5
-_TIMED_BYTES = 12 << 20  # of one layout of a shape: several matrices, so that no cache holds them
+_REPETITIONS = 4
+_TIMED_BYTES = 6 << 20  # of one layout of a shape: several matrices, so that no cache holds them
 _MOST_TIMED = 8  # matrices
 _LARGEST_BYTES = 32 << 20  # a larger matrix is read from memory, which takes as long in either layout
 _WORTH = 0.95  # of the seconds of rows, at all widths together

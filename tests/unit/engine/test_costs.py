@@ -8,10 +8,11 @@ import statistics
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.counts import StepCounts
 from draftd.engine.calibration import Calibration
 from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.observer import EngineObserver
@@ -175,6 +176,11 @@ def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
     assert far == pytest.approx([0.011, 0.017])
 
 
+@pytest.fixture
+def measures_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftd.engine.calibration._MEASURES_THE_REST", True)
+
+
 def whole(calibration: Calibration) -> Prices:
     found = Prices()
     calibration.begin()
@@ -184,23 +190,27 @@ def whole(calibration: Calibration) -> Prices:
     return found
 
 
-def test_calibration_measures_the_targets_own_steps() -> None:
+def test_calibration_measures_the_targets_own_steps(measures_the_rest: None) -> None:
     models = scripted_models(1.0, step_seconds=0.005)
     found = whole(Calibration(lambda: models.target, models.info.vocab_size, max_batch=4)).plain
     assert set(found) == {1, 2, 4}
     assert found[1] >= 0.005
 
 
-def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind() -> None:
+def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind(measures_the_rest: None) -> None:
     models = scripted_models(0.5, step_seconds=0.004, draft_step_seconds=0.004)
-    draft = DraftModel(models.draft, models.info.vocab_size)
-    drafters = {MODEL: draft, LOOKUP: PromptLookup()}
-    found = whole(Calibration(lambda: models.target, models.info.vocab_size, lambda: drafters, 3, max_batch=2))
+    made: list[DraftModel] = []
+
+    def drafters() -> dict[DrafterName, Drafter]:
+        made.append(DraftModel(models.draft, models.info.vocab_size))
+        return {MODEL: made[-1], LOOKUP: PromptLookup()}
+
+    found = whole(Calibration(lambda: models.target, models.info.vocab_size, drafters, 3, max_batch=2))
     assert set(found.drafted[MODEL]) == {(b, k) for b in (1, 2) for k in (1, 2, 3)}
     assert all(found.drafted[MODEL][1, k] >= found.drafted[LOOKUP][1, k] + 0.004 * k for k in (1, 2, 3))
     assert set(found.growth) == {0, 1, 2, 3}
     assert found.prefill[MODEL] > 0
-    assert draft.nbytes == 0
+    assert [draft.nbytes for draft in made] == [0, 0]
 
 
 class Forwards:
@@ -227,7 +237,9 @@ def test_what_the_first_request_needs_is_measured_in_as_many_forwards_whatever_t
     assert target.count == 10
 
 
-def test_prices_are_measured_again_once_the_machine_has_become_faster_and_then_rarely_slower_ones() -> None:
+def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_it_is_slower(
+    measures_the_rest: None,
+) -> None:
     models, now = scripted_models(0.5), [1000.0]
     calibration = Calibration(
         lambda: models.target, 8, lambda: {LOOKUP: PromptLookup()}, 4, max_batch=2, clock=lambda: now[0]
@@ -245,6 +257,9 @@ def test_prices_are_measured_again_once_the_machine_has_become_faster_and_then_r
     assert set(found.drafted[LOOKUP]) == {(1, 1), (1, 4)}
     assert not calibration.due(0.0, idle=False), "the rest waits until there are none"
     assert calibration.due(0.0, idle=True)
+    calibration.stop()
+    assert not calibration.pending, "a draft that is replaced is held no longer"
+    assert calibration.due(0.0, idle=False), "and its successor is measured"
 
 
 class Steps(EngineObserver):

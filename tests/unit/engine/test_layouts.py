@@ -12,7 +12,7 @@ from mlx_lm.generate import generate_step
 
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layers import BatchedAttention
-from draftd.engine.cache.layouts import make_caches, why_not_batched
+from draftd.engine.cache.layouts import make_caches, shallow, why_not_batched
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.engine.drafters import draft_model
 from draftd.engine.targets import local
@@ -57,6 +57,18 @@ def own_loop(model: Any, prompt: list[int], tokens: int) -> list[int]:
 
 def test_a_llama_is_batched():
     assert why_not_batched(tiny_llama(1)) == ""
+
+
+def test_layers_that_are_all_alike_are_tried_by_two_of_them():
+    model = tiny_llama(1, layers=4)
+    layers = model.layers
+    with shallow(model):
+        assert model.layers == layers[:2]
+        assert model(mx.array([[1, 2]])).shape[:2] == (1, 2)
+    assert model.layers is layers
+    layers[3].self_attn.scale *= 2
+    with shallow(model):
+        assert model.layers is layers, "one of them computes something else"
 
 
 def test_afm7_is_served_with_mlx_lms_own_text(caplog):

@@ -9,8 +9,9 @@ sequence, and the reason is told.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +35,9 @@ _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 # many of those are then rolled back.
 _STAGES = (((5, 2), (0, 0)), ((4, 2), (3, 0)), ((2, 0), (0, 0)), ((1, 3), (0, 0)), ((2, 2), (0, 0)))
 _LONGEST = 16  # tokens of neither are more
+
+_ENOUGH = 2  # layers, of a model whose layers are all alike
+_OF_ONE_LAYER = {"layer_idx", "layer_id", "_no_grad", "_training"}  # attributes that say nothing of what it computes
 
 _STEP = 256  # positions that mlx-lm's own caches grow by
 
@@ -133,7 +137,8 @@ def _tried(model: Any, weights: bool) -> str:
     for i, way in enumerate(WAYS):
         if ranks is None and "apart" in way and not installed(model):
             continue
-        reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
+        with shallow(model):
+            reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
         if not reason:
             if "level" in way:
                 _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, together)
@@ -141,6 +146,38 @@ def _tried(model: Any, weights: bool) -> str:
             return ""
         together = together if way else reason
     return together
+
+
+@contextlib.contextmanager
+def shallow(model: Any) -> Iterator[None]:
+    """Has the model only its first two layers, where all of them are alike: what a layout does to one it does to all.
+
+    Not of a model that several ranks share, whose followers have theirs."""
+    holder: Any = None
+    layers: Any = getattr(model, "layers", None)
+    if ranks_of(model) is None and isinstance(layers, list) and len(layers) > _ENOUGH:
+        first, *others = map(_kind, layers)
+        if all(kind == first for kind in others):
+            holder = next((one for one in model.modules() if one.get("layers") is layers), None)
+    if holder is None:
+        yield
+        return
+    holder.layers = layers[:_ENOUGH]
+    try:
+        yield
+    finally:
+        holder.layers = layers
+
+
+def _kind(layer: Any) -> list[Any]:
+    """What layers have in common that compute the same with other weights: classes, shapes, and all settings but the
+    layer's own number."""
+    found: list[Any] = []
+    for path, module in layer.named_modules():
+        settings = {name: value for name, value in vars(module).items() if name not in _OF_ONE_LAYER}
+        found.append((path, type(module), settings, {n: a.shape for n, a in module.items() if isinstance(a, mx.array)}))
+        found[-1][2].update({n: v for n, v in module.items() if isinstance(v, bool | int | float | str | None)})
+    return found
 
 
 def refusals(model: Any) -> list[str]:
@@ -177,15 +214,14 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
 
 
 def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
-    """The logits of the trial's real positions, of each sequence by itself and of nothing that was rolled back."""
-    held, found = [0] * len(texts), list[mx.array]()
+    """The logits of the trial's real positions, of each sequence by itself and of nothing that was rolled back: of one
+    forward for each, since what follows a position does not change it."""
+    held, found, whole = [0] * len(texts), list[mx.array](), list[mx.array]()
+    for text in texts:
+        whole.append(_caches(model, CacheLayout()).fresh().forward(_row(text), [len(text)])[0])
+        mx.eval(whole)  # now: see `_batched`
     for widths, rolled_back in _STAGES:
-        for row, width in enumerate(widths):
-            if width:
-                end = held[row] + width
-                logits = _caches(model, CacheLayout()).fresh().forward(_row(texts[row][:end]), [end])
-                found.append(logits[0, end - width :])
-                mx.eval(found)  # now: see `_batched`
+        found += [whole[row][held[row] : held[row] + width] for row, width in enumerate(widths) if width]
         held = [n + width - back for n, width, back in zip(held, widths, rolled_back, strict=True)]
     return found
 

@@ -110,7 +110,7 @@ class DepthControl:
                 if estimate is not None and best is not None:
                     self._note_caps(estimate, best, drafts)
                 proposed = any(one.proposed for one in sequences)
-                urgent = self.costs.in_doubt or self._uncertain(estimate, best)
+                urgent = self.costs.unexplained or self._uncertain(estimate, best)
                 if not proposed and self._measurement.begins(sequences, urgent=urgent):
                     return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)

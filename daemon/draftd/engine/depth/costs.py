@@ -13,7 +13,7 @@ thus looks neither cheap nor expensive because the machine has changed.
 
 A step is taken to be at most a quarter off, so that a stall is no new cost. Where several in a row are off by more to
 one side, something has changed. Plain steps decide what: where they are off as well it is the machine speed, else what
-the drafter costs. Until a plain step was seen nothing is learnt from the others (`in_doubt`).
+the drafter costs. Until a plain step was seen nothing is learnt from the others (`unexplained`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class StepCosts:
         self._regime = 0.0  # the machine speed at the last regime change
         self._step = self._plain_step = 0  # how many were learnt from, and which of them was plain last
         self.calibrated: frozenset[int] = frozenset()  # batch sizes that were measured since the start
-        self.in_doubt = False  # steps that draft are far off, and no plain one has said yet what that is
+        self.unexplained = False  # steps that draft are far off, and no plain one has said yet what that is
         self._curves: dict[tuple[DrafterName | None, int, bool], _Curve] = {}
         self._seconds = 0.0  # of all steps that were learnt from
         self.regime_changes = 0  # each time, what was learnt about depths may no longer hold
@@ -195,9 +195,9 @@ class StepCosts:
         if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
             changed = curve.count(surprise, self._step)
             if drafter is None:
-                believed = changed or self.in_doubt
+                believed = changed or self.unexplained
             elif changed and self._plain_step < curve.began:
-                self.in_doubt = True
+                self.unexplained = True
                 return
             else:
                 believed = changed
@@ -208,7 +208,7 @@ class StepCosts:
             most = _LARGEST_CHANGE if believed else _CLAMP
             surprise = min(max(surprise, -most), most)
         if drafter is None:
-            self._plain_step, self.in_doubt = self._step, False
+            self._plain_step, self.unexplained = self._step, False
         passed = min(cost * math.exp(surprise), 1.0)  # not `seconds`: a stall makes nothing less certain
         self._seconds += passed
         for part in (offset, own):
@@ -272,7 +272,7 @@ class StepCosts:
         """Takes the prices that a calibration has `measured` just now, whole batch sizes. What steps have told of these
         sizes is forgotten."""
         self.prices, self.measured = self.prices.updated(measured), True
-        self._speed, self._regime, self.in_doubt = _Offset(variance=_UNMEASURED), 0.0, False
+        self._speed, self._regime, self.unexplained = _Offset(variance=_UNMEASURED), 0.0, False
         self.calibrated |= measured.plain.keys()
         kept = {key: curve for key, curve in self._curves.items() if key[1] not in measured.plain}
         self._curves = {}
