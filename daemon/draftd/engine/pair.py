@@ -17,7 +17,7 @@ from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_dra
 from draftd.model_info import ModelInfo
 from draftd.models.blas import load_blas
 from draftd.models.check import not_served
-from draftd.models.folder import UNREADABLE, ModelFiles, ModelFolder, PairFiles, read
+from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 
@@ -66,8 +66,6 @@ def load_models(
     its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
     backend = load_blas()
-    import mlx.core as mx
-
     from draftd.engine.ranks.loading import lead, open_share, read_share
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
@@ -89,8 +87,8 @@ def load_models(
     tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
     ranks: RankedModel | None = None
     if part is None:
-        with folder.told("its weights cannot be read", UNREADABLE):
-            mx.eval(target.parameters())
+        for _ in read(parameters(target), folder.called):
+            pass
     else:
         assert sender is not None
         read_share(part, folder.called)

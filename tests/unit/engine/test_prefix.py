@@ -114,6 +114,16 @@ def test_a_long_answer_is_kept_piece_by_piece_while_it_is_written():
     assert sink.tokens == Rig(scripted_models(0.7)).run([request(prompt, autoregressive(), max_tokens=600)])[0].tokens
 
 
+def test_a_slice_wider_than_a_forward_on_a_cpu_gives_the_same_text(monkeypatch):
+    prompt = words(1, 300)
+    whole = Rig(scripted_models(0.7), prefix_bytes=PLENTY).run([request(prompt, autoregressive())])
+    monkeypatch.setattr("draftd.engine.cache.prefill._WIDEST_ON_CPU", 70)
+    rig = Rig(scripted_models(0.7), prefix_bytes=PLENTY)
+    assert [s.tokens for s in rig.run([request(prompt, autoregressive())])] == [s.tokens for s in whole]
+    (again,) = rig.run([request(prompt, autoregressive(), max_tokens=1)])
+    assert again.done.stats.cached_tokens == len(prompt) - 1
+
+
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_what_is_let_go_in_between_is_computed_again(plan):
     models = scripted_models(0.7)
@@ -205,7 +215,7 @@ def test_the_draft_takes_in_only_what_it_has_not_read():
 
     models.draft.__class__ = Counting
     rig.run([request(prompt, speculative(3), max_tokens=10)])
-    assert max(fed) == 300  # the first token of the answer is there by then
+    assert sum(n for n in fed if n > 4) == 300  # the first token of the answer is there by then
     fed.clear()
     rig.run([request([*prompt, 5, 6, 7], speculative(3), max_tokens=10)])
     assert max(fed) <= 4
