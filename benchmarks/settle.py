@@ -3,7 +3,8 @@
 Three daemons get the same `edit` prompts in the same order, greedy, one at a time, so that all write the same texts.
 
     reference  on a quiet machine, with an empty state folder: three passes over the prompts
-    start      with an empty state folder, while two processes are busy, which end 20 s after the daemon's start
+    start      with an empty state folder, while two processes are busy, which end 20 s after the daemon's start, or
+               10 s after it serves where that is later
     restart    that daemon, stopped and started again with its state folder, on a quiet machine
 
 The depth is drafted tokens a step, by the daemon's own counts after each chunk. Edits alternate between copied text and
@@ -29,7 +30,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -46,7 +47,7 @@ WITHIN = 0.2
 MOST = 1500  # tokens, before it is given up
 _SHOWN = 256  # tokens that are followed at least, for the table
 LEAST_DEPTH = 0.5  # of the reference, for a window to say anything
-_LOOPS, _LOOP_SECONDS = 2, 20.0
+_LOOPS, _LOOP_SECONDS, _SERVED_SECONDS = 2, 20.0, 10.0
 _PASSES = 3
 _TOKENS = 96  # of an answer
 _ANSWER_SECONDS = 300.0
@@ -123,25 +124,29 @@ class Traffic:
 
 @dataclass(slots=True)
 class Busy:
-    """Processes that compute without a pause for so many seconds. `ended`: time.monotonic; 0 until then."""
+    """Processes that compute without a pause. `ended`: time.monotonic; 0 until then."""
 
-    seconds: float
     ended: float = 0.0
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _timer: threading.Timer | None = None
 
     @contextlib.contextmanager
     def running(self, count: int) -> Iterator[None]:
-        processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
-        timer = threading.Timer(self.seconds, self._end, (processes,))
-        timer.start()
+        self._processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
         try:
             yield
         finally:
-            timer.cancel()
-            timer.join()
-            self._end(processes)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer.join()
+            self._end()
 
-    def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        for process in processes:
+    def end_in(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.start()
+
+    def _end(self) -> None:
+        for process in self._processes:
             process.kill()
             process.wait()
         self.ended = self.ended or time.monotonic()
@@ -203,8 +208,9 @@ def main() -> int:
     first_pass = [one for one in reference.windows(steps) if one.end <= reference.total]
     _show("reference, from its first token", first_pass, 0, console)
     with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
-        busy, state = Busy(_LOOP_SECONDS), Path(folder)
+        busy, state, began = Busy(), Path(folder), time.monotonic()
         with busy.running(_LOOPS), daemon(args.model, args.draft_model, None, state=state) as client:
+            busy.end_in(max(_LOOP_SECONDS - (time.monotonic() - began), _SERVED_SECONDS))
             found = reference.follow(Traffic(client, prompts, texts).steps(), busy)
         console.print(f"the busy processes ended after {found[1]} tokens")
         start = _show("start, from the busy processes' end", *found, console)

@@ -55,7 +55,7 @@ def test_depth_that_never_settles_is_none() -> None:
 
 
 def test_tokens_before_the_busy_processes_end_do_not_count() -> None:
-    busy = Busy(seconds=0.0, ended=150.0)
+    busy = Busy(ended=150.0)
     steps = [Step(one.end, one.steps, one.drafted, at=float(i)) for i, one in enumerate(texts(30, until=0))]
     found, begin = Reference(texts(3), PASS).follow(iter(steps), busy)
     assert begin == steps[150].end
@@ -69,8 +69,9 @@ def test_following_gives_up_after_most_tokens() -> None:
 
 
 def test_busy_processes_end_by_themselves() -> None:
-    busy = Busy(seconds=0.01)
+    busy = Busy()
     with busy.running(1):
+        busy.end_in(0.01)
         deadline = time.monotonic() + 30
         while not busy.ended and time.monotonic() < deadline:
             time.sleep(0.01)
