@@ -6,6 +6,7 @@ Runs on the engine thread: weights built lazily on another thread cannot be eval
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from draftd.engine.ranks.part import Part
 
 _log = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 2.0  # between two lines on weights that take long to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,7 @@ def load_models(
     tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
     ranks: RankedModel | None = None
     if part is None:
-        for _ in read(parameters(target), folder.called):
-            pass
+        _read(target, folder.called, progress)
     else:
         assert sender is not None
         read_share(part, folder.called)
@@ -136,6 +138,16 @@ def load_models(
         left_out=left_out,
         ranks=ranks,
     )
+
+
+def _read(model: Any, called: str, progress: Callable[[str], None]) -> None:
+    """Reads a model's weights, and says every few seconds how much of them is there. Raises ModelLoadError."""
+    arrays = parameters(model)
+    total, said = sum(array.nbytes for array in arrays), time.monotonic()
+    for _ in read(arrays, called):
+        if time.monotonic() - said >= _PROGRESS_SECONDS:
+            said, left = time.monotonic(), sum(array.nbytes for array in arrays)
+            progress(f"loading {called}: {100 * (total - left) // total}% of {total / 1e9:.1f} GB")
 
 
 def load_tokenizer(model: str, ends: Collection[int] = ()) -> Tokenizer:

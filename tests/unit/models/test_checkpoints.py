@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,18 @@ def test_a_model_stored_by_columns_has_the_logits_of_one_stored_by_rows(
     for width in (1, 5, 40):
         tokens = mx.array([[(7 * i) % 4096 for i in range(width)]])
         assert mx.allclose(ours(tokens), theirs(tokens), rtol=0, atol=1e-4).item(), width
+
+
+def test_weights_that_take_long_to_read_say_how_far_they_are(
+    nano_pair: NanoPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftd.engine.pair._PROGRESS_SECONDS", 0.0)
+    said: list[str] = []
+    load_models(nano_pair.target, progress=said.append)
+    shares = [int(found[1]) for line in said if (found := re.search(r"loading model: .*: (\d+)% of 0\.0 GB", line))]
+    assert len(shares) > 2
+    assert shares == sorted(shares)
+    assert shares[-1] == 100
 
 
 def test_several_end_tokens_of_the_generation_configuration_all_end_a_text(nano_pair: NanoPair, tmp_path: Path) -> None:
