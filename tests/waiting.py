@@ -21,9 +21,17 @@ def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "wha
 
 
 def loaded(worker: EngineWorker, seconds: float = 60.0) -> ModelInfo:
-    """Waits for the models. Raises NotServing with the reason where there are none."""
+    """Waits for the models, and for the calibration. Raises NotServing with the reason where there are none."""
     until(lambda: worker.state is not EngineState.LOADING, seconds, "the models")
+    calibrated(worker, seconds)
     return worker.info
+
+
+def calibrated(worker: EngineWorker, seconds: float = 60.0) -> None:
+    """Waits until the engine measures nothing, and holds nothing for that."""
+    engine = getattr(worker, "_engine", None)
+    if engine is not None:
+        until(lambda: not engine.calibration.pending, seconds, "the calibration")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What a step costs, by how much it drafts and how many sequences it has: measured a forward at a time.
 
 It runs what decoding runs, on the machine that decodes. First comes what a request alone depends on: plain steps, and
-the shallowest and the deepest draft, of one sequence. That is ten forwards, however long they take; they are done
+the shallowest and the deepest draft, of one sequence. That is nine forwards, however long they take; they are done
 between the steps of requests where these come first, but never before a prompt. All else is measured while no request
 is there, and what lies between is interpolated (depth/costs.py).
 
@@ -30,7 +30,7 @@ from draftd.engine.targets.local import LocalTarget
 _PROMPT = 32  # tokens of each sequence
 _MEASURES_THE_REST = True
 _STEPS, _DRAFTED_STEPS = 6, 3
-_FIRST_STEPS, _FIRST_DRAFTED_STEPS = 3, 2
+_FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
 _LONG = 512  # tokens of context to compare the short one with
 _LONG_BATCH = 4
 _CHANGED = math.log(1.25)  # of the machine speed
@@ -65,7 +65,7 @@ class Calibration:
 
     @property
     def pending(self) -> bool:
-        return self._pieces is not None
+        return self._pieces is not None or self._stopped
 
     def first(self) -> Prices:
         """Measures what a request alone depends on, at once."""
@@ -102,7 +102,7 @@ class Calibration:
 
     def stop(self) -> None:
         """Lets go of model and drafters, as others may take their place. What is pending begins anew when it is due."""
-        stopped = self._stopped or self.pending
+        stopped = self.pending
         self.close()
         self._stopped = stopped
 
@@ -116,11 +116,13 @@ class Calibration:
     def _begin(self, pieces: Iterator[Prices | None]) -> None:
         self.close()
         self._pieces, self._began = pieces, self._clock()
+
+    def _started(self) -> _Run:
         self._run = _Run(self._model(), self._vocabulary, self._make(), self._depths)
+        return self._run
 
     def _first(self) -> Iterator[Prices | None]:
-        run = self._run
-        assert run is not None
+        run = self._started()
         yield from run.join()
         self.prefill_seconds = run.prefill_seconds
         yield from run.plain_steps(_FIRST_STEPS, at_once=True)
@@ -128,8 +130,7 @@ class Calibration:
         yield run.prices(1)
 
     def _whole(self) -> Iterator[Prices | None]:
-        run, size = self._run, 1
-        assert run is not None
+        run, size = self._started(), 1
         while True:
             while run.size < size:
                 yield from run.join()

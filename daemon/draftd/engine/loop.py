@@ -254,7 +254,7 @@ class EngineWorker(EngineHandle):
             pause = min(
                 scheduler.pause, IDLE_SECONDS if remote is None else remote.pause, drain_until - time.monotonic()
             )
-            measures = drain_until == math.inf and not jobs.busy and engine.measures(idle=idle)
+            measures = not jobs.busy and drain_until == math.inf and engine.measures(idle=idle)
             busy = jobs.busy or prefixes.busy or measures or (idle and drain_until < math.inf)
             taken = self._inbox.take(0.0 if busy else min(pause, IDLE_SECONDS))
             if taken is not None:
@@ -281,7 +281,7 @@ class EngineWorker(EngineHandle):
                 continue
             if prefixes.busy and prefixes.step(scheduler.active):
                 scheduler.interrupted()
-            if measures and engine.calibration.pending:
+            if measures and engine.measures(idle=engine.idle):  # unless a prompt has come since
                 engine.calibrate()
                 scheduler.interrupted()
                 self.step_seconds = scheduler.depth.step_seconds

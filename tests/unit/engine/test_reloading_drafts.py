@@ -17,6 +17,7 @@ from draftd.errors import ModelLoadError
 from draftd.models import folder
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.unit.engine.drafts import change_tokenizer, change_weights, quantised
+from tests.waiting import calibrated
 
 DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 NONE: frozenset[DrafterName] = frozenset()
@@ -128,9 +129,11 @@ def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, n
 def test_what_is_not_held_is_read_and_checked_and_not_kept(running, nano, tmp_path):
     engine = running(nano)
     engine.worker.keep(NONE).result(10)
+    calibrated(engine.worker)
     before = mx.get_active_memory()
     assert engine.worker.reload_draft().result(30) == engine.info.draft_weight_bytes
     assert engine.worker.status().loaded == NONE
+    calibrated(engine.worker)
     assert mx.get_active_memory() <= before
 
 
