@@ -34,7 +34,7 @@ _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
 _LONG = 512  # tokens of context to compare the short one with
 _LONG_BATCH = 4
 _CHANGED = math.log(1.25)  # of the machine speed
-_PERIOD_SECONDS = 30.0  # between two measurements on a machine that has become slower: less than 1 % of its time
+_FASTER_SECONDS, _SLOWER_SECONDS = 5.0, 30.0  # between two measurements of a machine that has become so
 
 
 class Calibration:
@@ -84,8 +84,9 @@ class Calibration:
     def due(self, speed: float, *, idle: bool) -> bool:
         """Whether a forward is to be measured now. `speed`: logarithm of how much longer steps take than when prices
         were measured last."""
-        seldom = self._clock() - self._began > _PERIOD_SECONDS
-        changed = math.isfinite(self._began) and (speed < -_CHANGED or (speed > _CHANGED and seldom))
+        passed = self._clock() - self._began  # infinite where nothing was measured that could have changed
+        faster, slower = speed < -_CHANGED and passed > _FASTER_SECONDS, speed > _CHANGED and passed > _SLOWER_SECONDS
+        changed = math.isfinite(passed) and (faster or slower)
         if self._pieces is None and (self._stopped or changed):
             self.begin()
         return self._pieces is not None and (idle or self._beside)

@@ -246,11 +246,14 @@ def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_i
     )
     assert not calibration.due(-1.0, idle=True), "nothing was measured that could have changed"
     calibration.first()
+    now[0] += 10
     assert not calibration.due(-0.1, idle=False)
     assert not calibration.due(0.5, idle=False), "a load is over soon, or lasts"
     now[0] += 60
     assert calibration.due(0.5, idle=False)
     calibration.close()
+    assert not calibration.due(-0.5, idle=False), "a noisy machine is not measured again and again"
+    now[0] += 10
     assert calibration.due(-0.5, idle=False), "what was measured under a load is wrong without it"
     while (found := calibration.step()) is None:
         assert calibration.due(0.0, idle=False), "it goes on beside requests"
