@@ -1,7 +1,8 @@
 """docs/first-session.md: what a first-time user's terminal shows, from the installation to Ctrl-C.
 
-Recorded by `python -m scripts.first_session` in about three minutes: in a fresh clone, with a tool folder of its own,
-each command on a terminal of 100 columns. Needs uv, and the default ports. The machine's paths are written as `~`.
+Recorded by `python -m scripts.first_session` in about four minutes: in a fresh clone, with a tool folder of its own,
+each command on a terminal of 100 columns. Needs a network, and the default ports. The machine's paths are written
+as `~`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,27 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "first-session.md"
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
+_ERASED = re.compile(r"[^\n]*\n[^\n]*\x1b\[1A\r?\x1b\[2K|[^\n]*\x1b\[2K")  # a line that was drawn, then removed
 _PATIENCE = 300.0
 _LONGEST = 40  # lines of one command that are kept: the first and the last ones
 _READY = "draftd: serving "
+_MODEL = "build/models/SmolLM2-135M-Instruct"
+_EDITED = """def basket_total(prices, discount=0.0):
+    total = 0.0
+    for price in prices:
+        if price < 0:
+            raise ValueError("a price cannot be negative")
+        total += price
+    return round(total * (1 - discount), 2)
+"""
 
 HEAD = """# A first session
 
 What a new user's terminal shows, from the installation to Ctrl-C. It was recorded (`python -m scripts.first_session`)
 on the Linux machine of [benchmarks.md](benchmarks.md), not on a Mac. Colours and overwritten lines are left out.
+
+`make demo` runs the embedded pair. After it SmolLM2-135M-Instruct answers, a pretrained model of 135 M parameters:
+small enough for two cores, and often wrong.
 """
 
 
@@ -78,7 +92,8 @@ class Screen:
     @property
     def text(self) -> str:
         """What is left to be read: of a line that was drawn anew, the last."""
-        plain = _ESCAPES.sub("", self._said.decode(errors="replace")).replace("\r\n", "\n")
+        drawn = self._said.decode(errors="replace").replace("\r\n", "\n")
+        plain = _ESCAPES.sub("", _ERASED.sub("", drawn))
         return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in plain.split("\n")).strip("\n")
 
 
@@ -152,14 +167,28 @@ def _environment(home: Path) -> dict[str, str]:
 def record(session: Session) -> list[str]:
     session.say("", "## Install, and see it work")
     session.run("make demo")
+    session.say("", "A real model, fetched with pip and converted to mlx-lm's format:")
+    session.run("make real-model")
     session.say("", "With `draftd` on the PATH:")
     session.run("uv tool install --quiet . && draftd --version")
     session.say("", "## Check, serve, ask")
-    session.run("draftd doctor")
-    with session.running("draftd serve", _READY) as daemon:
+    session.run(f"draftd doctor --model {_MODEL}")
+    with session.running(f"draftd serve --model {_MODEL}", _READY) as daemon:
         session.run('draftd generate "What is the capital of France?"')
+        session.run('draftd generate "Why is the sky blue? Answer in one sentence."')
+        session.say(
+            "", "No draft model is loaded: drafts are looked up in the prompt, which pays where the answer repeats it:"
+        )
+        (session.folder / "basket.py").write_text(_EDITED, encoding="utf-8")
+        session.run("cat basket.py")
+        session.run('draftd generate -w edit "Rewrite this function in a Python code block: $(cat basket.py)"')
+        session.say("", "The same question with and without drafts:")
+        session.run('draftd compare -w edit "Rewrite this function in a Python code block: $(cat basket.py)"')
+        session.run("draftd depth")
         session.run("draftd status")
         session.run("draftd top --once")
+        session.say("", "Drafting turned off for all new requests, and on again:")
+        session.run("draftd flag set off && draftd generate 'What is the capital of Italy?' && draftd flag set on")
         session.say("", "A second daemon on the same port:")
         session.run("draftd serve")
         session.say("", "The first daemon's terminal, ended by Ctrl-C:")
@@ -176,12 +205,12 @@ def record(session: Session) -> list[str]:
     session.run("draftd serve --model ./docs")
     session.say("", "A daemon that is not running, and one that is killed while it answers:")
     session.run('draftd generate "Hello"')
-    with session.running("draftd serve", _READY) as daemon:
-        asking = Screen(["draftd", "generate", "--max-tokens", "400", "Once"], session.folder, session.env)
-        asking.until(" ")  # its first words
+    with session.running(f"draftd serve --model {_MODEL}", _READY) as daemon:
+        asking = Screen(["draftd", "generate", "Tell me a story."], session.folder, session.env)
+        asking.until(",")  # its first words
         daemon.send(signal.SIGKILL)
         asking.until()
-    session.page.extend(["", "```console", '$ draftd generate --max-tokens 400 "Once"', asking.text, "```"])
+    session.page.extend(["", "```console", '$ draftd generate "Tell me a story."', asking.text, "```"])
     return session.page
 
 
