@@ -115,8 +115,8 @@ class Engine:
 
     def measures(self, *, idle: bool) -> bool:
         """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. No prompt
-        ever does."""
-        if self.weights.unloaded or self.scheduler.prompts:
+        ever does, nor a request that may not draft."""
+        if self.weights.unloaded or self.scheduler.prompts or not (idle or self.scheduler.may_draft):
             return False
         return self.calibration.due(self.scheduler.depth.costs.speed, idle=idle)
 

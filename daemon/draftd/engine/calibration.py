@@ -34,7 +34,8 @@ _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
 _LONG = 512  # tokens of context to compare the short one with
 _LONG_BATCH = 4
 _CHANGED = math.log(1.25)  # of the machine speed
-_FASTER_SECONDS, _SLOWER_SECONDS = 5.0, 30.0  # between two measurements of a machine that has become so
+_SLOWER_SECONDS = 30.0  # a load is over soon, or lasts
+_FIRST_WAIT, _LONGEST_WAIT = 5.0, 320.0  # seconds between two measurements, which double while they come so often
 
 
 class Calibration:
@@ -59,7 +60,7 @@ class Calibration:
         self._pieces: Iterator[Prices | None] | None = None
         self._beside = False  # requests: what is being measured does not wait for an idle moment
         self._stopped = False  # something was pending
-        self._began = -math.inf
+        self._began, self._wait = -math.inf, _FIRST_WAIT
         self._run: _Run | None = None
         self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
 
@@ -85,9 +86,11 @@ class Calibration:
         """Whether a forward is to be measured now. `speed`: logarithm of how much longer steps take than when prices
         were measured last."""
         passed = self._clock() - self._began  # infinite where nothing was measured that could have changed
-        faster, slower = speed < -_CHANGED and passed > _FASTER_SECONDS, speed > _CHANGED and passed > _SLOWER_SECONDS
-        changed = math.isfinite(passed) and (faster or slower)
+        faster, slower = speed < -_CHANGED, speed > _CHANGED and passed > _SLOWER_SECONDS
+        changed = math.isfinite(passed) and passed > self._wait and (faster or slower)
         if self._pieces is None and (self._stopped or changed):
+            if changed:
+                self._wait = _FIRST_WAIT if passed > 4 * self._wait else min(2 * self._wait, _LONGEST_WAIT)
             self.begin()
         return self._pieces is not None and (idle or self._beside)
 

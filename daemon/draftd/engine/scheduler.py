@@ -126,6 +126,11 @@ class Scheduler:
         return bool(self._prefilling.prefilling or (self._prefilling.waiting and self.active < self._max_batch))
 
     @property
+    def may_draft(self) -> bool:
+        """Whether a running sequence may draft."""
+        return any(one.depth > 0 and one.drafter is not None for one in self._running)
+
+    @property
     def not_begun(self) -> list[DecodeSequence]:
         """Those of which nothing has been prefilled."""
         return self._prefilling.waiting

@@ -264,6 +264,17 @@ def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_i
     assert calibration.due(0.0, idle=False), "what was stopped begins anew"
 
 
+def test_a_machine_that_changes_all_the_time_is_measured_ever_more_rarely() -> None:
+    models, now, begun = scripted_models(0.5), [1000.0], 0
+    calibration = Calibration(lambda: models.target, 8, clock=lambda: now[0])
+    calibration.first()
+    for _ in range(600):
+        now[0] += 1
+        begun += calibration.due(-0.5, idle=False)
+        calibration.close()
+    assert 2 <= begun <= 7
+
+
 class Steps(EngineObserver):
     def __init__(self) -> None:
         self.drafted: list[StepCounts] = []
