@@ -36,14 +36,16 @@ from rich.table import Table
 
 from benchmarks import options
 from benchmarks.arms import Answer, Draftd, MlxLm, Prompt, daemon, fixed_depth, fixed_drafter, helper
-from benchmarks.idle import process_at, wait_until_idle
+from benchmarks.idle import MOST_SECONDS, process_at, wait_until_idle
 from benchmarks.ratios import BEFORE, CLAIMS, CLASSES, Change, Tick, changes, claims, ratio
 from benchmarks.single.command import main as measure_single
+from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
 from draftd.models.blas import load_blas
 
 _STREAMS = 4
 _SETTLE_SECONDS = 25.0  # a daemon that has just started and is idle tries its draft out first
+_REST_SECONDS = 10.0  # on a noisy machine a daemon may measure again and again
 
 
 def main() -> int:
@@ -59,7 +61,7 @@ def main() -> int:
         began = time.perf_counter()
         with processes(args, repetition) as arms:
             time.sleep(_SETTLE_SECONDS)
-            rest(arms.values())
+            rest(arms.values(), MOST_SECONDS)
             measure(arms, prompts[: len(CLASSES)], repetition, greedy)  # the warm-up is not kept
             ticks += measure(arms, prompts, repetition, greedy)
         console.print(f"repetition {repetition + 1} of {args.repetitions}: {time.perf_counter() - began:.0f} s")
@@ -90,12 +92,7 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
             arms["mlx_spec_t08"] = MlxLm(peer, args.depth, 0.8, args.tokens)
         checkouts = [("", None)] + ([(BEFORE, args.before)] if args.before else [])
         for suffix, checkout in random.Random(repetition).sample(checkouts, len(checkouts)):
-            on, off = (
-                stack.enter_context(
-                    daemon(args.model, args.draft_model, endpoint, checkout, settings=fixed_depth(args.depth))
-                )
-                for endpoint in (sink, None)
-            )
+            on, off = (stack.enter_context(_settled_daemon(args, endpoint, checkout)) for endpoint in (sink, None))
             for name, client, mode, temperature in (
                 ("ar", on, ModePreference.AUTOREGRESSIVE, 0.0),
                 ("ar_off", off, ModePreference.AUTOREGRESSIVE, 0.0),
@@ -105,6 +102,15 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
                 drafter = fixed_drafter(args.draft_model)
                 arms[name + suffix] = Draftd(client, mode, args.depth, temperature, args.tokens, drafter)
         yield arms
+
+
+@contextlib.contextmanager
+def _settled_daemon(args: argparse.Namespace, endpoint: str | None, checkout: Path | None) -> Iterator[DraftdClient]:
+    """A daemon that rests before the next one starts: prices measured beside that one would be measured again."""
+    settings = fixed_depth(args.depth)
+    with daemon(args.model, args.draft_model, endpoint, checkout, settings=settings) as client:
+        wait_until_idle([process_at(client.target)])
+        yield client
 
 
 def measure(
@@ -133,11 +139,11 @@ def measure(
     return ticks
 
 
-def rest(arms: Collection[Draftd | MlxLm]) -> None:
-    """Waits until their processes rest."""
+def rest(arms: Collection[Draftd | MlxLm], seconds: float = _REST_SECONDS) -> None:
+    """Waits until their processes rest, for so long at most."""
     clients = {arm.client.target for arm in arms if isinstance(arm, Draftd)}
     peers = {arm.process.pid for arm in arms if isinstance(arm, MlxLm)}
-    wait_until_idle([*map(process_at, clients), *map(psutil.Process, peers)])
+    wait_until_idle([*map(process_at, clients), *map(psutil.Process, peers)], seconds)
 
 
 def _check(greedy: dict[str, tuple[int, ...]], arm: str, prompt: Prompt, found: Answer) -> None:

@@ -22,7 +22,7 @@ from benchmarks.single.part import AUTOMATIC, Turn
 from draftd.core import WorkloadClass
 
 PEER = "mlx_lm_server"
-_PROMPTS: Mapping[int, int] = {1: 2, 4: 6, 8: 12}  # by number of clients
+_PROMPTS: Mapping[int, int] = {1: 3, 4: 6, 8: 10}  # by number of clients
 _WANTED = {("chat", 1): 1.0, ("chat", 4): 1.1, ("chat", 8): 1.1}
 _EDIT = 1.3  # wanted there, however many clients
 

@@ -107,7 +107,7 @@ class Classes:
     name: str = "classes"
     title: str = "automatic depth over autoregressive, from the first token to the last"
     counts: Mapping[WorkloadClass, int] = field(default_factory=lambda: _COUNTS)
-    max_tokens: int = 64
+    max_tokens: int = 48
 
     def measure(self, turn: Turn) -> None:
         by_kind = [turn.of_class(kind, count) for kind, count in self.counts.items()]

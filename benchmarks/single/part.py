@@ -37,9 +37,10 @@ class Processes:
         self._stack, self.model = stack, model
         self._running: list[psutil.Process] = []
 
-    def rest(self) -> None:
-        """Waits until what they do by themselves is done: a forward that nobody reads, prices measured when idle."""
-        wait_until_idle(self._running)
+    def rest(self, *others: psutil.Process) -> None:
+        """Waits until what they and `others` do by themselves is done: a forward that nobody reads, prices measured
+        when idle."""
+        wait_until_idle([*self._running, *others])
 
     @cached_property
     def sink(self) -> str:
@@ -50,6 +51,7 @@ class Processes:
     def daemon(self) -> DraftdClient:
         client = self._stack.enter_context(daemon(self.model, "", self.sink))
         self._running.append(process_at(client.target))
+        self.rest()  # prices that it measured beside another process would be measured again
         return client
 
     @cached_property
