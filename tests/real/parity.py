@@ -138,13 +138,13 @@ def _difference(models: LoadedModels, question: Question, expected: list[int], a
     shorter = min(len(expected), len(actual))
     at = next((i for i in range(shorter) if expected[i] != actual[i]), shorter)
     if at == shorter:
-        return f"{question.name}: {len(actual)} tokens in place of {len(expected)}"
+        return f"{question.name}: {len(actual)} tokens instead of {len(expected)}"
     scores = models.target(mx.array([[*question.tokens, *expected[:at]]]))[0, -1].astype(mx.float32)
     seed = question.sampling.seed
     if seed is not None:
         scores = scores / question.sampling.temperature + Noise([seed]).block([at], 0, 1, scores.size)[0, 0]
     gap = (scores[expected[at]] - scores[actual[at]]).item()
-    return f"{question.name}: token {at} is {actual[at]} in place of {expected[at]}, a gap of {gap:.2g}"
+    return f"{question.name}: token {at} is {actual[at]} instead of {expected[at]}, a gap of {gap:.2g}"
 
 
 def draft_totals(sinks: Sequence[Collected]) -> DraftTotals:

@@ -56,6 +56,7 @@ def check(
     batch: int,
     tokens: int = TOKENS,
 ) -> None:
+    assert models.info.batched, models.info.batched_reason
     drafting = parity.with_shallow_draft(models)
     sinks = parity.write_with_draftd(drafting, questions, [plan], tokens, batch=batch)
     assert parity.describe_differences(models, questions, expected, sinks) == []

@@ -1,5 +1,5 @@
-"""A real model served over HTTP, to the clients' own libraries: a chat over each protocol, a schema, a prefix over two
-turns, and streamed emoji and CJK.
+"""A real model serves the clients' own HTTP libraries: a chat over each protocol, a schema, a prefix over two turns,
+and streamed emoji and CJK.
 """
 
 from __future__ import annotations
@@ -67,36 +67,37 @@ def mlx_lm_text(models: LoadedModels, prompt: list[int], tokens: int) -> str:
     return models.tokenizer.decode([token for token in text if token not in models.tokenizer.eos_ids])
 
 
-# Each asks a greedy answer of one protocol: whole, as a list of one text, or as the texts of a stream.
-def chat_completions(clients: Clients, messages: Any, *, stream: bool, tokens: int, **body: Any) -> list[str]:
-    asked: dict[str, Any] = {"model": "", "messages": messages, "temperature": 0, "max_tokens": tokens}
-    answer: Any = clients.openai.chat.completions.create(**asked, stream=stream, extra_body=body)
+# Each of these returns a greedy answer over one protocol: a single text, or with `stream` the texts of the stream.
+def ask_chat_completions(clients: Clients, messages: Any, *, stream: bool, tokens: int, **fields: Any) -> list[str]:
+    answer: Any = clients.openai.chat.completions.create(
+        model="", messages=messages, temperature=0, max_tokens=tokens, stream=stream, extra_body=fields
+    )
     if not stream:
         return [answer.choices[0].message.content]
     return [choice.delta.content or "" for chunk in answer for choice in chunk.choices]
 
 
-def responses(clients: Clients, messages: Any, *, stream: bool, tokens: int, **body: Any) -> list[str]:
-    asked: dict[str, Any] = {"model": "", "input": messages, "temperature": 0, "max_output_tokens": tokens}
-    answer: Any = clients.openai.responses.create(**asked, stream=stream, extra_body=body)
+def ask_responses(clients: Clients, messages: Any, *, stream: bool, tokens: int, **fields: Any) -> list[str]:
+    answer: Any = clients.openai.responses.create(
+        model="", input=messages, temperature=0, max_output_tokens=tokens, stream=stream, extra_body=fields
+    )
     if not stream:
         return [answer.output_text]
     return [event.delta for event in answer if event.type == "response.output_text.delta"]
 
 
-def messages(clients: Clients, messages: Any, *, stream: bool, tokens: int, **body: Any) -> list[str]:
-    asked: dict[str, Any] = {"model": "", "messages": messages, "max_tokens": tokens}
-    asked["extra_body"] = {"temperature": 0, **body}
+def ask_messages(clients: Clients, messages: Any, *, stream: bool, tokens: int, **fields: Any) -> list[str]:
+    body: Any = {"model": "", "messages": messages, "max_tokens": tokens, "extra_body": {"temperature": 0, **fields}}
     if not stream:
-        return [block.text for block in clients.anthropic.messages.create(**asked).content]
-    with clients.anthropic.messages.stream(**asked) as events:
+        return [block.text for block in clients.anthropic.messages.create(**body).content]
+    with clients.anthropic.messages.stream(**body) as events:
         return list(events.text_stream)
 
 
 PROTOCOLS: dict[str, Callable[..., list[str]]] = {
-    "chat completions": chat_completions,
-    "responses": responses,
-    "messages": messages,
+    "chat completions": ask_chat_completions,
+    "responses": ask_responses,
+    "messages": ask_messages,
 }
 
 
@@ -119,9 +120,9 @@ def test_completion_over_http_is_mlx_lms_text_whole_and_streamed(models, clients
     prompt, tokens = "The days of the week are Monday, Tuesday,", 8
     expected = mlx_lm_text(models, models.tokenizer.encode(prompt), tokens)
     assert "Wednesday" in expected
-    asked: dict[str, Any] = {"model": "", "prompt": prompt, "temperature": 0, "max_tokens": tokens}
-    assert clients.openai.completions.create(**asked).choices[0].text == expected
-    stream = clients.openai.completions.create(**asked, stream=True)
+    body: dict[str, Any] = {"model": "", "prompt": prompt, "temperature": 0, "max_tokens": tokens}
+    assert clients.openai.completions.create(**body).choices[0].text == expected
+    stream = clients.openai.completions.create(**body, stream=True)
     assert "".join(choice.text for chunk in stream for choice in chunk.choices) == expected
 
 
@@ -139,18 +140,20 @@ def test_answer_under_a_schema_is_valid_and_ends_by_itself(clients):
 
 
 def test_second_turn_reads_the_first_from_the_prefix_store_and_has_the_same_text(models, clients):
-    first: Any = [{"role": "user", "content": "Name the largest planet."}]
-    asked: dict[str, Any] = {"model": "", "temperature": 0, "max_tokens": 8}
-    answer = clients.openai.chat.completions.create(messages=first, **asked)
-    said = {"role": "assistant", "content": answer.choices[0].message.content}
-    second: Any = [*first, said, {"role": "user", "content": "And the smallest?"}]
-    again = clients.openai.chat.completions.create(messages=second, **asked)
-    assert again.usage.prompt_tokens_details.cached_tokens > answer.usage.prompt_tokens
-    assert again.choices[0].message.content == mlx_lm_text(models, models.tokenizer.render_chat(second), 8)
+    first: Any = [{"role": "user", "content": "My cat is called Pixel. Please say hello to him."}]
+    body: dict[str, Any] = {"model": "", "temperature": 0, "max_tokens": 8}
+    answer = clients.openai.chat.completions.create(messages=first, **body)
+    reply = {"role": "assistant", "content": answer.choices[0].message.content}
+    second: Any = [*first, reply, {"role": "user", "content": "What is the name of my cat?"}]
+    next_answer = clients.openai.chat.completions.create(messages=second, **body)
+    assert next_answer.usage.prompt_tokens_details.cached_tokens > answer.usage.prompt_tokens
+    expected = mlx_lm_text(models, models.tokenizer.render_chat(second), 8)
+    assert "Pixel" in expected
+    assert next_answer.choices[0].message.content == expected
 
 
 def check_pieces(pieces: list[str], text: str) -> None:
-    """A stream may cut a text only between characters."""
+    """Checks that the stream cuts its text only between characters."""
     assert "".join(pieces) == text
     assert len(pieces) > 3
     for piece in pieces:
@@ -162,8 +165,9 @@ def check_pieces(pieces: list[str], text: str) -> None:
 def test_streamed_emoji_and_cjk_are_whole_characters(models, clients, protocol):
     assert len(models.tokenizer.encode(GREETING)) > len(GREETING)
     question: Any = [{"role": "user", "content": "Greet the world."}]
-    only = {"structured_outputs": {"choice": [GREETING]}}
-    check_pieces(PROTOCOLS[protocol](clients, question, stream=True, tokens=64, **only), GREETING)
+    choice = {"choice": [GREETING]}
+    pieces = PROTOCOLS[protocol](clients, question, stream=True, tokens=64, structured_outputs=choice)
+    check_pieces(pieces, GREETING)
 
 
 def test_emoji_and_cjk_that_were_drafted_are_whole_characters(models, clients):
