@@ -100,9 +100,7 @@ class EngineNow:
     @classmethod
     def of(cls, worker: EngineHandle) -> EngineNow:
         status, learnt = worker.status(), worker.learnt()
-        plain = (
-            None if learnt is None or not learnt.prices.plain else learnt.costs().plain(1, learnt.prices.context)
-        )
+        plain = None if learnt is None or not learnt.prices.plain else learnt.costs().plain(1, learnt.prices.context)
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
         return cls(
             status.active - status.resting,
