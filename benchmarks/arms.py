@@ -51,7 +51,7 @@ def fixed_depth(depth: int) -> dict[str, object]:
 
 
 def fixed_drafter(draft: str) -> DrafterName | None:
-    """What a request for a fixed depth must name: prompt lookup where `draft` is empty, else nothing."""
+    """The drafter that a request for a fixed depth must name: prompt lookup if `draft` is empty, else None."""
     return None if draft else PROMPT_LOOKUP
 
 

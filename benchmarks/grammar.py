@@ -105,7 +105,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drafted(draft: str, *others: str) -> DecodePlan:
-    """By the draft model, where there is one, and the other drafters."""
+    """A plan with the draft model, if there is one, and the other drafters."""
     return plan(*([DRAFT_MODEL] if draft else []), *others)
 
 

@@ -251,7 +251,7 @@ def report(ticks: Sequence[Tick], console: Console) -> None:
 
 
 def _arms(ticks: Sequence[Tick]) -> list[str]:
-    """Those that were measured, but for the baseline."""
+    """The measured arms without the baseline."""
     return [one for one in ARMS if one != BASE and any(tick.arm == one for tick in ticks)]
 
 

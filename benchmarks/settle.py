@@ -56,7 +56,7 @@ _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the daemon did between two chunks: `end` counts the output tokens until then, over all answers."""
+    """The daemon's steps between two chunks. `end` counts the output tokens until then, over all answers."""
 
     end: int
     steps: int
@@ -169,7 +169,7 @@ class Reference:
         return Window(end, mean_depth(steps, end - WINDOW, end), min(depths), max(depths))
 
     def windows(self, steps: Sequence[Step], begin: int = 0) -> list[Window]:
-        """Those that lie after the token `begin`, one for each step."""
+        """The windows after the token `begin`, one for each step."""
         found = (self.window(steps, one.end) for one in steps if one.end >= begin + WINDOW)
         return [one for one in found if one is not None]
 

@@ -115,7 +115,7 @@ class AskPeer:
 def arms(
     pair: Pair, codec: Codec, batch: int, names: Sequence[str] | None = None, *, keep_prompts: bool = False
 ) -> Iterator[dict[str, Asker]]:
-    """Those of the arms that are named, else all that the pair can have. Each server is new, with room for `batch`
+    """Starts the named arms, else all that the pair can have. Each server is new, with room for `batch`
     answers at a time. The peer drafts as many tokens as draftd does at most. Where not `keep_prompts` neither keeps
     anything of a prompt: the same ones come again and again."""
     names = arms_of(pair) if names is None else names

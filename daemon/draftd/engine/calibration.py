@@ -28,7 +28,7 @@ from draftd.engine.targets.base import SequenceOptions, Steps
 from draftd.engine.targets.local import LocalTarget
 
 _PROMPT = 32  # tokens of each sequence
-_MEASURES_THE_REST = True
+_MEASURES_THE_REST = True  # off in tests that start hundreds of engines
 _STEPS, _DRAFTED_STEPS = 6, 3
 _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
 _LONG = 512  # tokens of context to compare the short one with
@@ -67,15 +67,6 @@ class Calibration:
     @property
     def pending(self) -> bool:
         return self._pieces is not None or self._stopped
-
-    def first(self) -> Prices:
-        """Measures what a request alone depends on, at once."""
-        self.begin()
-        found = None
-        while found is None:
-            found = self.step()
-        self.close()
-        return found
 
     def begin(self) -> None:
         """From now on all is pending: first what a request alone depends on, also while requests are there."""

@@ -181,6 +181,16 @@ def measures_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftd.engine.calibration._MEASURES_THE_REST", True)
 
 
+def first(calibration: Calibration) -> Prices:
+    """What a request alone depends on; the rest is not measured."""
+    calibration.begin()
+    measured = None
+    while measured is None:
+        measured = calibration.step()
+    calibration.close()
+    return measured
+
+
 def whole(calibration: Calibration) -> Prices:
     found = Prices()
     calibration.begin()
@@ -231,7 +241,7 @@ class Forwards:
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_what_the_first_request_needs_is_measured_in_as_many_forwards_whatever_they_take(seconds: float) -> None:
     target = Forwards(seconds)
-    found = Calibration(lambda: target, 8, lambda: {LOOKUP: PromptLookup()}, 8, max_batch=4).first()
+    found = first(Calibration(lambda: target, 8, lambda: {LOOKUP: PromptLookup()}, 8, max_batch=4))
     assert set(found.plain) == {1}
     assert set(found.drafted[LOOKUP]) == {(1, 1), (1, 8)}
     assert target.count == 9
@@ -245,7 +255,7 @@ def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_i
         lambda: models.target, 8, lambda: {LOOKUP: PromptLookup()}, 4, max_batch=2, clock=lambda: now[0]
     )
     assert not calibration.due(-1.0, idle=True), "nothing was measured that could have changed"
-    calibration.first()
+    first(calibration)
     now[0] += 10
     assert not calibration.due(-0.1, idle=False)
     assert not calibration.due(0.5, idle=False), "a load is over soon, or lasts"
@@ -267,7 +277,7 @@ def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_i
 def test_a_machine_that_changes_all_the_time_is_measured_ever_more_rarely() -> None:
     models, now, begun = scripted_models(0.5), [1000.0], 0
     calibration = Calibration(lambda: models.target, 8, clock=lambda: now[0])
-    calibration.first()
+    first(calibration)
     for _ in range(600):
         now[0] += 1
         begun += calibration.due(-0.5, idle=False)

@@ -12,7 +12,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.acceptance_rates import SequenceEvidence
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices
+from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.depth.remote_control import RemoteControl
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import RemoteLimits
@@ -43,7 +43,8 @@ def test_it_survives_being_written_and_read() -> None:
 def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> None:
     where, learnt = trained()
     where.slowdown = 3.0
-    costs = learnt.costs(Prices({1: 3 * where.plain(1)}))
+    costs = StepCosts(learnt.prices)
+    costs.calibrate(Prices({1: 3 * where.plain(1)}))
     assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
     assert costs.drafted(DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
     depth = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))

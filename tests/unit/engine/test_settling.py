@@ -84,7 +84,8 @@ def test_a_restart_knows_what_a_fresh_start_does(seed: int) -> None:
     before.run([ask(200)])
     learnt, prices, heard = before.depth.learnt(), where.prices(MOST), Depths()
     ends = {key: prices.drafted[PROMPT_LOOKUP][key] for key in ((1, 1), (1, MOST))}
-    costs = learnt.costs(Prices({1: prices.plain[1]}, {PROMPT_LOOKUP: ends}))
+    costs = StepCosts(learnt.prices)
+    costs.calibrate(Prices({1: prices.plain[1]}, {PROMPT_LOOKUP: ends}))
     again = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
     simulated(where, again, heard).run([ask(400)])
     assert settles(heard, fresh(seed)) <= 64

@@ -175,8 +175,11 @@ def _kind(layer: Any) -> list[Any]:
     found: list[Any] = []
     for path, module in layer.named_modules():
         settings = {name: value for name, value in vars(module).items() if name not in _OF_ONE_LAYER}
-        found.append((path, type(module), settings, {n: a.shape for n, a in module.items() if isinstance(a, mx.array)}))
-        found[-1][2].update({n: v for n, v in module.items() if isinstance(v, bool | int | float | str | None)})
+        settings |= {
+            name: value for name, value in module.items() if isinstance(value, bool | int | float | str | None)
+        }
+        shapes = {name: value.shape for name, value in module.items() if isinstance(value, mx.array)}
+        found.append((path, type(module), settings, shapes))
     return found
 
 

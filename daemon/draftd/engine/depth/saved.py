@@ -110,14 +110,10 @@ class Learnt:
         known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
         return cls(prices, counted(acceptance), None, costs.offsets(), costs.speed, known)
 
-    def costs(self, measured: Prices | None = None) -> StepCosts:
-        """What steps cost: as they did when this was read; or to go on with, where `measured` was found since the
-        start, and the other prices are a prior."""
+    def costs(self) -> StepCosts:
+        """What steps cost, as they did when this was read. After a restart only `prices` are left, as a prior."""
         costs = StepCosts(self.prices)
-        if measured is None:
-            costs.restore(self.offsets, self.speed)
-        else:
-            costs.calibrate(measured)
+        costs.restore(self.offsets, self.speed)
         return costs
 
     def rates(self, deepest: int, share: float = _AGED) -> Acceptance:
