@@ -24,7 +24,7 @@ from draftd.settings import ModelSettings, Settings, state_dir
 _HISTORY, _LEARNT, _PREFIXES = "transitions.jsonl", "learnt.json", "prefixes"
 _CLOSE_SECONDS = 2.0
 _DISK = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)  # full, or read-only
-_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm")
+_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm")
 
 log = logging.getLogger(__name__)
 

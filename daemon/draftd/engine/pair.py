@@ -16,7 +16,7 @@ from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, 
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.model_info import ModelInfo
-from draftd.models.blas import load_blas
+from draftd.models.blas import compute_backend, load_blas
 from draftd.models.check import not_served
 from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.grammar import Grammars
@@ -68,7 +68,7 @@ def load_models(
     floating-point weights are cast to fp32: other types do not go through BLAS there. `group`: the target is shared by
     its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
-    backend = load_blas()
+    load_blas()
     from draftd.engine.ranks.loading import lead, open_share, read_share
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
@@ -127,7 +127,7 @@ def load_models(
         draft_model=labels.get(DRAFT_MODEL),
         light_draft_model=labels.get(LIGHT_DRAFT_MODEL),
         context_length=context_length_of(config, tokenizer),
-        backend=backend if backend == "metal" else f"cpu ({backend})",
+        backend=compute_backend(),
         prompt_lookup=prompt_lookup,
         refused=refused,
         sources=sources,

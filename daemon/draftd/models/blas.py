@@ -46,6 +46,24 @@ def load_blas() -> str:
     return "reference"
 
 
+def compute_backend() -> str:
+    """What MLX computes on: `metal`, `cuda` or `cpu (BLAS)`. Imports MLX, after the BLAS."""
+    library = load_blas()
+    if library == "metal":
+        return library
+    import mlx.core as mx
+
+    return f"cpu ({library})" if mx.default_device() == mx.Device(mx.cpu) else "cuda"
+
+
+def device_name() -> str:
+    """What MLX computes on, by its own name. Imports MLX, after the BLAS."""
+    load_blas()
+    import mlx.core as mx
+
+    return str(mx.device_info().get("device_name", mx.default_device()))
+
+
 def _candidates() -> list[tuple[str, str]]:
     """System libraries first, then one that `pip install mkl` put beside this interpreter."""
     return [(name, f"{place}{library}") for place in ("", f"{sys.prefix}/lib/") for name, library in _LIBRARIES]

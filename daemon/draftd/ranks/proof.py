@@ -27,7 +27,7 @@ from draftd.models.fingerprint import DECISIVE, Fingerprints, remember, remember
 from draftd.models.folder import ModelFolder, Stamp, model_files
 from draftd.settings import state_dir
 
-_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda", "mlx-lm")
+_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm")
 _FILE = "fingerprints.json"
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 

@@ -227,6 +227,14 @@ def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert "libopenblas" in finding.mend
 
 
+def test_with_cuda_a_slow_blas_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "load_blas", lambda: "reference")
+    monkeypatch.setattr(blas, "compute_backend", lambda: "cuda")
+    finding = check_blas()
+    assert finding.verdict is Verdict.OK
+    assert finding.subject == "CUDA"
+
+
 def test_wrong_settings_are_a_finding_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
     assert verdicts(examine(Served().settings))["settings"] is Verdict.BAD

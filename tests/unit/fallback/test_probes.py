@@ -155,13 +155,15 @@ def test_on_a_cpu_every_divergence_is_an_error(backend: str, gap: float | None, 
     assert Divergence(at, gap).broken(tolerated_gap(backend))
 
 
+@pytest.mark.parametrize("backend", ["metal", "cuda"])
 @given(gap=gaps)
-def test_on_metal_a_divergence_beyond_a_near_tie_is_an_error(gap: float) -> None:
-    assert Divergence(3, gap).broken(tolerated_gap("metal")) == (abs(gap) > NEAR_TIE)
+def test_on_a_gpu_a_divergence_beyond_a_near_tie_is_an_error(backend: str, gap: float) -> None:
+    assert Divergence(3, gap).broken(tolerated_gap(backend)) == (abs(gap) > NEAR_TIE)
 
 
-def test_on_metal_an_unknown_gap_is_no_error() -> None:
-    assert not Divergence(3, None).broken(tolerated_gap("metal"))
+@pytest.mark.parametrize("backend", ["metal", "cuda"])
+def test_on_a_gpu_an_unknown_gap_is_no_error(backend: str) -> None:
+    assert not Divergence(3, None).broken(tolerated_gap(backend))
 
 
 @given(st.lists(st.none() | st.builds(Divergence, st.integers(0, 50), gaps | st.none()), max_size=8))

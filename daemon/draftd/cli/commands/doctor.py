@@ -96,8 +96,10 @@ def check_mlx() -> Finding:
 
 
 def check_blas() -> Finding:
-    """Metal on a Mac; elsewhere which BLAS multiplies."""
+    """Metal on a Mac; elsewhere CUDA, or which BLAS multiplies."""
     backend = blas.load_blas()
+    if blas.compute_backend() == "cuda":
+        return ok("CUDA", blas.device_name())
     if backend == "reference":
         return bad("BLAS", "only the reference BLAS: prompts take about ten times as long", blas.INSTALL_HINT)
     if backend != "metal":

@@ -25,7 +25,10 @@ from draftd.settings import UNSET, Settings, shown
 from draftd.v1 import control_pb2 as pb
 
 # What decides tokens and times besides draftd itself: those that are installed are told.
-_PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-lm", "mkl", "tokenizers", "transformers", "grpcio")
+_PACKAGES = (
+    *("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm"),
+    *("mkl", "tokenizers", "transformers", "grpcio"),
+)
 
 SET = "set"  # as secrets, files and addresses are told
 

@@ -1,0 +1,18 @@
+"""What MLX computes on, by its default device and the BLAS that was found."""
+
+from __future__ import annotations
+
+import sys
+
+import mlx.core as mx
+import pytest
+
+from draftd.models import blas
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Metal is the only backend there")
+def test_backend_names_the_blas_only_where_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
+    assert blas.compute_backend() == f"cpu ({blas.load_blas()})"
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert blas.compute_backend() == "cuda"
