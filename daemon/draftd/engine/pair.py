@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ def load_models(
     its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
     load_blas()
+    from draftd.engine.cache.layouts import why_not_batched
     from draftd.engine.ranks.loading import lead, open_share, read_share
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
@@ -87,15 +89,19 @@ def load_models(
     else:
         part, config = open_share(folder, group)
         target = part.model
-    tokenizer = folder.tokenizer(config)  # before the weights, which may take minutes
     ranks: RankedModel | None = None
-    if part is None:
-        _read(target, folder.called, progress)
-    else:
-        assert sender is not None
-        read_share(part, folder.called)
-        progress(f"waiting for the other {part.group.size - 1} ranks")
-        ranks = lead(part, sender)
+    with ThreadPoolExecutor(1, "draftd-tokenizer") as beside:  # a small model's weights take no longer than it does
+        made = beside.submit(folder.tokenizer, config)
+        if part is None:
+            _read(target, folder.called, progress, made)
+            why_not_batched(target)  # remembered: the trial computes, which leaves a processor to the tokenizer
+        else:
+            assert sender is not None
+            made.result()
+            read_share(part, folder.called)
+            progress(f"waiting for the other {part.group.size - 1} ranks")
+            ranks = lead(part, sender)
+        tokenizer = made.result()
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
     draft: Any | None = None
@@ -140,11 +146,14 @@ def load_models(
     )
 
 
-def _read(model: Any, called: str, progress: Callable[[str], None]) -> None:
-    """Reads a model's weights, and says every few seconds how much of them is there. Raises ModelLoadError."""
+def _read(model: Any, called: str, progress: Callable[[str], None], beside: Future[Any]) -> None:
+    """Reads a model's weights, and says every few seconds how much of them is there. Raises ModelLoadError; also what
+    fails `beside` it, as soon as it has, since weights may take minutes."""
     arrays = parameters(model)
     total, said = sum(array.nbytes for array in arrays), time.monotonic()
     for _ in read(arrays, called):
+        if beside.done():
+            beside.result()
         if time.monotonic() - said >= _PROGRESS_SECONDS:
             said, left = time.monotonic(), sum(array.nbytes for array in arrays)
             progress(f"loading {called}: {100 * (total - left) // total}% of {total / 1e9:.1f} GB")

@@ -268,9 +268,19 @@ def read(arrays: list[Any], what: str) -> Iterator[None]:
             size += piece[-1].nbytes
         try:
             mx.eval(piece)  # by themselves: what is computed to look at them takes memory as well
-            sound = all(bool(mx.isfinite(one).all().item()) for one in piece if mx.issubdtype(one.dtype, mx.floating))
+            sound = _finite([one for one in piece if mx.issubdtype(one.dtype, mx.floating)])
         except Exception as error:
             raise ModelLoadError(f"{what}: its weights cannot be read: {in_one_line(error)}", UNREADABLE) from error
         if not sound:
             raise ModelLoadError(f"{what}: some of its weights are not finite", "fetch the model again")
         yield
+
+
+def _finite(arrays: list[Any]) -> bool:
+    """Whether all of their numbers are. The sums tell, in a sixth of the time that looking at each number takes, unless
+    one is too large itself."""
+    import mlx.core as mx
+
+    if not arrays or bool(mx.isfinite(mx.stack([one.astype(mx.float32).sum() for one in arrays])).all().item()):
+        return True
+    return all(bool(mx.isfinite(one).all().item()) for one in arrays)

@@ -1,0 +1,22 @@
+"""Weights as they are read: whatever is finite is taken, whatever is not is refused by name."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+from draftd.errors import ModelLoadError
+from draftd.models.folder import read
+
+
+def test_finite_weights_are_taken_even_where_their_sum_is_not() -> None:
+    for _ in read([mx.full((8,), 3e38), mx.full((8,), 60_000.0, dtype=mx.float16)], "model: here"):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_weights_that_are_not_finite_are_refused_by_name(wrong: float, dtype: mx.Dtype) -> None:
+    weights = mx.array([1.0, wrong, 2.0, -wrong], dtype=dtype)  # whose infinities might cancel out
+    with pytest.raises(ModelLoadError, match="model: here: some of its weights are not finite"):
+        list(read([mx.ones((4,)), weights, mx.zeros((2,), dtype=mx.int32)], "model: here"))
