@@ -21,14 +21,16 @@ from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.factories import batched_layers
+from draftd.engine.cache.logits import without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.errors import NotServing
+from draftd.models.mlx_lm import vocabulary_size
 
 _log = logging.getLogger(__name__)
 
-# Root mean square of the logits' differences over their standard deviation, at any position. Right layouts differ by
+# Root mean square of the outputs' differences over their standard deviation, at any position. Right layouts differ by
 # rounding alone: up to 1e-5 in fp32, a few hundredths in halves; one wrong position of eight changes them by a tenth
-# and more.
+# and more. Outputs are logits, or the hidden states that these are made of.
 _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 
 # The trial: how many tokens each of two sequences takes in at each stage, the first of which prefills them; and how
@@ -137,7 +139,7 @@ def _tried(model: Any, weights: bool) -> str:
     for i, way in enumerate(WAYS):
         if ranks is None and "apart" in way and not installed(model):
             continue
-        with shallow(model):
+        with shallow(model), without_head(model) if ranks is None else contextlib.nullcontext():
             reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
         if not reason:
             if "level" in way:
@@ -195,7 +197,8 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
     each gets alone, before and after a rollback. Without `weights` nothing is computed: what the model asks the caches
     for shows all the same. `way`: as for `BatchedCaches`."""
-    vocabulary = PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1]).shape[-1]
+    PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises what no layout can mend
+    vocabulary = vocabulary_size(model)
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
     made = _caches if weights else local_caches  # what is not computed needs no other rank

@@ -7,7 +7,8 @@ replayed. So that layer is given the positions that are read alone. A model that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +23,7 @@ class _Wanted:
 
     at: mx.array | None = None
     asked = False  # whether a layer has
+    skipped = False  # that layer gives its input
 
 
 def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
@@ -37,6 +39,18 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
     finally:
         wanted.at = None
     return logits if wanted.asked else _taken(logits, positions)
+
+
+@contextlib.contextmanager
+def without_head(model: Any) -> Iterator[None]:
+    """Has `model` give the hidden states that its last layer makes logits of, in place of these: with a large
+    vocabulary that layer takes most of a short forward. A model that ends otherwise gives its logits all the same."""
+    wanted = _installed(model)
+    wanted.skipped = True
+    try:
+        yield
+    finally:
+        wanted.skipped = False
 
 
 def _installed(model: Any) -> _Wanted:
@@ -57,6 +71,8 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
     whole = getattr(kind, method)
 
     def some(self: Any, x: mx.array) -> Any:
+        if wanted.skipped:
+            return x
         if wanted.at is None:
             return whole(self, x)
         wanted.asked = True
