@@ -10,7 +10,7 @@ import psutil
 LOOK_SECONDS = 0.1
 MOST_SECONDS = 60.0
 _SHARE = 0.1  # of a core; what exports telemetry and reads the machine takes less
-_LOOKS = 2  # one after the other: between two forwards a process rests for a moment
+_LOOKS = 5  # one after the other: a daemon rests for a quarter of a second before it measures, and between forwards
 
 
 def process_at(address: str) -> psutil.Process:
@@ -23,7 +23,7 @@ def process_at(address: str) -> psutil.Process:
 
 
 def wait_until_idle(processes: Iterable[psutil.Process], seconds: float = MOST_SECONDS) -> bool:
-    """Whether none of them uses a processor, after at most so many seconds. Takes a fifth of a second at least."""
+    """Whether none of them uses a processor, after at most so many seconds. Takes half a second at least."""
     processes = list(processes)
     deadline = time.monotonic() + seconds
     idle, before, used = 0, time.monotonic(), _used(processes)

@@ -3,7 +3,7 @@
 It runs what decoding runs, on the machine that decodes. First comes what a request alone depends on: plain steps, and
 the shallowest and the deepest draft, of one sequence. That is nine forwards, however long they take; they are done
 between the steps of requests where these come first, but never before a prompt. All else is measured while no request
-is there, and what lies between is interpolated (depth/costs.py).
+is there nor was a moment ago, and what lies between is interpolated (depth/costs.py).
 
 Prices that were measured while something else kept the machine busy are wrong afterwards, and not all by one factor.
 So when the machine speed has changed by a quarter they are measured again, in the same order.
@@ -21,7 +21,7 @@ import mlx.core as mx
 from draftd.core import GRAMMAR, PROMPT_LOOKUP, DrafterName, SamplingParams
 from draftd.engine.depth.costs import Prices
 from draftd.engine.drafters.base import Drafter, Text
-from draftd.engine.limits import MOST_REPLAYED
+from draftd.engine.limits import MOST_REPLAYED, REST_SECONDS
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, StepPlan
 from draftd.engine.targets.base import SequenceOptions, Steps
@@ -31,8 +31,7 @@ _PROMPT = 32  # tokens of each sequence
 _MEASURES_THE_REST = True  # off in tests that start hundreds of engines
 _STEPS, _DRAFTED_STEPS = 6, 3
 _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
-_LONG = 512  # tokens of context to compare the short one with
-_LONG_BATCH = 4
+_LONG = 768  # tokens of context to compare the short one with, of one sequence: several would take memory
 _CHANGED = math.log(1.25)  # of the machine speed
 _SLOWER_SECONDS = 30.0  # a load is over soon, or lasts
 _FIRST_WAIT, _LONGEST_WAIT = 5.0, 320.0  # seconds between two measurements, which double while they come so often
@@ -61,6 +60,7 @@ class Calibration:
         self._beside = False  # requests: what is being measured does not wait for an idle moment
         self._stopped = False  # something was pending
         self._began, self._wait = -math.inf, _FIRST_WAIT
+        self._busy_at = clock()
         self._run: _Run | None = None
         self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
 
@@ -83,7 +83,11 @@ class Calibration:
             if changed:
                 self._wait = _FIRST_WAIT if passed > 4 * self._wait else min(2 * self._wait, _LONGEST_WAIT)
             self.begin()
-        return self._pieces is not None and (idle or self._beside)
+        now = self._clock()
+        if not idle:
+            self._busy_at = now
+        rested = now - self._busy_at >= REST_SECONDS
+        return self._pieces is not None and (rested if idle else self._beside)
 
     def step(self) -> Prices | None:
         """Measures a forward, and returns the prices of a batch size when these are complete."""
@@ -132,8 +136,8 @@ class Calibration:
             self.prefill_seconds = run.prefill_seconds
             yield from run.plain_steps(_STEPS)
             yield from run.drafted_steps(size, self._depths, _DRAFTED_STEPS)
-            if size >= min(_LONG_BATCH, self._max_batch) and not run.growth:
-                yield from run.longer(size, min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64))
+            if size == 1:
+                yield from run.longer(min(_LONG, self._context_length - 2 * max(self._depths, default=0) - 64))
             yield run.prices(size)
             if size >= self._max_batch:
                 break
@@ -231,20 +235,20 @@ class _Run:
             for drafts, each in step.items():
                 self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * each
 
-    def longer(self, size: int, long: int) -> Iterator[None]:
-        """What context adds: the same sequences, told that they hold more, which costs the same whatever it is."""
+    def longer(self, long: int) -> Iterator[None]:
+        """What context adds: the one sequence, told that it holds more, which costs the same whatever it is."""
         held = self._target.lengths
-        if long < 4 * _PROMPT or not self._target.pretend([long] * size):
+        if long < 4 * _PROMPT or not self._target.pretend([long]):
             return
         verified = self._drafted.get(PROMPT_LOOKUP, {})
-        short = {0: self._plain[size]} | {width: seconds for (n, width), seconds in verified.items() if n == size}
+        short = {0: self._plain[1]} | {width: seconds for (_, width), seconds in verified.items()}
         again = dict[int, float]()
         yield from self._plain_ticks(_DRAFTED_STEPS, again, 0, at_once=True)
         for depth in self._depths * _DRAFTED_STEPS:
-            self._verify(size, depth, again)
+            self._verify(1, depth, again)
             yield None
         for width in short.keys() & again.keys():
-            self.growth[width] = max(0.0, again[width] - short[width]) / (size * (long - _PROMPT))
+            self.growth[width] = max(0.0, again[width] - short[width]) / (long - _PROMPT)
         self._target.pretend(held)
 
     def _draft(self, drafter: Drafter) -> float:

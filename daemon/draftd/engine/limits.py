@@ -6,6 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+REST_SECONDS = 0.25
+"""Without a request, until an engine measures what waits for an idle moment: who has an answer may ask again at once,
+and who has started a daemon may ask as soon as it serves."""
+
 MOST_REPLAYED = 4
 """Tokens of a sequence that a target computes again in front of a draft, where a layer could not be rolled back to
 their end: so many, and no more than are drafted. A sequence with more of them drafts nothing in its next step, with

@@ -19,7 +19,7 @@ from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.checks import check_request, check_tokens, verifier_of
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Lower, PinPrefix, Taken
-from draftd.engine.limits import Limits
+from draftd.engine.limits import REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals, with_remote
 from draftd.engine.pair import LoadedModels
@@ -256,7 +256,8 @@ class EngineWorker(EngineHandle):
             )
             measures = not jobs.busy and drain_until == math.inf and engine.measures(idle=idle)
             busy = jobs.busy or prefixes.busy or measures or (idle and drain_until < math.inf)
-            taken = self._inbox.take(0.0 if busy else min(pause, IDLE_SECONDS))
+            rest = REST_SECONDS / 2 if engine.calibration.pending else IDLE_SECONDS
+            taken = self._inbox.take(0.0 if busy else min(pause, rest))
             if taken is not None:
                 _hand_over(taken, engine)
                 drain_until = taken.drain_until if taken.closing else math.inf

@@ -15,6 +15,7 @@ from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.limits import REST_SECONDS
 from draftd.engine.observer import EngineObserver
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
@@ -269,6 +270,8 @@ def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_i
         assert calibration.due(0.0, idle=False), "it goes on beside requests"
     assert set(found.drafted[LOOKUP]) == {(1, 1), (1, 4)}
     assert not calibration.due(0.0, idle=False), "the rest waits until there are none"
+    assert not calibration.due(0.0, idle=True), "a client that has its answer may ask again at once"
+    now[0] += REST_SECONDS
     assert calibration.due(0.0, idle=True)
     calibration.stop()
     assert calibration.due(0.0, idle=False), "what was stopped begins anew"
