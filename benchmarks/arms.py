@@ -148,6 +148,7 @@ def daemon(
     with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
         inherited = clean_environ("")
         environ = {k: v for k, v in inherited.items() if k == BLAS or not k.startswith(("OTEL_", "DRAFTD_"))}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start compiles draftd, and no other program
         environ |= {"DRAFTD_FLAG__FILE": str(Path(folder) / "flags.json"), "XDG_STATE_HOME": str(state or folder)}
         if endpoint is not None:
             environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from draftd.cli import logs
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
@@ -22,8 +23,6 @@ from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.targets.link import LinkState, VerifierLink
 from draftd.errors import ConfigError, NotServing
-from draftd.fallback.alerts.poller import Poller
-from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller
 from draftd.fallback.ladder import LevelInForce, configured_ladder
@@ -53,6 +52,10 @@ from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
 from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
 from draftd.telemetry.setup import Sources, Telemetry
+
+if TYPE_CHECKING:
+    from draftd.fallback.alerts.poller import Poller
+    from draftd.fallback.alerts.webhook import WebhookListener
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 _LINK_CLOSE_SECONDS = 2.0
@@ -268,12 +271,18 @@ class Fallback:
         self._webhook = webhook = settings.webhook
         notices, polled, marks = self.controller.notices, self.controller.polled, settings.annotations
 
-        self._listener = None
-        if webhook.listens:
+        self._listener: WebhookListener | None = None
+        self._poller: Poller | None = None
+        if webhook.listens:  # each brings aiohttp in, which takes a while
+            from draftd.fallback.alerts.webhook import WebhookListener
+
             self._listener = WebhookListener(
                 webhook, notices, recorder, lambda: telemetry.instance, unsaved=lambda: self.controller.state().unsaved
             )
-        self._poller = Poller(webhook, polled, recorder, lambda: telemetry.instance) if webhook.poll_url else None
+        if webhook.poll_url:
+            from draftd.fallback.alerts.poller import Poller
+
+            self._poller = Poller(webhook, polled, recorder, lambda: telemetry.instance)
         self._annotator = None
         if marks.grafana_url:  # alerts know no host, but people do
             self._annotator = Annotator(

@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from draftd import __version__
 from draftd.engine.handle import EngineState
@@ -23,10 +24,12 @@ from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.relay import GrpcAnswers
 from draftd.fronts.grpc.server import GrpcServer
 from draftd.fronts.grpc.verification import VerificationServicer
-from draftd.fronts.http.server import HttpServer
 from draftd.service.inference import InferenceService
 from draftd.service.verification import VerificationService
 from draftd.service.watching import unless_set
+
+if TYPE_CHECKING:
+    from draftd.fronts.http.server import HttpServer
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
@@ -85,6 +88,8 @@ class Daemon:
             inference = InferenceServicer(self.service)
             server = GrpcServer(self._settings.server, inference, control, verification, interceptor)
             if self._settings.server.http_port is not None:
+                from draftd.fronts.http.server import HttpServer  # brings aiohttp in, which takes a while
+
                 self._http = HttpServer(self._settings.server, self.service, self._parts.telemetry.http)
         except BaseException:
             self.service.close()
@@ -93,6 +98,7 @@ class Daemon:
         self._server, self.port = server, server.port
         await server.start()
         self._announce(f"listening on {self.address}")
+        self.service.start()
         if self._http is not None:
             self.http_port = self._http.port
             await self._http.start()

@@ -40,6 +40,10 @@ class ChatRenderer:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-chat")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    def start(self) -> None:
+        """Begins the process, whose imports take as long as a small model. Event loop; does not wait."""
+        self._executor.submit(self._prepare, None)
+
     def prepare(self, template: ChatTemplate) -> None:
         """Has the process ready before the first request. Event loop; does not wait."""
         self._executor.submit(self._prepare, template)
@@ -64,7 +68,7 @@ class ChatRenderer:
 
     # the executor's thread
 
-    def _prepare(self, template: ChatTemplate) -> None:
+    def _prepare(self, template: ChatTemplate | None) -> None:
         try:
             self._ready(template)
         except OSError as error:
@@ -93,8 +97,8 @@ class ChatRenderer:
             raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
         return str(said["text"])
 
-    def _ready(self, template: ChatTemplate) -> _Worker:
-        """The process, told of this template; a new one where there is none, or it has ended."""
+    def _ready(self, template: ChatTemplate | None) -> _Worker:
+        """The process, told of this template if there is one; a new one where there is none, or it has ended."""
         worker = self._worker
         if worker is None or not worker.running:
             if worker is not None:
@@ -103,7 +107,7 @@ class ChatRenderer:
                 if self._closed:
                     raise ChildProcessError("the daemon is stopping")
                 self._worker = worker = _Worker()
-        if worker.template != template:
+        if template is not None and worker.template != template:
             worker.ask(asdict(template) | {"seconds": self._limit}, _START_SECONDS)
             worker.template = template
         return worker

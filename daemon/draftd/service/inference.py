@@ -73,6 +73,7 @@ from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
 _LOADING_SECONDS = 1.0  # between two words to a client whose request waits for the weights
+_GRAMMAR_SECONDS = 1.0  # after the model is loaded: the first request may be there already
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
 log = logging.getLogger(__name__)
@@ -113,17 +114,25 @@ class InferenceService:
         self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-grammar")
         self._chats = ChatRenderer()
+        self._grammars_ahead: asyncio.TimerHandle | None = None
 
     @property
     def in_hand(self) -> int:
         return len(self._open)
 
+    def start(self) -> None:
+        """The model is about to be loaded: begins what can be done beside that."""
+        self._chats.start()
+
     def prepare(self) -> None:
-        """The model is loaded: has ready what the first chat would wait for."""
+        """The model is loaded: has ready what the first chat would wait for, and a little later what the first grammar
+        would, which stops all else in this process for up to a second. A tokenizer that has no grammars is told of when
+        one is asked for."""
         if (template := self._worker.tokenizer.template) is not None:
             self._chats.prepare(template)
         if (grammars := self._worker.grammars) is not None:
-            self._compiling.submit(grammars.prepare)  # a tokenizer that has none is told of when one is asked for
+            later = asyncio.get_running_loop().call_later
+            self._grammars_ahead = later(_GRAMMAR_SECONDS, self._compiling.submit, grammars.prepare)
 
     async def wait_idle(self, seconds: float) -> bool:
         """Waits until no request is in hand. False when some still were after so long."""
@@ -138,6 +147,8 @@ class InferenceService:
         """What the engine still says is dropped."""
         self._mailbox.close()
         self._chats.close()
+        if self._grammars_ahead is not None:
+            self._grammars_ahead.cancel()
         for executor in (self._tokenising, self._compiling):
             executor.shutdown(wait=False, cancel_futures=True)
 
