@@ -1,6 +1,7 @@
-"""docs/demo.png and docs/top.png: what `make demo` and `draftd top` show, drawn by a browser.
+"""docs/demo.png and docs/top.png: what `draftd demo` and `draftd top` show of a real pretrained model, drawn by a
+browser.
 
-Drawn by `python -m scripts.terminal_pictures` in five minutes. Needs chromium.
+Drawn by `python -m scripts.terminal_pictures` in ten minutes, after `make real-model`. Needs chromium.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from scripts.alert_pictures import DOCS, shoot
 from scripts.first_session import Screen
 from tests.waiting import repeating
 
+_MODEL = "build/models/SmolLM2-135M-Instruct"
+_TOKENS = 96
 _PROMPTS = (
     ("Complete this Python function: def unique(data):", WorkloadClass.CODE),
-    ("Please tell me: How many legs does a beetle have?", WorkloadClass.CHAT),
-    ("Book a flight from Miami to Venice on Thursday.", WorkloadClass.TOOL_CALL),
+    ("How many legs does a beetle have?", WorkloadClass.CHAT),
+    (
+        'Change the city to Oslo and repeat the whole record: {"name": "Ada Byron", "street": "12 Mill Lane", '
+        '"city": "Leeds", "country": "Norway", "active": true, "tags": ["reader", "walker"], "visits": 14}',
+        WorkloadClass.EDIT,
+    ),
 )
 _PART_SECONDS = 45.0  # with the flag on, then off for a shorter while, then on
 _OFF_SECONDS = 25.0
@@ -32,7 +39,8 @@ _OFF_SECONDS = 25.0
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         demo, top = Path(folder) / "demo.svg", Path(folder) / "top.svg"
-        subprocess.run([sys.executable, "-m", "draftd", "demo", "--save", str(demo)], check=True)
+        shown = [sys.executable, "-m", "draftd", "demo", "--model", _MODEL, "--each", "2", "--save", str(demo)]
+        subprocess.run(shown, check=True)
         _draw(demo, DOCS / "demo.png")
         _watch(top, Path(folder))
         _draw(top, DOCS / "top.png")
@@ -40,12 +48,13 @@ def main() -> int:
 
 
 def _watch(picture: Path, folder: Path) -> None:
-    with own_daemon() as daemon, DraftdClient(daemon.address) as client:
+    with own_daemon("--model", _MODEL) as daemon, DraftdClient(daemon.address) as client:
         client.loaded(120)
 
         def ask() -> None:
             for prompt, workload in _PROMPTS:
-                list(client.generate(messages=[("user", prompt)], workload=workload, timeout=60))
+                messages = [("user", prompt)]
+                list(client.generate(messages=messages, workload=workload, max_tokens=_TOKENS, timeout=120))
 
         watching = [sys.executable, "-m", "draftd", "top", "--target", daemon.address, "--save", str(picture)]
         with repeating(ask, 0.01), repeating(ask, 0.01):
