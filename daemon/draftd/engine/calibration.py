@@ -6,7 +6,7 @@ between the steps of requests where these come first, but never before a prompt.
 is there nor was a moment ago, and what lies between is interpolated (depth/costs.py).
 
 Prices that were measured while something else kept the machine busy are wrong afterwards, and not all by one factor.
-So when the machine speed has changed by a quarter they are measured again, in the same order.
+So when the machine speed has changed by half they are measured again, in the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MEASURES_THE_REST = True  # off in tests that start hundreds of engines
 _STEPS, _DRAFTED_STEPS = 6, 3
 _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
 _LONG = 768  # tokens of context to compare the short one with, of one sequence: several would take memory
-_CHANGED = math.log(1.25)  # of the machine speed
+_CHANGED = math.log(1.5)  # of the machine speed: a noisy machine changes by less, again and again
 _SLOWER_SECONDS = 30.0  # a load is over soon, or lasts
 _FIRST_WAIT, _LONGEST_WAIT = 5.0, 320.0  # seconds between two measurements, which double while they come so often
 
