@@ -25,6 +25,7 @@ PEER = "mlx_lm_server"
 _PROMPTS: Mapping[int, int] = {1: 3, 4: 6, 8: 10}  # by number of clients
 _WANTED = {("chat", 1): 1.0, ("chat", 4): 1.1, ("chat", 8): 1.1}
 _EDIT = 1.3  # wanted there, however many clients
+_MOST_TOKENS = {WorkloadClass.EDIT: 64}  # of an answer; its copied parts come late
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class Clients:
                 for clients, prompts in self._prompts(turn, kind):
                     for arm in turn.shuffled(tuple(askers)):
                         turn.processes.rest()
-                        load = closed_loop(askers[arm], prompts, clients, self.max_tokens)
+                        most = _MOST_TOKENS.get(kind, self.max_tokens)
+                        load = closed_loop(askers[arm], prompts, clients, most)
                         record = {"workload": kind, "clients": clients, "rate": load.tokens_per_second}
                         texts = {stream.prompt: stream.text for stream in load.streams}
                         turn.add(arm, record | {"texts": texts, "load": load.record()})
