@@ -159,9 +159,10 @@ def enum_name(kind: Any, number: int) -> str | int:
 # Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
 
 
-def tracked(items: Sequence[T]) -> Iterable[T]:
-    """The items, with a bar on stderr of how many are done; on a terminal only."""
-    console = stderr()
+def tracked(items: Sequence[T], console: Console | None = None) -> Iterable[T]:
+    """The items, with a bar of how many are done; on a terminal only. `console`: where more is printed meanwhile, so
+    that it comes above the bar; stderr without it."""
+    console = console or stderr()
     return track(items, "", console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
 
 

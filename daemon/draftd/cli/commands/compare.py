@@ -161,13 +161,18 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
 
 
 def run_pairs(
-    client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt], repeat: int = 1
+    client: DraftdClient,
+    base: Ask,
+    chosen: Sequence[prompts.Prompt],
+    repeat: int = 1,
+    console: Console | None = None,
 ) -> Iterator[tuple[prompts.Prompt, Pair]]:
-    """Each prompt as `base` says otherwise; `repeat` times all of them, one after the other."""
+    """Each prompt as `base` says otherwise; `repeat` times all of them, one after the other. `console`: as for
+    `output.tracked`."""
     asks = _asks(client, base, chosen)
     # The first pass through each path pays for things that later ones do not.
     run_pair(client, replace(asks[0][1], max_tokens=8), "", "")
-    for p, ask in output.tracked(asks * repeat):
+    for p, ask in output.tracked(asks * repeat, console):
         yield p, run_pair(client, ask, p.name, ask.workload)
 
 
@@ -307,7 +312,8 @@ def demo(
         out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
         like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
         out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
-        for p, pair in run_pairs(client, ask, _held_out(daemon.model, each)):
+        drawn_on = out if out.is_terminal and save is None else None  # a bar is no part of the picture
+        for p, pair in run_pairs(client, ask, _held_out(daemon.model, each), console=drawn_on):
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)
             pairs.append(pair)
