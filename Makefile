@@ -25,7 +25,7 @@ serve: $(RUN) $(IF_REAL) ## serve the embedded pair (ARGS=--real, or ARGS="--mod
 real-model: $(RUN) ## fetch a real pretrained model (93 MB) and convert it to mlx-lm's format, below build/models
 	@$(BIN)/python -m scripts.real_model
 
-$(REAL): | $(RUN)
+$(REAL) $(REAL)-4bit: | $(RUN)
 	@$(BIN)/python -m scripts.real_model
 
 # A worker more than the cores of a small machine: half of the tests' time is spent waiting for daemons and windows.
@@ -34,7 +34,7 @@ test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 	@$(BIN)/python -m compileall -q -j 0 daemon/draftd
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-parity-real: $(DEV) $(REAL) ## are a real model's texts mlx-lm's own, in every configuration? (ten minutes; ARGS="--part greedy")
+parity-real: $(DEV) $(REAL) $(REAL)-4bit ## are a real model's texts mlx-lm's own, in every configuration? (ten minutes; ARGS="--part greedy")
 	@$(BIN)/python -m tests.real $(ARGS)
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
