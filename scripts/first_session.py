@@ -188,7 +188,7 @@ def record(session: Session) -> list[str]:
         session.run("draftd status")
         session.run("draftd top --once")
         session.say("", "Drafting turned off for all new requests, and on again:")
-        session.run("draftd flag set off && draftd generate 'What is the capital of Italy?' && draftd flag set on")
+        session.run("draftd flag set off && draftd generate 'What is the capital of Germany?' && draftd flag set on")
         session.say("", "A second daemon on the same port:")
         session.run("draftd serve")
         session.say("", "The first daemon's terminal, ended by Ctrl-C:")
