@@ -115,6 +115,7 @@ class ModelFolder:
         self._path, self._adapter = path, adapter
         self.called = f"{role}: {path}"
         self._folder = self._found(path)
+        self._read: dict[str, Any] | None = None  # the configuration that was checked last
 
     @property
     def name(self) -> str:
@@ -131,9 +132,14 @@ class ModelFolder:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
         from draftd.models.adapter import check_adapter
         from draftd.models.check import check_folder
+        from draftd.models.configuration import check_read
+        from draftd.models.mlx_lm import load_config
 
         with self.told("cannot be read", _LOOK):
             check_folder(self._folder, model_files(self._folder))
+            if (config := load_config(self._folder)) != self._read:
+                check_read(config)
+                self._read = config
         if self._adapter is not None:
             with self.told("cannot be read", _LOOK, f"adapter {self._adapter}: "):
                 check_adapter(self._adapter)
@@ -148,8 +154,9 @@ class ModelFolder:
         import mlx.core as mx
 
         from draftd.models.adapter import apply_adapter
+        from draftd.models.configuration import normalised
         from draftd.models.layout import lay_out
-        from draftd.models.mlx_lm import load_model
+        from draftd.models.mlx_lm import load_config, load_model
 
         self.check()
         config = dict[str, Any]()
@@ -157,7 +164,8 @@ class ModelFolder:
         def opened() -> Any:
             nonlocal config
             with self.told("mlx-lm cannot load it", _CONVERT):
-                model, config = load_model(self._folder, lazy=True)
+                own = normalised(load_config(self._folder))
+                model, config = load_model(self._folder, lazy=True, model_config=own)
                 if what := _whole_numbers(model):
                     raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
             if self._adapter is not None:

@@ -25,7 +25,7 @@ try:
     )
     from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer
     from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # of byte-level BPE: character to byte
-    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_model, load_tokenizer
+    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_config, load_model, load_tokenizer
     from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
 finally:
     resource.setrlimit = _real

@@ -1,0 +1,426 @@
+"""config.json in the form that mlx-lm reads, whichever major version of transformers wrote it.
+
+Version 4 writes `rope_theta`, `rope_scaling` and `partial_rotary_factor`. Version 5 writes `rope_parameters`: one table
+for all layers, or one for each type of layer. Each architecture of mlx-lm reads one of the two forms and ignores the
+other. `normalised` adds the form that is missing. `check_read` refuses a value that still changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any, TypeGuard
+
+from draftd.errors import ModelLoadError, in_one_line
+
+_PARTS = ("text_config", "llm_config", "language_config")  # where a model with several parts keeps its text model
+_THETA = ("rope_theta", "rotary_emb_base")
+_LOCAL_THETA = ("rope_local_base_freq", "rope_local_theta", "swa_rope_theta")  # of the layers with a sliding window
+_PARTIAL = ("partial_rotary_factor", "rotary_pct")
+_ORIGINAL = "original_max_position_embeddings"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+_PER_LAYER = {"gemma4_text", "laguna", "mellum", "spark2_5"}  # they read a table for each type of layer
+_NEEDS_SCALING = {"deepseek_v2": "yarn", "minicpm3": "longrope"}  # they need a table; a factor of 1 changes nothing
+_NO_SCALING = ("default", "mrope")  # the sections of mrope are equal in a text
+_EXTENDED = ("yarn", "linear", "dynamic")
+_GRANITE_LAYERS = {"linear_attention": "mamba", _FULL: "attention"}  # version 5's names, and those that mlx-lm reads
+
+_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
+# What the names of an activation have in the source of an architecture and in configurations.
+_FAMILIES = ((r"silu|swiglu", r"silu|swish"), (r"gelu|geglu", r"gelu"), (r"relu", r"relu"))
+_READS_ACTIVATION = re.compile(r"hidden_act|activation_function|(args|config|self)\.\w*activation|activation\w*:")
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (None, 0),
+    "final_logit_softcapping": (None, 0),
+    "embedding_multiplier": (None, 1),
+    "residual_multiplier": (None, 1),
+    "logits_scaling": (None, 1),
+    "logit_scale": (None, 1),
+    "clip_qkv": (None,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rope:
+    """How the layers of one type rotate. `scaling`: None where it changes nothing."""
+
+    theta: float | None
+    partial: float | None
+    scaling: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """Modules of mlx-lm, and the names of the arguments of their models. `required`: those without a default."""
+
+    modules: set[str]
+    arguments: set[str]
+    required: set[str]
+
+
+@dataclass(slots=True)
+class Computation:
+    """What a model computes with besides its weights: numbers and frequencies, by module."""
+
+    facts: dict[tuple[str, str], object] = field(default_factory=dict)
+    rotates: bool = False
+    bases: set[float] = field(default_factory=set)
+
+
+def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy with the rotary embedding in the forms of both versions, in its text model too."""
+    own = copy.deepcopy(dict(config))
+    parts = [part for _, part in _text_parts(own)]
+    for part in [own, *parts]:
+        architecture = _architecture(part, own)
+        if ropes := _ropes(part):
+            _write(part, ropes, architecture)
+        if part is not own or not parts:
+            _rename(part, own, architecture)
+    return own
+
+
+def check_read(config: Mapping[str, Any]) -> None:
+    """Raises ModelLoadError for a key that decides the numbers, that the architecture does not read, and whose value is
+    not neutral. It makes the model without weights, once as configured and once for each value changed: where both
+    compute alike, the value is not read."""
+    parts = [(name, dict(part)) for name, part in _text_parts(config)] or [("", dict(config))]
+    for name, part in parts:
+        prefix = f"{name}." if name else ""
+        _check_rope(config, name, part, prefix)
+        _check_constants(config, part, prefix)
+
+
+def _text_parts(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, part) for name in _PARTS if isinstance(part := config.get(name), dict)]
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_length(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _first(part: Mapping[str, Any], names: Iterable[str]) -> float | None:
+    return next((value for name in names if _is_number(value := part.get(name))), None)
+
+
+def _layer_tables(part: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables of `rope_parameters` by type of layer; one under "" where it is for all."""
+    parameters = part.get("rope_parameters")
+    if not isinstance(parameters, Mapping):
+        parameters = {}
+    if nested := {name: dict(table) for name, table in parameters.items() if isinstance(table, Mapping)}:
+        return nested
+    if _first(part, _LOCAL_THETA) is not None:
+        return {_FULL: dict(parameters), _SLIDING: {}}
+    return {"": dict(parameters)}
+
+
+def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
+    """By type of layer, from either form; empty where the configuration names none. `rope_scaling` goes before
+    `rope_parameters`, and a theta in a table before one beside it, as in transformers."""
+    names = (*_THETA, *_LOCAL_THETA, *_PARTIAL, "rope_scaling", "rope_parameters", "attn_config")
+    if all(part.get(name) is None for name in names):
+        return {}
+    found = {}
+    old = part.get("rope_scaling")
+    for layers, table in _layer_tables(part).items():
+        local = layers == _SLIDING
+        own = table
+        if isinstance(old, Mapping) and not local and _kind(old) not in _NO_SCALING:
+            own = table | dict(old)
+        theta = _first(own, _THETA)
+        if theta is None and isinstance(inner := part.get("attn_config"), Mapping):
+            theta = _first(inner, _THETA)  # as version 4 writes it for dbrx
+        if theta is None and "rope_theta" not in own:  # null there: these layers do not rotate
+            theta = _first(part, _LOCAL_THETA) if local else None
+            theta = _first(part, _THETA) if theta is None else theta
+        partial = _first(own, _PARTIAL)
+        found[layers] = _Rope(theta, _first(part, _PARTIAL) if partial is None else partial, _scaling(own, part))
+    return found
+
+
+def _main(ropes: Mapping[str, _Rope]) -> _Rope:
+    return ropes.get("") or ropes.get(_FULL) or next(iter(ropes.values()))
+
+
+def _kind(table: Mapping[str, Any]) -> str:
+    kind = str(table.get("rope_type") or table.get("type") or "default")
+    if kind == "su" or (kind == "yarn" and "short_factor" in table):  # older names of it
+        return "longrope"
+    return kind
+
+
+def _scaling(table: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """As `rope_scaling`: both names of its type, a factor that is a float, and the length that it was trained with."""
+    kind = _kind(table)
+    if kind in _NO_SCALING:
+        return None
+    dropped = (*_THETA, *(() if kind == "proportional" else _PARTIAL))
+    scaling = {name: value for name, value in table.items() if name not in dropped} | {"type": kind, "rope_type": kind}
+    if _is_number(factor := scaling.get("factor")):
+        scaling["factor"] = factor = float(factor)
+    if kind in ("yarn", "llama3", "longrope"):
+        lengths = (part.get(_ORIGINAL), scaling.get(_ORIGINAL), part.get("max_position_embeddings"))
+        if (original := next((length for length in lengths if _is_length(length)), None)) is not None:
+            scaling[_ORIGINAL] = original
+    attention = scaling.get("attention_factor")
+    extends = kind == "yarn" and not scaling.get("mscale_all_dim")
+    if extends and _is_number(attention) and _is_number(factor) and factor > 1:
+        scaling["mscale"] = (attention - 1) / (0.1 * math.log(factor))  # mlx-lm's form of the same number
+    return scaling
+
+
+def _is_neutral(scaling: Mapping[str, Any] | None) -> bool:
+    if scaling is None:
+        return True
+    if scaling["type"] == "longrope":
+        factors = scaling.get("long_factor")
+        return all(one == 1 for one in (factors if isinstance(factors, list) else [factors]))
+    return scaling["type"] in (*_EXTENDED, "llama3") and scaling.get("factor") == 1 and not scaling.get("alpha")
+
+
+def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: _Architecture) -> None:
+    """Puts the keys of both versions into the part. Tables that the architecture reads itself stay as they are."""
+    main, nested, reads_tables = _main(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
+    parameters = part.get("rope_parameters")
+    if architecture.modules & _PER_LAYER:
+        types = part.get("layer_types")
+        if isinstance(parameters, Mapping) and not nested:
+            own = {"rope_theta": main.theta} | dict(parameters) if main.theta is not None else dict(parameters)
+            part["rope_parameters"] = {
+                one: dict(own) for one in (types if isinstance(types, list) else (_FULL, _SLIDING))
+            }
+        return
+    scaling = dict(main.scaling) if main.scaling else None
+    if reads_tables and (nested or not isinstance(parameters, Mapping)):
+        own = {"rope_type": "default"} | (scaling or {})
+        own |= {"rope_theta": main.theta} if main.theta is not None else {}
+        own |= {"partial_rotary_factor": main.partial} if main.partial is not None else {}
+        if isinstance(parameters, Mapping) or main.theta is not None:
+            part["rope_parameters"] = own
+    elif reads_tables and scaling and isinstance(parameters, Mapping):
+        part["rope_parameters"] = scaling | dict(parameters)
+    if main.theta is not None:
+        part.update(dict.fromkeys(_THETA, main.theta))
+        if isinstance(inner := part.get("attn_config"), dict):
+            inner["rope_theta"] = main.theta
+    if main.partial is not None:
+        part.update(dict.fromkeys(_PARTIAL, main.partial))
+        if "rotary_dim" in architecture.arguments and part.get("rotary_dim") is None and (size := _head_size(part)):
+            part["rotary_dim"] = int(size * main.partial)
+    if (sliding := ropes.get(_SLIDING)) is not None and sliding.theta is not None:
+        part.update(dict.fromkeys(_LOCAL_THETA, sliding.theta))
+    if scaling is None and (needing := architecture.modules & _NEEDS_SCALING.keys()):
+        length = part.get("max_position_embeddings")
+        scaling = {"type": _NEEDS_SCALING[needing.pop()], "factor": 1.0} | (
+            {_ORIGINAL: length} if _is_length(length) else {}
+        )
+    if "phi3" in architecture.modules and scaling:
+        scaling.setdefault("long_factor", None)  # it asks for the name whatever the type
+    part["rope_scaling"] = scaling
+    if scaling and _ORIGINAL in scaling:
+        part[_ORIGINAL] = scaling[_ORIGINAL]
+
+
+def _head_size(part: Mapping[str, Any]) -> int | None:
+    size, heads, width = part.get("head_dim"), part.get("num_attention_heads"), part.get("hidden_size")
+    if _is_length(size):
+        return size
+    return width // heads if _is_length(heads) and _is_length(width) else None
+
+
+def _rename(part: dict[str, Any], config: Mapping[str, Any], architecture: _Architecture) -> None:
+    """What one of the versions calls otherwise, or leaves out, and the architecture cannot do without."""
+    substitutes = {
+        "head_dim": _head_size(part),
+        "n_ctx": part.get("n_positions"),
+        "num_experts": part.get("num_local_experts"),
+        "partial_rotary_factor": 1.0,
+        "norm_topk_prob": True,
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),  # left out by version 4 where it is true
+    }
+    for name in architecture.required & substitutes.keys():
+        if name not in part and substitutes[name] is not None:
+            part[name] = substitutes[name]
+    if "granitemoehybrid" in architecture.modules and isinstance(types := part.get("layer_types"), list):
+        part["layer_types"] = [_GRANITE_LAYERS.get(one, one) for one in types]
+
+
+def _architecture(part: Mapping[str, Any], config: Mapping[str, Any]) -> _Architecture:
+    """What makes this part of the configuration into a model."""
+    whole = _modules(config)
+    found = _modules(part) or whole
+    if part is not config and found == whole:  # a part that only the whole knows: its arguments may be another module's
+        inside = [one for module in whole for one in vars(module).values() if isinstance(one, ModuleType)]
+        found = whole + [one for one in inside if one.__name__.startswith("mlx_lm.models.")]
+    own = {module.__name__ for module in found}
+    tables = [one for module in found for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
+    arguments = [argument for table in tables if table.__module__ in own for argument in fields(table)]
+    return _Architecture(
+        {name.rpartition(".")[2] for name in own},
+        {one.name for one in arguments},
+        {one.name for one in arguments if one.default is MISSING and one.default_factory is MISSING},
+    )
+
+
+def _modules(config: Mapping[str, Any]) -> list[Any]:
+    from draftd.models.mlx_lm import model_classes
+
+    if not isinstance(config.get("model_type"), str):
+        return []
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return [sys.modules[one.__module__] for one in model_classes(dict(config))]
+    except (ValueError, AttributeError, SystemExit):  # no such architecture: a part of another one
+        return []
+
+
+def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], prefix: str) -> None:
+    """`name`: of the part in `config`; empty for all of it."""
+    ropes = _ropes(part)
+    per_layer = bool(_architecture(part, config).modules & _PER_LAYER)
+    if not ropes or (per_layer and not isinstance(part.get("rope_parameters"), Mapping)):  # no keys beside them count
+        return
+
+    def computed(**changes: Any) -> Computation:
+        own = dict(part) | changes
+        return computation(normalised(dict(config) | {name: own} if name else own))
+
+    try:
+        configured = computed()
+    except Exception as error:
+        if _is_neutral(scaling := _main(ropes).scaling):
+            return  # mlx-lm says what is wrong when it opens the model
+        try:
+            computed(**_without_scaling(part, next(layers for layers in ropes if layers != _SLIDING)))
+        except Exception:
+            return
+        raise _refusal(_scaling_words(prefix, scaling), config, in_one_line(error)) from None
+    if not configured.rotates:
+        return
+    types = part.get("layer_types")
+    for layers, rope in ropes.items():
+        if layers and isinstance(types, list) and layers not in types:
+            continue  # it has no such layers
+        of = f" of {layers}" if layers else ""
+        certain = layers != _FULL or isinstance(types, list)  # otherwise there may be none of them
+        if certain and rope.theta is not None and configured.bases and rope.theta not in configured.bases:
+            changed = computed(**_with_theta(part, layers))
+            if changed.facts == configured.facts:
+                raise _refusal(f"{prefix}rope_theta {rope.theta:g}{of}", config)
+        if not _is_neutral(rope.scaling):
+            try:
+                changed = computed(**_without_scaling(part, layers))
+            except Exception:
+                continue  # the architecture cannot do without, so it reads it
+            if changed.facts == configured.facts:
+                raise _refusal(_scaling_words(prefix, rope.scaling, of), config)
+
+
+def _scaling_words(prefix: str, scaling: Mapping[str, Any] | None, of: str = "") -> str:
+    scaling = scaling or {}
+    factor = f" × {factor:g}" if _is_number(factor := scaling.get("factor")) else ""
+    return f"{prefix}rope_scaling {scaling.get('type')}{factor}{of}"
+
+
+def _with_theta(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
+    """The part's tables with another theta for these layers, wherever it is written."""
+    changes = {}
+    names = _LOCAL_THETA if layers == _SLIDING else _THETA
+    for name in names:
+        if _is_number(part.get(name)):
+            changes[name] = 3 * part[name]
+    if isinstance(part.get("rope_scaling"), Mapping) and layers != _SLIDING:
+        changes["rope_scaling"] = _tripled(part["rope_scaling"])
+    if isinstance(part.get("rope_parameters"), Mapping):
+        changes["rope_parameters"] = _in_table(part, layers, _tripled)
+    return changes
+
+
+def _tripled(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: 3 * value if name in _THETA and _is_number(value) else value for name, value in table.items()}
+
+
+def _without_scaling(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {} if layers == _SLIDING else {"rope_scaling": None}
+    if isinstance(part.get("rope_parameters"), Mapping):
+        changes["rope_parameters"] = _in_table(part, layers, _plain)
+    return changes
+
+
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: table[name] for name in (*_THETA, *_PARTIAL) if name in table} | {"rope_type": "default"}
+
+
+def _in_table(part: Mapping[str, Any], layers: str, change: Any) -> dict[str, Any]:
+    parameters = part["rope_parameters"]
+    if isinstance(parameters.get(layers), Mapping):
+        return dict(parameters) | {layers: change(parameters[layers])}
+    return dict(parameters) if layers == _SLIDING else dict(change(parameters))
+
+
+def computation(config: dict[str, Any]) -> Computation:
+    """Of the model without its weights, whose random values are never computed."""
+    import mlx.core as mx
+    from mlx import nn
+
+    from draftd.models.mlx_lm import model_classes
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        model_class, arguments = model_classes(config)
+        model = model_class(arguments.from_dict(config))
+    found = Computation()
+    copies = {*_THETA, *_LOCAL_THETA, *_PARTIAL}
+    for path, module in model.named_modules():
+        kind = type(module).__name__.lower()
+        found.rotates |= "rope" in kind or "rotary" in kind
+        if isinstance(module, nn.RoPE):
+            found.bases.add(module.base)
+        for name, value in (*vars(module).items(), *module.items()):
+            if isinstance(value, int | float) and name not in copies:
+                found.facts[path, name] = value
+            elif isinstance(value, mx.array) and name.startswith("_"):
+                found.facts[path, name] = value.tolist()
+    return found
+
+
+def _check_constants(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
+    """Values beside the rotary embedding. An architecture whose source has the name reads it."""
+    source = "".join(inspect.getsource(module) for module in dict.fromkeys((*_modules(part), *_modules(config))))
+    if not source:
+        return
+    for name, neutral in _NEUTRAL.items():
+        read = name in source or (
+            "softcapping" in name and re.search(r"softcap|tanh", source)
+        )  # nanochat's is constant
+        if (value := part.get(name)) not in neutral and not read:
+            raise _refusal(f"{prefix}{name} {value!r}", config)
+    if _READS_ACTIVATION.search(source):
+        return
+    computed = [words for words, _ in _FAMILIES if re.search(words, source)]
+    for name in _ACTIVATIONS:
+        if isinstance(value := part.get(name), str):
+            named = [words for words, values in _FAMILIES if re.search(values, value.lower())]
+            if len(computed) == len(named) == 1 and named != computed:
+                raise _refusal(f"{prefix}{name} {value!r}", config)
+            return
+
+
+def _refusal(what: str, config: Mapping[str, Any], why: str = "") -> ModelLoadError:
+    told = f"config.json: {what} decides the numbers, and mlx-lm {version('mlx-lm')} does not compute it for "
+    cure = "serve another model, or install a newer mlx-lm; take the key out if the model was trained without it"
+    return ModelLoadError(f"{told}{config['model_type']!r}{f' ({why})' if why else ''}", cure)
