@@ -341,7 +341,14 @@ def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
 def served_models(settings: ModelSettings) -> Models:
     model, draft = paths_of(settings)
     quiet_transformers()
-    return Models(model, draft, settings.light_draft_path, settings.adapter_path, settings.prompt_lookup)
+    return Models(
+        model,
+        draft,
+        settings.light_draft_path,
+        settings.adapter_path,
+        settings.prompt_lookup,
+        settings.max_context,
+    )
 
 
 def shared_by(settings: Settings, environ: Mapping[str, str]) -> GroupPlan | None:

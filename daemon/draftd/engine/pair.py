@@ -19,6 +19,7 @@ from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_dra
 from draftd.model_info import ModelInfo
 from draftd.models.blas import compute_backend, load_blas
 from draftd.models.check import not_served
+from draftd.models.configuration import declared_context
 from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
@@ -57,6 +58,7 @@ def load_models(
     light_draft_model: str | None = None,
     *,
     adapter: Path | None = None,
+    max_context: int | None = None,
     prompt_lookup: bool = True,
     registry: DrafterRegistry | None = None,
     progress: Callable[[str], None] = print,
@@ -65,7 +67,8 @@ def load_models(
 ) -> LoadedModels:
     """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
 
-    A light draft is checked and not loaded yet. `adapter`: the folder of what is put on the target's weights. On Linux,
+    A light draft is checked and not loaded yet. `adapter`: the folder of what is put on the target's weights.
+    `max_context`: the context in tokens, in place of the one that the target declares. On Linux,
     floating-point weights are cast to fp32: other types do not go through BLAS there. `group`: the target is shared by
     its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
@@ -123,6 +126,11 @@ def load_models(
             draft, files[name] = opened, noted
             for _ in read(parameters(draft), source.name):
                 pass
+    context_length = context_length_of(config, tokenizer)
+    if max_context is not None:
+        if warning := raised_context(max_context, context_length):
+            _log.warning("%s: %s", folder.called, warning)
+        context_length = max_context
     progress("checking what the pair can do")
     labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
     return assemble(
@@ -132,7 +140,7 @@ def load_models(
         model=folder.name,
         draft_model=labels.get(DRAFT_MODEL),
         light_draft_model=labels.get(LIGHT_DRAFT_MODEL),
-        context_length=context_length_of(config, tokenizer),
+        context_length=context_length,
         backend=compute_backend(),
         prompt_lookup=prompt_lookup,
         refused=refused,
@@ -247,10 +255,18 @@ def _missing(needs: Needs, has_model: bool) -> str:
 
 
 def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
-    text = config.get("text_config", {})
-    for source in (config, text):
-        value = source.get("max_position_embeddings")
-        if isinstance(value, int) and value > 0:
-            return value
+    """Tokens of the longest text that the model declares; of a silent configuration, what its tokenizer declares."""
+    if (length := declared_context(config)) is not None:
+        return length
     declared = getattr(tokenizer, "model_max_length", 0)
     return int(declared) if 0 < declared < 10**7 else 4096
+
+
+def raised_context(max_context: int, declared: int) -> str:
+    """The warning for a context beyond the one that the model declares; empty where there is nothing to warn of."""
+    if max_context <= declared:
+        return ""
+    return (
+        f"model.max_context raises the context to {max_context:,} tokens, and the model declares {declared:,}: texts "
+        "beyond that may make no sense"
+    )

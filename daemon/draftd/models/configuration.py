@@ -49,6 +49,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "clip_qkv": (None,),
 }
 
+_LENGTHS = (
+    "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "max_seq_length",
+    "seq_length", "model_max_length", "max_context_length", "context_length", "block_size",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class _Rope:
@@ -99,6 +104,27 @@ def check_read(config: Mapping[str, Any]) -> None:
         prefix = f"{name}." if name else ""
         _check_rope(config, name, part, prefix)
         _check_constants(config, part, prefix)
+
+
+def declared_context(config: Mapping[str, Any]) -> int | None:
+    """Tokens that the configuration declares, with what its rotary embedding extends them to; None if it is silent."""
+    for part in (config, *(part for _, part in _text_parts(config))):
+        if declared := next((value for name in _LENGTHS if _is_length(value := part.get(name))), None):
+            return max(declared, _extended(part, declared))
+    return None
+
+
+def _extended(part: Mapping[str, Any], declared: int) -> int:
+    ropes = _ropes(part)
+    rope = _main(ropes) if ropes else None
+    if rope is None or rope.scaling is None or rope.scaling["type"] not in _EXTENDED:
+        return declared
+    if str(part.get("model_type", "")).startswith("gemma3"):  # it declares the length after scaling
+        return declared
+    factor, original = rope.scaling.get("factor"), rope.scaling.get(_ORIGINAL)
+    if not _is_number(factor) or not math.isfinite(factor):
+        return declared
+    return int((original if _is_length(original) else declared) * factor)
 
 
 def _text_parts(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -22,6 +22,7 @@ class Models:
     light_draft: str | None = None
     adapter: Path | None = None
     prompt_lookup: bool = True
+    max_context: int | None = None
 
     def __call__(self, progress: Callable[[str], None], **more: Any) -> LoadedModels:
         """Loads them. `more`: as `load_models` has it. Raises ModelLoadError."""
@@ -33,6 +34,7 @@ class Models:
             self.light_draft,
             adapter=self.adapter,
             prompt_lookup=self.prompt_lookup,
+            max_context=self.max_context,
             progress=progress,
             **more,
         )

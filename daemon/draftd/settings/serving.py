@@ -35,6 +35,9 @@ class ModelSettings(Section):
     """A lighter quantisation of the draft: a folder or a hub id. Unset: none."""
     adapter_path: HomePath | None = None
     """LoRA adapter of the model: the folder that `mlx_lm.lora` made. DoRA and full fine-tuning too. Unset: none."""
+    max_context: int | None = Field(default=None, ge=16, le=2**24)
+    """Tokens of the longest text, prompt and answer together. More than the model declares is served with a warning.
+    Unset: what the model declares, with what its rotary embedding extends it to."""
     prompt_lookup: bool = True
     """Also offer drafting by looking up n-grams in the prompt and output."""
     drafter: DrafterName | None = None

@@ -24,7 +24,7 @@ from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
-from draftd.engine.pair import assemble, context_length_of
+from draftd.engine.pair import assemble, context_length_of, raised_context
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
 from draftd.hardware.state import HardwareSample, HardwareState, advance, takeable
@@ -181,6 +181,7 @@ def foresee(
     from draftd.engine.assembly import cache_limit
 
     draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
+    declared, max_context = context_length_of(target.config, target.tokenizer), settings.model.max_context
     models = assemble(
         target.model,
         draft and draft.model,
@@ -188,7 +189,7 @@ def foresee(
         model=target.folder.name,
         draft_model=draft and draft.folder.name,
         light_draft_model=light and light.folder.name,
-        context_length=context_length_of(target.config, target.tokenizer),
+        context_length=max_context or declared,
         backend="",
         prompt_lookup=settings.model.prompt_lookup,
         refused=refused,
@@ -216,6 +217,7 @@ def foresee(
         dataclasses.replace(batching, figures=figures),
         (ok if info.speculation_available else note)("speculation", info.speculation(engine.max_draft_tokens)),
         *(ok(subject, found) for subject, found in capabilities(told)),
+        *([note("max_context", raised)] if max_context and (raised := raised_context(max_context, declared)) else []),
         check_memory(machine, needed, limit),
     ]
     reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
