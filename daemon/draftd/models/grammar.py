@@ -16,6 +16,8 @@ from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
+from draftd.models.parameters import closed
+
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
@@ -32,12 +34,25 @@ _JSON: JsonCompileOptions = {
 def json_schema(schema: str) -> str:
     """Of JSON that a schema allows. Raises ValueError where that is no JSON object; `compile` says what else is wrong
     with it."""
-    found = _parsed(schema)
-    if not isinstance(found, dict):
-        raise ValueError("a JSON schema is an object")
+    return _of_schema(_parsed_schema(schema))
+
+
+def arguments(parameters: str) -> str:
+    """Of the arguments of a call, by the schema of the tool's parameters; empty, of one without. Raises ValueError."""
+    return _of_schema(closed(_parsed_schema(parameters or "{}")))
+
+
+def _of_schema(schema: dict[str, Any]) -> str:
     from llguidance import LLMatcher
 
-    return str(LLMatcher.grammar_from_json_schema(found, overrides=_JSON))
+    return str(LLMatcher.grammar_from_json_schema(schema, overrides=_JSON))
+
+
+def _parsed_schema(text: str) -> dict[str, Any]:
+    found = _parsed(text)
+    if not isinstance(found, dict):
+        raise ValueError("a JSON schema is an object")
+    return found
 
 
 def json_object() -> str:
@@ -110,8 +125,8 @@ class Grammars:
         thought: tuple[str, str] | None = None,
         begun: bool = False,
     ) -> str:
-        """Of an answer that is `body`, a grammar, where there is one, or a call of one of these tools, whose arguments
-        are what the schema beside it allows; `several`: or more calls, one after the other. Before it may stand a
+        """Of an answer that is `body`, a grammar, where there is one, or a call of one of these tools, whose parameters
+        are beside it; `several`: or more calls, one after the other. Before it may stand a
         `thought`, which is between these marks; the prompt may have `begun` it. Raises ValueError."""
         if not calls and thought is None:
             return body
@@ -120,8 +135,8 @@ class Grammars:
         parts, rules = list[dict[str, Any]](), list[str]()
         if body:
             parts.append({**json.loads(body)["grammars"][0], "name": "body"})
-        for number, (written, schema) in enumerate(calls):
-            parts.append({**json.loads(json_schema(schema))["grammars"][0], "name": f"arguments{number}"})
+        for number, (written, parameters) in enumerate(calls):
+            parts.append({**json.loads(arguments(parameters))["grammars"][0], "name": f"arguments{number}"})
             before, after = self._literal(written.start + written.before), self._literal(written.after + written.end)
             rules.append(f"call{number}: {before} @arguments{number} {after}")
         kinds = ["@body"] if body else []

@@ -18,7 +18,6 @@ from draftd.service.request import FormatKind, Prompt, Request, ResponseFormat
 
 MAX_FORMAT_BYTES = 256 * 1024
 MAX_CHOICES = 1024
-_NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": false}'
 
 
 class Constraint(NamedTuple):
@@ -70,7 +69,7 @@ def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | No
             how = None if written.tools is None else written.tools.call_format(tool.name)
             if how is None:
                 raise ValueError("this model does not write the arguments of its calls as JSON")
-            calls.append((how, tool.parameters if json.loads(tool.parameters or "{}") else _NO_PARAMETERS))
+            calls.append((how, tool.parameters))
     several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
     return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
 
@@ -79,8 +78,7 @@ def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, st
     """The first of the tools whose parameters alone cannot be enforced: its field, its schema, and why."""
     for i, tool in enumerate(tools):
         try:
-            if tool.parameters:
-                compiler.compile(grammars.json_schema(tool.parameters))
+            compiler.compile(grammars.arguments(tool.parameters))
         except ValueError as error:
             return f"chat.tools[{i}].parameters", _short(tool.parameters), str(error)
     return None

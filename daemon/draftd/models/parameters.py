@@ -1,0 +1,127 @@
+"""A tool's parameters, closed: the arguments of a call are those that the tool has.
+
+JSON Schema lets an object have any property that the schema does not name. A model that is made to call a tool would
+invent some. So an object whose schema says nothing of further properties has none here: the outermost, and those within
+that have `properties`. One without may be a map with any names. `additionalProperties` means what it says.
+
+Schemas of one value, such as those in `allOf` beside `properties`, are closed as one, by the names that any has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")  # have a schema for each name
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE = ("items", "additionalItems", "additionalProperties", "contains")
+_BRANCHES = ("allOf", "anyOf", "oneOf", "$ref")  # of the same value
+_DECIDES = ("additionalProperties", "unevaluatedProperties", "enum", "const")  # what else an object may have
+_PATIENCE = 100_000  # branches to look at; a quarter of a second
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of arguments, which are an object. Raises ValueError if that takes too long to find out."""
+    try:
+        return _Closing(schema).root()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class _Closing:
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._parts: set[int] = set()  # of a value that other schemas describe as well: alone they stay open
+        self._left = _PATIENCE
+
+    def root(self) -> dict[str, Any]:
+        self._find_parts(self._root)
+        return {"type": "object", **self._closed(self._root, outermost=True)}
+
+    def _find_parts(self, schema: Any) -> None:
+        if not isinstance(schema, dict):
+            return
+        for child in _children(schema):
+            self._find_parts(child)
+        if not _is_choice(schema):
+            self._parts.update(id(one) for one in self._members(schema) or () if one is not schema)
+
+    def _closed(self, schema: Any, *, outermost: bool = False) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        made = dict(schema)
+        for key, value in schema.items():
+            if key in _NAMED and isinstance(value, dict):
+                made[key] = {name: self._closed(one) for name, one in value.items()}
+            elif key in _LISTED and isinstance(value, list):
+                made[key] = [self._closed(one) for one in value]
+            elif key in _SINGLE:
+                made[key] = self._closed(value)
+        if id(schema) in self._parts or _is_choice(schema):
+            return made
+        members = self._members(schema)
+        if members is None or any(key in one for one in members for key in _DECIDES):
+            return made
+        if any("patternProperties" in one for one in members[1:]):
+            return made
+        if outermost or any("properties" in one for one in members):
+            own = _names(schema, "properties")
+            others = {name for one in members for key in ("properties", "required") for name in _names(one, key)}
+            made["properties"] = {**made.get("properties", {}), **dict.fromkeys(sorted(others.difference(own)), True)}
+            made["additionalProperties"] = False
+        return made
+
+    def _members(self, schema: dict[str, Any]) -> list[dict[str, Any]] | None:
+        """The schema, and all that describe the same value; None where one of them is not in the document."""
+        members, known = [schema], {id(schema)}
+        for one in members:  # which grows
+            for key in _BRANCHES:
+                value = one.get(key)
+                branches = [self._referred(value)] if key == "$ref" and value is not None else value
+                for branch in branches if isinstance(branches, list) else ():
+                    self._left -= 1
+                    if self._left < 0:
+                        raise ValueError("it has too many branches")
+                    if branch is None:
+                        return None
+                    if isinstance(branch, dict) and id(branch) not in known:
+                        known.add(id(branch))
+                        members.append(branch)
+        return members
+
+    def _referred(self, reference: Any) -> Any:
+        """None where there is nothing."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found: Any = self._root
+        for step in unquote(reference[1:]).split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+                found = found[int(step)]
+            else:
+                found = found.get(step) if isinstance(found, dict) else None
+        return found
+
+
+def _children(schema: dict[str, Any]) -> Iterator[Any]:
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            yield from value.values()
+        elif key in _LISTED and isinstance(value, list):
+            yield from value
+        elif key in _SINGLE:
+            yield value
+
+
+def _is_choice(schema: dict[str, Any]) -> bool:
+    """Whether it is nothing but one of its branches, each of which is whole."""
+    kinds = [key for key in _BRANCHES if key in schema]
+    if len(kinds) != 1 or any(key in schema for key in ("properties", "patternProperties", "required")):
+        return False
+    return kinds != ["allOf"] or not isinstance(schema["allOf"], list) or len(schema["allOf"]) < 2
+
+
+def _names(schema: dict[str, Any], key: str) -> list[str]:
+    found = schema.get(key)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []
