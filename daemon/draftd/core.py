@@ -119,12 +119,17 @@ class FallbackLevel(enum.IntEnum):
         return self.name.lower()
 
 
+LEAST_TEMPERATURE = 1e-9
+"""A lower temperature is greedy: two float32 logits that differ, divided by it, are further apart than noise can be.
+Divided by much less, they would not be finite."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is drawn. Transforms apply in mlx-lm's order: top_p, min_p, top_k, temperature.
 
-    temperature 0 is greedy. top_p 1, top_k 0 and min_p 0 are off. A `seed` gives the same text however it is decoded,
-    at some cost of acceptance; None draws from the system.
+    temperature 0, or below LEAST_TEMPERATURE, is greedy. top_p 1, top_k 0 and min_p 0 are off. A `seed` gives the same
+    text however it is decoded, at some cost of acceptance; None draws from the system.
 
     Before these, the logits: `logit_bias` is added, by token id; the logit of a token that prompt or answer have is
     divided by `repetition_penalty` where it is positive, else multiplied by it (Keskar et al. 2019, arXiv 1909.05858,
@@ -144,7 +149,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return 0 <= self.temperature < LEAST_TEMPERATURE
 
     @property
     def deterministic(self) -> bool:

@@ -27,6 +27,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 M = TypeVar("M", bound=enum.Enum)
 
+_LEAST_FLOAT32 = 2.0**-126  # above 0, with all of its digits
+
 MESSAGE_SLACK = 4
 """How many times `server.max_message_bytes` gRPC lets through: of such a message the daemon can still say what is wrong
 with it; what is larger gRPC refuses, as RESOURCE_EXHAUSTED."""
@@ -101,7 +103,14 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
 
 
 def sampling_message(sampling: SamplingParams) -> pb.SamplingParams:
-    return pb.SamplingParams(**asdict(sampling) | {"logit_bias": dict(sampling.logit_bias)})
+    """What is above 0 stays so, also where it would be 0 in float32; what is greedy stays greedy."""
+    told = asdict(sampling) | {"logit_bias": dict(sampling.logit_bias)}
+    for name in ("top_p", "repetition_penalty"):
+        if told[name] > 0:
+            told[name] = max(told[name], _LEAST_FLOAT32)
+    if sampling.greedy:
+        told["temperature"] = 0.0
+    return pb.SamplingParams(**told)
 
 
 def sampling_of(given: pb.SamplingParams) -> SamplingParams:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from draftd.core import SamplingParams
+from draftd.core import LEAST_TEMPERATURE, SamplingParams
 from draftd.engine.sampling.transforms import Sampling
 
 
@@ -37,6 +39,37 @@ WAYS = [
     SamplingParams(1.3, top_k=7),
     SamplingParams(0.9, top_p=0.9, top_k=20, min_p=0.01),
 ]
+
+
+EDGES = [
+    SamplingParams(LEAST_TEMPERATURE),
+    SamplingParams(1e-10),
+    SamplingParams(1e-38),
+    SamplingParams(1e-290),
+    SamplingParams(1.0, top_p=1e-38),
+    SamplingParams(1.0, top_p=1e-46),
+    SamplingParams(1.0, top_p=5e-324),
+    SamplingParams(1.0, min_p=1e-38),
+    SamplingParams(1.0, min_p=1e-46),
+    SamplingParams(1.0, min_p=1.0),
+    SamplingParams(1.0, top_k=1),
+    SamplingParams(1.0, top_k=2**31 - 1),
+    SamplingParams(1e-38, top_p=1e-46, top_k=1, min_p=1.0),
+]
+
+
+def test_parameters_at_the_edge_of_float32_have_their_distribution() -> None:
+    logits = mx.random.normal((1, 3, 500), key=mx.random.key(2)) * 30.0
+    beside = SamplingParams(0.8, top_p=0.9, min_p=0.01, top_k=20)
+    for params in EDGES:
+        expected = [plainly(one, params) for one in np.array(logits)[0]]
+        for ways in ([params], [params, beside]):  # alone, and beside one that needs what it does not
+            found = np.array(Sampling(ways).distribution(mx.repeat(logits, len(ways), axis=0), [0] * len(ways)))
+            for position in range(3):
+                assert found[0, position] == pytest.approx(expected[position], rel=1e-4, abs=1e-7), (params, len(ways))
+        seeded = np.array(Sampling([replace(params, seed=4)]).choose(logits, [0]))
+        for position in range(3):
+            assert expected[position][seeded[0, position]] > 0, params
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 30.0])

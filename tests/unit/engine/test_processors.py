@@ -103,6 +103,17 @@ def test_unseeded_draws_are_from_the_processed_distribution(models: Any) -> None
         assert abs(unprocessed - expected) > 2 * bound * draws, "a sampler that ignores them is found out"
 
 
+@pytest.mark.parametrize("penalty", [1e-3, 1e-8, 1e-38, 1e-46])
+def test_a_tiny_repetition_penalty_repeats_the_likeliest_token(models: Any, penalty: float) -> None:
+    """Of the tokens that the text has, the one with the highest logit: not the first of several that are infinite."""
+    way = SamplingParams(repetition_penalty=penalty)
+    asked = [replace(ask(plan, way), max_tokens=8) for plan in (autoregressive(), speculative(4))]
+    for sink in Rig(models).run(asked):
+        for n, logits in enumerate(raw(models, PROMPT, sink.tokens)):
+            expected = processed(logits, way, PROMPT, sink.tokens[:n])
+            assert expected[sink.tokens[n]] > expected.max() * (1 - 1e-4), n
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_no_end_is_chosen_before_min_tokens(models: Any, plan: str) -> None:
     rig = Rig(models)

@@ -32,7 +32,7 @@ from draftd.fronts.http.body import Wishes
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
 from draftd.planning.prices import Worth
-from draftd.protocol import DEPTH_MODES, WORKLOADS, member
+from draftd.protocol import DEPTH_MODES, WORKLOADS, member, sampling_message, sampling_of
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.request import Chunk, Finished, RawText, Request, Started, TokenIds
 from draftd.strategies import QualityClass, RemoteCounts, RemoteLevel, Strategy, Verifier
@@ -144,6 +144,16 @@ def test_zeros_that_are_set_are_not_left_out() -> None:
     found = request_of(request(max_tokens=0, max_draft_tokens=0, sampling=sampling))
     assert (found.max_tokens, found.wish.max_draft_tokens) == (0, 0)
     assert found.sampling == SamplingParams(0.0, 0.0, 0, 0.0, 0)
+
+
+def test_sampling_at_the_edge_of_float32_arrives() -> None:
+    """What is above 0 is refused as 0, and greedy requests need no seed."""
+    for name in ("top_p", "repetition_penalty"):
+        assert 0 < getattr(sampling_of(sampling_message(SamplingParams(**{name: 1e-46}))), name) < 1e-37
+        assert getattr(sampling_of(sampling_message(SamplingParams(**{name: 0.0}))), name) == 0
+    for temperature in (1e-46, 9.999999999e-10):
+        assert sampling_of(sampling_message(SamplingParams(temperature))).greedy
+    assert sampling_of(sampling_message(SamplingParams(-1.0))).temperature == -1.0
 
 
 def test_the_three_kinds_of_input() -> None:

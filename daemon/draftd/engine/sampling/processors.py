@@ -15,6 +15,8 @@ import mlx.core as mx
 from draftd.core import SamplingParams
 from draftd.engine.sampling.transforms import column, one_hot
 
+_LEAST_PENALTY = 1e-9  # a smaller one orders tokens the same way; float32 logits divided by it would not be finite
+
 
 def wanted(sampling: SamplingParams, min_tokens: int) -> bool:
     """Whether logits are processed for such a sequence at all."""
@@ -115,7 +117,7 @@ def _less_penalties(logits: mx.array, some: Sequence[Processor], drafts: mx.arra
     asked = [one.sampling for one in some]
     if any(p.repetition_penalty != 1 for p in asked):
         seen = counts + mx.stack([one.prompted for one in some])[:, None] > 0
-        penalty = column([p.repetition_penalty for p in asked])
+        penalty = column([max(p.repetition_penalty, _LEAST_PENALTY) for p in asked])
         logits = mx.where(seen, mx.where(logits > 0, logits / penalty, logits * penalty), logits)
     if any(p.presence_penalty or p.frequency_penalty for p in asked):
         presence, frequency = column([p.presence_penalty for p in asked]), column([p.frequency_penalty for p in asked])

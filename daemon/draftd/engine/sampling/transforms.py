@@ -121,6 +121,8 @@ class Sampling:
             above = mx.cumsum(mass, axis=-1, reverse=True, inclusive=False)
             total = above[..., :1] + mass[..., :1]
             dropped = (above >= self._nucleus * total).sum(axis=-1, keepdims=True)
+            # The likeliest token is kept even where the nucleus is 0 in float32.
+            dropped = mx.minimum(dropped, logprobs.shape[-1] - 1)
             logprobs = mx.where(logprobs < mx.take_along_axis(ordered, dropped, axis=-1), -mx.inf, logprobs)
         if self._min_p:
             floor = mx.max(logprobs, axis=-1, keepdims=True) + self._floor
