@@ -298,7 +298,7 @@ async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
         "model": "org/scripted",
         "messages": [{"role": "user", "content": "x", "name": "ann"}],
         "top_p": 0.9,
-        "seed": -1,
+        "seed": -2,
         "presence_penalty": 0.5,
         "frequency_penalty": -0.5,
         "repetition_penalty": 1.1,
@@ -314,9 +314,27 @@ async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
     await post(front, "/v1/chat/completions", body)
     asked = front.asked
     p = asked.sampling
-    assert (p.top_p, p.seed, p.presence_penalty, p.frequency_penalty) == (0.9, 2**64 - 1, 0.5, -0.5)
+    assert (p.top_p, p.seed, p.presence_penalty, p.frequency_penalty) == (0.9, 2**64 - 2, 0.5, -0.5)
     assert (p.repetition_penalty, asked.min_tokens, asked.ignore_eos, asked.stop_token_ids) == (1.1, 2, True, (3,))
     assert (asked.include_stop, asked.priority, asked.caller, asked.workload.value) == (True, -3, "me", "code")
     wish = asked.wish
     assert (wish.preference.value, wish.max_draft_tokens, wish.depth_mode) == ("autoregressive", 2, "fixed")
     assert (chat(asked).messages[0].name, chat(asked).template_arguments) == ("ann", {"enable_thinking": False})
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 8}),
+    ],
+)
+async def test_a_seed_of_minus_one_is_a_random_one(path: str, body: dict[str, Any]) -> None:
+    async with fronted(*(Says(said("-")) for _ in range(3))) as front:
+        found = []
+        for seed in (-1, -2, 2**64 - 1):
+            await post(front, path, {"model": "scripted", **body, "seed": seed})
+            found.append(front.asked.sampling.seed)
+    assert found == [None, 2**64 - 2, 2**64 - 1]

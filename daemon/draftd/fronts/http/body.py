@@ -151,7 +151,7 @@ class Common(Body):
                 told[name] = value
         if self.top_k is not None:
             told["top_k"] = 0 if self.top_k == -1 else self.top_k  # vLLM's way to say that it is off
-        if self.seed is not None:
+        if self.seed is not None and self.seed != -1:  # which other servers take for a random one
             told["seed"] = self.seed % 2**64
         if self.logit_bias:
             told["logit_bias"] = tuple(_biases(self.logit_bias))
