@@ -113,28 +113,8 @@ class ByteTokenizer:
     def fingerprint(self) -> str:
         return f"{self.vocab_size} bytes"
 
-    def detokenizer(self) -> Detokenizer:
-        return _ByteDetokenizer()
-
-
-class _ByteDetokenizer:
-    def __init__(self) -> None:
-        self._held = b""
-
-    def add(self, token: int) -> str:
-        self._held += bytes([token % 256])
-        try:
-            text = self._held.decode()
-        except UnicodeDecodeError as error:
-            if error.reason == "unexpected end of data":
-                return ""
-            text = self._held.decode(errors="replace")
-        self._held = b""
-        return text
-
-    def finish(self) -> str:
-        text, self._held = self._held.decode(errors="replace"), b""
-        return text
+    def detokenizer(self, *, continues: bool = False) -> Detokenizer:
+        return Detokenizer(self.token_bytes)
 
 
 def scripted_models(

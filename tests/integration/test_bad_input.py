@@ -180,7 +180,7 @@ def test_an_unknown_method_and_a_wrong_variant_have_their_own_status(served: Ser
 class Wordy(ByteTokenizer):
     """A page of text a token: what is not read fills every buffer on its way soon."""
 
-    def detokenizer(self) -> Wordy:
+    def detokenizer(self, *, continues: bool = False) -> Wordy:
         return self
 
     def add(self, token: int) -> str:

@@ -15,6 +15,7 @@ from draftd.models.answer_format import NORMAL, AnswerFormat, ToolFormat
 from draftd.models.conversation import Messages, TemplateShape
 from draftd.models.grammar import Grammars
 
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token that is a byte of a character
 _PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
 
 
@@ -81,15 +82,28 @@ class Tokenizer:
         return str(self._wrapper.decode([token for token in tokens if token not in self.eos_ids]))
 
     def token_bytes(self, token: int) -> bytes:
-        """What one token is written as, by itself."""
+        """What one token adds to a text that it goes on from."""
         return self._written(token)
 
     @cached_property
     def _written(self) -> Callable[[int], bytes]:
         found = self.detokenizer()
-        if isinstance(found, _Windowed):
-            return lambda token: str(self._wrapper.decode([token])).encode()
-        return found.bytes_of
+        return self._added_bytes if isinstance(found, _Windowed) else found.bytes_of
+
+    def _added_bytes(self, token: int) -> bytes:
+        before = str(self._wrapper.decode(self._word))
+        whole = str(self._wrapper.decode([*self._word, token]))
+        added = whole.removeprefix(before) if whole.startswith(before) else str(self._wrapper.decode([token]))
+        if added == "\ufffd" and (byte := _BYTE.fullmatch(str(self._wrapper.convert_ids_to_tokens(token)))):
+            return bytes.fromhex(byte[1])
+        return added.encode()
+
+    @cached_property
+    def _word(self) -> list[int]:
+        """A token with a text, for others to follow: many decoders drop the space that the first of several begins
+        with. Empty where there is none."""
+        several = (self._wrapper.encode(word, add_special_tokens=False)[-1:] for word in ("a", "1", "."))
+        return next((list(tokens) for tokens in several if self.decode(tokens)), [])
 
     def vocabulary(self) -> list[bytes]:
         """All tokens by id, each as it is named in the vocabulary: two tokenizers with the same are one."""
@@ -104,7 +118,8 @@ class Tokenizer:
             digest.update(len(name).to_bytes(4, "big") + name)
         return digest.hexdigest()
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, *, continues: bool = False) -> Detokenizer:
+        """For one text. `continues`: it goes on from another one, so a space that it begins with is part of it."""
         from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer
 
         # Of mlx-lm's own only the table of tokens: they drop spaces at the start of a text or line, and an id that no
@@ -113,8 +128,8 @@ class Tokenizer:
         if isinstance(known, BPEStreamingDetokenizer):
             return Detokenizer(_byte_level(known.tokenmap))
         if isinstance(known, SPMStreamingDetokenizer):
-            return Detokenizer(_sentence_piece(known.tokenmap), strip=known.trim_space)
-        return _Windowed(self.decode)
+            return Detokenizer(_sentence_piece(known.tokenmap), strip=known.trim_space and not continues)
+        return _Windowed(self.decode, self._word if continues else ())
 
 
 def _template(wrapper: Any) -> ChatTemplate | None:
@@ -211,10 +226,12 @@ def _sentence_piece(pieces: Sequence[bytes]) -> Callable[[int], bytes]:
 class _Windowed(Detokenizer):
     """For all others: what a token adds to the text of those right before it."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
+        """`before`: tokens that the text follows, and is not to have."""
         self._decode = decode
-        self._tokens: list[int] = []
-        self._before, self._shown = 0, ""  # how many of them were shown, and their text
+        self._tokens = list(before)
+        # How many of them were shown, and their text.
+        self._before, self._shown = len(before), decode(before) if before else ""
 
     def add(self, token: int) -> str:
         self._tokens.append(token)

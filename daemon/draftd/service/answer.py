@@ -24,7 +24,7 @@ from draftd.service.request import (
     TextDelta,
     ToolCallArguments,
 )
-from draftd.service.text import Ends, StopScanner, StopStrings, TextStream
+from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream
 from draftd.service.tool_calls import CallReader
 
 _TAIL = 16  # tokens of a prompt, which have the mark that it ends with
@@ -57,20 +57,29 @@ def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Read
     return Reading(written, tools, not prompt.parallel_tool_calls, thinks)
 
 
-def stop_matcher(tokenizer: Tokenizer, ends: Ends, reading: Reading | None) -> StopMatcher | None:
+def stop_matcher(
+    tokenizer: Tokenizer, ends: Ends, reading: Reading | None, form: TextForm = TextForm()
+) -> StopMatcher | None:
     """What ends the answer on the engine thread, where any text may end it there."""
     if reading is not None and (ends.strings or (reading.single and reading.tools)):
-        return _AnswerEnd(tokenizer, ends, reading)
-    return StopStrings(tokenizer, ends) if ends.strings else None
+        return _AnswerEnd(tokenizer, ends, reading, form)
+    return StopStrings(tokenizer, ends, form) if ends.strings else None
 
 
 class AnswerStream:
     """One answer, as its tokens arrive. `choice`: which of a request's, from 0."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading | None, choice: int = 0) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        ends: Ends,
+        reading: Reading | None,
+        choice: int = 0,
+        form: TextForm = TextForm(),
+    ) -> None:
         self._ends, self._choice = ends, choice
         self._parts = None if reading is None else _Parts(reading, ends)
-        self._text = TextStream(tokenizer, ends if reading is None else replace(ends, strings=()))
+        self._text = TextStream(tokenizer, ends if reading is None else replace(ends, strings=()), form)
         self._last: int | None = None  # token
         self._told: list[str] = []  # texts
         self._thoughts: list[str] = []
@@ -148,13 +157,13 @@ class _AnswerEnd:
     """`core.StopMatcher` of an answer with parts. Reads it a second time, on the engine thread. In another process it
     begins anew."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading) -> None:
-        self._made_of = tokenizer, ends, reading
-        self._answer = AnswerStream(tokenizer, ends, reading)
+    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading, form: TextForm) -> None:
+        self._made_of = tokenizer, ends, reading, form
+        self._answer = AnswerStream(tokenizer, ends, reading, form=form)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        tokenizer, ends, reading = self._made_of  # whose format is the tokenizer's, and has functions
-        return _answer_end, (tokenizer, ends, reading.tools, reading.single, reading.thinks)
+        tokenizer, ends, reading, form = self._made_of  # whose format is the tokenizer's, and has functions
+        return _answer_end, (tokenizer, ends, reading.tools, reading.single, reading.thinks, form)
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):
@@ -164,8 +173,10 @@ class _AnswerEnd:
         return None
 
 
-def _answer_end(tokenizer: Tokenizer, ends: Ends, tools: tuple[Tool, ...], single: bool, thinks: bool) -> _AnswerEnd:
-    return _AnswerEnd(tokenizer, ends, Reading(tokenizer.answers, tools, single, thinks))
+def _answer_end(
+    tokenizer: Tokenizer, ends: Ends, tools: tuple[Tool, ...], single: bool, thinks: bool, form: TextForm
+) -> _AnswerEnd:
+    return _AnswerEnd(tokenizer, ends, Reading(tokenizer.answers, tools, single, thinks), form)
 
 
 class _Parts:

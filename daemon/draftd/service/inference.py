@@ -68,7 +68,7 @@ from draftd.service.request import (
     default_max_tokens,
 )
 from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
-from draftd.service.text import Ends, tokenise
+from draftd.service.text import Ends, TextForm, tokenise
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
@@ -268,14 +268,14 @@ class InferenceService:
                 local_allowed=self._planner.local_allowed(wish),
                 trace=span.trace,
             )
-            ends = Ends(valid.stop, valid.stop_token_ids, valid.include_stop)
+            ends, form = _ends(valid), _form(valid)
             choices, arrived = [], asyncio.Event()
             for i in range(valid.n):
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
                 stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), arrived)
-                stop = stop_matcher(tokenizer, ends, reading)
+                stop = stop_matcher(tokenizer, ends, reading, form)
                 own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=stop)
-                choices.append(_Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i), span))
+                choices.append(_Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
             if handed is None:
                 self._worker.submit_choices([(one.decode, one.stream) for one in choices])
         except asyncio.CancelledError:
@@ -308,8 +308,13 @@ class InferenceService:
         decode, left = one.decode, one.decode.max_tokens - tokens
         if not decode.local_allowed or decode.grammar or request.n > 1 or request.echo or left < 1:
             raise RemoteDown(why)
-        prompt = (*decode.prompt, *self._worker.tokenizer.encode_rendered(text))
+        tokenizer, ends, form = self._worker.tokenizer, _ends(request), _form(request)
+        prompt = (*decode.prompt, *tokenizer.encode_rendered(text))
         least, plan = max(0, decode.min_tokens - tokens), local_plan(decode.plan, why)
+        if text:
+            reading, form = reading_of(request.prompt, tokenizer, decode.prompt), replace(form, continues=True)
+            decode = replace(decode, stop=stop_matcher(tokenizer, ends, reading, form))
+            one.answer = AnswerStream(tokenizer, ends, reading, one.index, form)
         one.decode = replace(decode, prompt=prompt, max_tokens=left, min_tokens=least, plan=plan)
         self._worker.submit(one.decode, one.stream)
         call.choices.append(one)
@@ -444,6 +449,15 @@ async def _next(choices: list[_Choice], arrived: asyncio.Event) -> _Choice:
 def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
     """Each choice has a seed of its own, where there is one."""
     return asked if asked.seed is None else replace(asked, seed=(asked.seed + choice) % 2**64)
+
+
+def _ends(request: Request) -> Ends:
+    return Ends(request.stop, request.stop_token_ids, request.include_stop)
+
+
+def _form(request: Request) -> TextForm:
+    """Only a chat's answer is a text of its own."""
+    return TextForm(continues=not isinstance(request.prompt, Chat))
 
 
 def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagContext:

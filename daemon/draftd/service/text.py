@@ -125,11 +125,19 @@ class Ends:
     include: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    """How an answer's tokens become text. `continues`: it goes on from a text, such as a raw prompt, so no space is
+    dropped that it begins with."""
+
+    continues: bool = False
+
+
 class TextStream:
     """The text of one answer, as its tokens arrive. End-of-text tokens have no text."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends = Ends()) -> None:
-        self._detokenizer = tokenizer.detokenizer()
+    def __init__(self, tokenizer: Tokenizer, ends: Ends = Ends(), form: TextForm = TextForm()) -> None:
+        self._detokenizer = tokenizer.detokenizer(continues=form.continues)
         silent = not ends.include and ends.ids
         self._silent = tokenizer.eos_ids.union(ends.ids) if silent else tokenizer.eos_ids
         self._scanner = StopScanner(ends.strings, include=ends.include)
@@ -154,9 +162,9 @@ class StopStrings:
     """`core.StopMatcher` over stop strings. Decodes the answer a second time, on the engine thread, where the decision
     must be made: requests without stop strings have none. In another process it begins anew."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends) -> None:
-        self._made_of = tokenizer, ends
-        self._text = TextStream(tokenizer, ends)
+    def __init__(self, tokenizer: Tokenizer, ends: Ends, form: TextForm = TextForm()) -> None:
+        self._made_of = tokenizer, ends, form
+        self._text = TextStream(tokenizer, ends, form)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StopStrings, self._made_of

@@ -178,13 +178,16 @@ async def test_a_remote_that_is_not_there_leaves_what_may_be_local() -> None:
         assert front.refusals == [RemoteDown, InvalidRequest]
 
 
-async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path) -> None:
+async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01), server={"drain_seconds": 0})
     with slow as going:
         async with edge(going.target, FixedFlag(strategy=Strategy.REMOTE)) as (front, service):
-            demanded, free = Told(), Told()
+            demanded, free, noted = Told(), Told(), list[bool]()
+            tokenizer, made = front.worker.tokenizer, front.worker.tokenizer.detokenizer
+            monkeypatch.setattr(tokenizer, "detokenizer", lambda *, continues: noted.append(continues) or made())
             running = asyncio.create_task(service.generate(asking(500), demanded.take))
-            other = asyncio.create_task(service.generate(asking(500, wish=Wish()), free.take))
+            chat = replace(asking(500, wish=Wish()), prompt=Chat((Message("user", "hello"),)))
+            other = asyncio.create_task(service.generate(chat, free.take))
             await eventually(lambda: demanded.chunks and free.chunks)
             going.stop()
             with pytest.raises(RemoteDown) as gone:
@@ -194,6 +197,7 @@ async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path) -> No
             assert demanded.finished.outcome.unavailable is not None
             assert demanded.text
             await other  # goes on here, from what was said
+            assert (sorted(noted[:2]), noted[2:]) == ([False, True], [True])  # raw text and a chat; what goes on
             assert free.reason is FinishReason.LENGTH
             stats, by = free.finished.outcome.stats, [chunk.emission.verifier for chunk in free.chunks if chunk.text]
             assert stats.counts.emitted == len(free.tokens) == 500

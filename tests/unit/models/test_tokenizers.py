@@ -115,6 +115,51 @@ def test_what_is_streamed_is_the_whole_text(make: Callable[[], Fast], folder: Pa
 
 
 @pytest.mark.parametrize("make", KINDS)
+def test_a_text_that_continues_another_keeps_its_first_space(make: Callable[[], Fast], folder: Path) -> None:
+    tokenizer, wrapper = opened(folder, make())
+    for text in TEXTS:
+        tokens = tokenizer.encode(text)
+        whole = wrapper.decode(tokens)
+        for cut in range(1, len(tokens)):
+            before = wrapper.decode(tokens[:cut])
+            if before.endswith("\ufffd") or not whole.startswith(before) or not before.strip():
+                continue  # within a character
+            stream = tokenizer.detokenizer(continues=True)
+            found = "".join(map(stream.add, tokens[cut:])) + stream.finish()
+            assert found == whole[len(before) :], (text, cut)
+
+
+@pytest.mark.parametrize("make", [stripping, not_stripping, metaspace])
+def test_a_token_is_told_with_its_space(make: Callable[[], Fast], folder: Path) -> None:
+    tokenizer, wrapper = opened(folder, make())
+    vocabulary = wrapper.get_vocab()
+    words = [word for word in vocabulary if word.startswith("▁")]
+    assert len(words) > 3
+    for word in words:
+        token, text = vocabulary[word], word.replace("▁", " ")
+        stream = tokenizer.detokenizer(continues=True)
+        assert stream.add(token) + stream.finish() == text
+        assert tokenizer.token_bytes(token) == text.encode()
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_the_bytes_of_tokens_are_those_of_their_text(make: Callable[[], Fast], folder: Path) -> None:
+    tokenizer, _ = opened(folder, make())
+    for text in TEXTS:
+        stream, tokens = tokenizer.detokenizer(continues=True), tokenizer.encode(text)
+        assert (
+            b"".join(map(tokenizer.token_bytes, tokens)).decode() == "".join(map(stream.add, tokens)) + stream.finish()
+        )
+
+
+def test_a_byte_that_mlx_lm_decodes_by_the_whole_text_is_told_as_it_is(folder: Path) -> None:
+    unfused = sentencepiece(decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]))
+    tokenizer, wrapper = opened(folder, unfused)
+    tokens = [wrapper.get_vocab()[f"<0x{byte:02X}>"] for byte in "é\n".encode()]
+    assert b"".join(map(tokenizer.token_bytes, tokens)).decode() == "é\n"
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_an_id_that_no_token_has_is_no_text(make: Callable[[], Fast], folder: Path) -> None:
     """Models have more logits than their tokenizers have tokens."""
     tokenizer, _ = opened(folder, make())

@@ -11,7 +11,7 @@ from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import LoadedModels
 from draftd.errors import EngineFailure, InvalidRequest, QueueFull
 from draftd.planning.planner import Wish
-from draftd.service.request import Chunk, Event, Finished, TokenIds
+from draftd.service.request import Chat, Chunk, Event, Finished, Message, TokenIds
 from tests.unit.service.test_front import (
     AUTOREGRESSIVE,
     SPECULATIVE,
@@ -150,6 +150,17 @@ async def test_echo_begins_the_text_with_the_prompt() -> None:
             assert of(told, choice).tokens == plain.tokens
         with pytest.raises(InvalidRequest, match="echo"):
             await front.ask(TokenIds((1, 2)), 9, echo=True)
+
+
+async def test_only_a_chats_answer_is_a_text_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on from their prompts: no space that they begin with is dropped."""
+    async with fronting() as front:
+        tokenizer, noted = front.worker.tokenizer, list[bool]()
+        made = tokenizer.detokenizer
+        monkeypatch.setattr(tokenizer, "detokenizer", lambda *, continues: noted.append(continues) or made())
+        for prompt in ("x", TokenIds((1, 2)), Chat((Message("user", "x"),))):
+            await front.ask(prompt, 2, stop=("stop",))
+    assert noted == [True, True, True, True, False, False]  # what is sent, and what finds stop strings
 
 
 async def test_without_a_limit_an_answer_takes_what_there_is() -> None:
