@@ -62,12 +62,13 @@ class Says:
     def chunks(self) -> list[Chunk]:
         if self.deltas:
             return [Chunk(Emission((1,), (False,)), ("",), deltas=deltas, choice=self.choice) for deltas in self.deltas]
-        made, logprobs = [], list(self.logprobs)
+        made, logprobs, at = [], list(self.logprobs), 0
         for text in self.text:
             ids = tuple(text.encode())
             emission = Emission(ids, (False,) * len(ids), tuple(logprobs[: len(ids)]))
             del logprobs[: len(ids)]
-            made.append(Chunk(emission, tuple(text), choice=self.choice))
+            made.append(Chunk(emission, tuple(text), choice=self.choice, offsets=range(at, at + len(text))))
+            at += len(text)
         return made
 
 

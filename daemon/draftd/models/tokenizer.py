@@ -181,13 +181,20 @@ def check_template(wrapper: Any) -> None:
 
 
 class Detokenizer:
-    """Token ids to text, piece by piece, as the whole would be decoded. One instance serves one text."""
+    """Token ids to text, piece by piece, as the whole would be decoded. One instance serves one text. `length`: its
+    characters so far."""
 
     def __init__(self, bytes_of: Callable[[int], bytes], *, strip: bool = False) -> None:
         """For tokenizers whose every token is some bytes. `strip`: a space that the text begins with is no
         part of it."""
         self.bytes_of, self._strip = bytes_of, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.length = 0
+
+    def begins_at(self, token: int) -> int:
+        """Which character, from 0, the next token begins, or begins within."""
+        unfinished, first = self._decoder.getstate()[0], self.bytes_of(token)[:1]
+        return self.length + (bool(unfinished and first) and not _is_utf8_so_far(unfinished + first))
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
@@ -200,7 +207,16 @@ class Detokenizer:
     def _stripped(self, text: str) -> str:
         if self._strip and text:
             self._strip, text = False, text.removeprefix(" ")
+        self.length += len(text)
         return text
+
+
+def _is_utf8_so_far(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
 
 
 def _byte_level(pieces: Sequence[str | None]) -> Callable[[int], bytes]:
@@ -232,6 +248,10 @@ class _Windowed(Detokenizer):
         self._tokens = list(before)
         # How many of them were shown, and their text.
         self._before, self._shown = len(before), decode(before) if before else ""
+        self.length = 0
+
+    def begins_at(self, token: int) -> int:
+        return self.length
 
     def add(self, token: int) -> str:
         self._tokens.append(token)
@@ -247,4 +267,5 @@ class _Windowed(Detokenizer):
             return ""
         del self._tokens[: self._before]
         self._before, self._shown = len(self._tokens), self._decode(self._tokens)
+        self.length += len(piece)
         return piece

@@ -94,9 +94,11 @@ class AnswerStream:
         """`outcome`: no more will come."""
         self._last = emission.tokens[-1]
         if self._parts is None:
-            pieces, rest = self._text.add(emission.tokens), "" if outcome is None else self._text.finish()
+            offsets: list[int] | None = [] if emission.logprobs else None
+            pieces = self._text.add(emission.tokens, offsets)
+            rest = "" if outcome is None else self._text.finish()
             self._told += *pieces, rest
-            return Chunk(emission, pieces, rest, choice=self._choice)
+            return Chunk(emission, pieces, rest, choice=self._choice, offsets=offsets or ())
         pieces, told = [], list[Delta]()
         for token in emission.tokens:
             self._reasoning_tokens += self._parts.kind == REASONING

@@ -457,7 +457,9 @@ def _ends(request: Request) -> Ends:
 
 def _form(request: Request) -> TextForm:
     """Only a chat's answer is a text of its own."""
-    return TextForm(continues=not isinstance(request.prompt, Chat))
+    prompt = request.prompt
+    echoed = len(prompt.text) if request.echo and isinstance(prompt, RawText) else 0
+    return TextForm(continues=not isinstance(prompt, Chat), before=echoed)
 
 
 def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagContext:

@@ -154,13 +154,16 @@ Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCal
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What came since the last one, of one choice. `pieces`, texts, run parallel to the tokens; `rest` is text that was
-    held back until the end. `deltas`: the answer's parts in order, its text among them, where it has others."""
+    held back until the end. `deltas`: the answer's parts in order, its text among them, where it has others. `offsets`,
+    where there are log-probabilities: for each token, how many characters of the text precede the one that it begins.
+    """
 
     emission: Emission
     pieces: Sequence[str]
     rest: str = ""
     deltas: Sequence[Delta] = ()
     choice: int = 0
+    offsets: Sequence[int] = ()
 
     @property
     def text(self) -> str:

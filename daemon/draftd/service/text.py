@@ -128,9 +128,11 @@ class Ends:
 @dataclass(frozen=True, slots=True)
 class TextForm:
     """How an answer's tokens become text. `continues`: it goes on from a text, such as a raw prompt, so no space is
-    dropped that it begins with."""
+    dropped that it begins with. `before`: characters that precede the answer in the text, those of an echoed
+    prompt."""
 
     continues: bool = False
+    before: int = 0
 
 
 class TextStream:
@@ -141,21 +143,32 @@ class TextStream:
         silent = not ends.include and ends.ids
         self._silent = tokenizer.eos_ids.union(ends.ids) if silent else tokenizer.eos_ids
         self._scanner = StopScanner(ends.strings, include=ends.include)
+        self._before = form.before
 
     @property
     def stop(self) -> str:
         """The stop string that ended the text; empty while none did."""
         return self._scanner.matched
 
-    def add(self, tokens: Iterable[int]) -> list[str]:
-        """The text that became certain with each token; empty while a character or a stop string is unfinished."""
-        return [self._piece(token) for token in tokens]
+    def add(self, tokens: Iterable[int], offsets: list[int] | None = None) -> list[str]:
+        """The text that became certain with each token; empty while a character or a stop string is unfinished.
+        `offsets` gets, for each token, the characters of the text before the one that it begins."""
+        pieces = []
+        for token in tokens:
+            if offsets is not None:
+                offsets.append(self._offset(token))
+            pieces.append(self._piece(token))
+        return pieces
 
     def finish(self) -> str:
         return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()
 
     def _piece(self, token: int) -> str:
         return "" if token in self._silent else self._scanner.feed(self._detokenizer.add(token))
+
+    def _offset(self, token: int) -> int:
+        begun = self._detokenizer.length if token in self._silent else self._detokenizer.begins_at(token)
+        return self._before + begun
 
 
 class StopStrings:

@@ -160,6 +160,16 @@ def test_a_byte_that_mlx_lm_decodes_by_the_whole_text_is_told_as_it_is(folder: P
 
 
 @pytest.mark.parametrize("make", KINDS)
+def test_an_offset_is_the_length_of_the_text_before_it(make: Callable[[], Fast], folder: Path) -> None:
+    tokenizer, wrapper = opened(folder, make())
+    for text in TEXTS:
+        stream, tokens = tokenizer.detokenizer(), tokenizer.encode(text)
+        for i, token in enumerate(tokens):
+            assert stream.begins_at(token) == len(wrapper.decode(tokens[:i]).rstrip("\ufffd")), (text, i)
+            stream.add(token)
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_an_id_that_no_token_has_is_no_text(make: Callable[[], Fast], folder: Path) -> None:
     """Models have more logits than their tokenizers have tokens."""
     tokenizer, _ = opened(folder, make())

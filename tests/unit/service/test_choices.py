@@ -152,6 +152,18 @@ async def test_echo_begins_the_text_with_the_prompt() -> None:
             await front.ask(TokenIds((1, 2)), 9, echo=True)
 
 
+async def test_offsets_do_not_depend_on_drafts() -> None:
+    async with fronting() as front:
+        found = []
+        for wish in (SPECULATIVE, AUTOREGRESSIVE):
+            told = await front.ask("hé", 60, echo=True, logprobs=0, wish=wish, stop=("\x00\x00",))
+            offsets = [offset for chunk in told.chunks for offset in chunk.offsets]
+            assert (offsets[0], len(offsets)) == (2, 60)
+            assert all(told.text[at] == chr(byte) for at, byte in zip(offsets, told.tokens, strict=True) if byte < 128)
+            found.append(offsets)
+    assert found[0] == found[1]
+
+
 async def test_only_a_chats_answer_is_a_text_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on from their prompts: no space that they begin with is dropped."""
     async with fronting() as front:

@@ -17,7 +17,7 @@ from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
-from draftd.service.text import Ends, StopScanner, StopStrings, TextStream, tokenise
+from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream, tokenise
 from tests.scripted import ByteTokenizer
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
@@ -93,6 +93,30 @@ def test_a_character_of_four_bytes_appears_with_its_last_byte() -> None:
     tokenizer = ByteTokenizer(257)
     stream = TextStream(tokenizer)
     assert stream.add("🦙".encode()) == ["", "", "", "🦙"]
+
+
+@given(
+    st.text(max_size=30), st.lists(st.text(min_size=1, max_size=2), max_size=2), st.integers(1, 7), st.integers(0, 9)
+)
+def test_an_offset_is_that_of_the_character_that_the_token_begins_in(
+    text: str, stops: list[str], width: int, before: int
+) -> None:
+    tokenizer, found = ByteTokenizer(257), list[int]()
+    stream = TextStream(tokenizer, Ends(stops), TextForm(before=before))
+    tokens = tokenizer.encode(text)
+    for start in range(0, len(tokens), width):
+        stream.add(tokens[start : start + width], found)
+    assert found == [before + i for i, character in enumerate(text) for _ in character.encode()]
+
+
+@given(st.binary(max_size=30))
+def test_an_offset_counts_what_unfinished_characters_became(data: bytes) -> None:
+    stream, offsets = TextStream(ByteTokenizer(257)), list[int]()
+    text = "".join(stream.add(data, offsets)) + stream.finish()
+    assert text == data.decode(errors="replace")
+    for byte, offset in zip(data, offsets, strict=True):
+        assert text[offset] == (chr(byte) if byte < 128 else text[offset])
+        assert byte < 128 or ord(text[offset]) >= 128
 
 
 def test_an_unfinished_character_ends_as_a_replacement() -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from draftd.core import Emission
 from draftd.errors import DraftdError, InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.answer import TokenBytes, added, bounded, metrics, succeeded, usage
@@ -94,11 +93,10 @@ def _prompt(given: object, field: str) -> Prompt:
 
 
 class _Choice:
-    """One completion. `length` is that of its text so far."""
+    """One completion."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.length = 0
         self.logprobs: dict[str, list[Any]] = {}
         self.finished: Finished | None = None
 
@@ -155,8 +153,7 @@ class Completion:
 
     def _chunk(self, told: Chunk, index: int, choice: _Choice) -> bytes:
         text = told.text
-        logprobs = self._logprobs(told.emission, choice.length) if told.emission.logprobs else None
-        choice.length += len(text)
+        logprobs = self._logprobs(told) if told.emission.logprobs else None
         if self._stream:
             return self._said(index, text, logprobs, {"finish_reason": None}) if text or logprobs else b""
         choice.texts.append(text)
@@ -164,17 +161,17 @@ class Completion:
             choice.logprobs.setdefault(key, []).extend(values)
         return b""
 
-    def _logprobs(self, emission: Emission, offset: int) -> dict[str, list[Any]]:
+    def _logprobs(self, told: Chunk) -> dict[str, list[Any]]:
         """OpenAI's older shape: lists that run parallel to the tokens."""
         made: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token, found in zip(emission.tokens, emission.logprobs, strict=False):
+        emission = told.emission
+        for token, found, offset in zip(emission.tokens, emission.logprobs, told.offsets, strict=False):
             text = self._token_bytes(token).decode(errors="replace")
             top = {self._token_bytes(one).decode(errors="replace"): bounded(logprob) for one, logprob in found.top}
             made["tokens"].append(text)
             made["token_logprobs"].append(bounded(found.logprob))
             made["top_logprobs"].append(top)
             made["text_offset"].append(offset)
-            offset += len(text)
         return made
 
     def _said(self, index: int, text: str, logprobs: Mapping[str, Any] | None, end: Mapping[str, Any]) -> bytes:
