@@ -87,6 +87,7 @@ class ByteTokenizer:
         self.tools = self.thinking = False
         self.template: ChatTemplate | None = None
         self.answers = AnswerFormat()
+        self.special_tokens: dict[int, str] = {}
 
     def grammars(self, vocabulary: int) -> None:
         """There are none."""

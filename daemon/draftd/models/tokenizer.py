@@ -42,6 +42,7 @@ class Tokenizer:
         # None where there is none, or where code renders the messages that is not the model folder's.
         self.template = _template(wrapper) if self.has_chat_template else None
         self.answers = _answers(wrapper)
+        self.special_tokens = _special_tokens(wrapper)
 
     def grammars(self, vocabulary: int) -> Grammars | None:
         """What grammars of answers are compiled by, for a model of so many ids; None where this tokenizer has none."""
@@ -130,6 +131,16 @@ class Tokenizer:
         if isinstance(known, SPMStreamingDetokenizer):
             return Detokenizer(_sentence_piece(known.tokenmap), strip=known.trim_space and not continues)
         return _Windowed(self.decode, self._word if continues else ())
+
+
+def _special_tokens(wrapper: Any) -> dict[int, str]:
+    """By id, as they are written: tokens that structure a text, and are no part of it. Bytes and single characters are
+    text, also where one of them is named for padding."""
+    inner = wrapper._tokenizer
+    ids = {i for i, token in getattr(inner, "added_tokens_decoder", {}).items() if token.special}
+    ids |= set(getattr(inner, "all_special_ids", ()))
+    names = {int(i): str(inner.convert_ids_to_tokens(int(i))) for i in ids if i is not None}
+    return {i: name for i, name in names.items() if len(name) > 1 and not _BYTE.fullmatch(name)}
 
 
 def _template(wrapper: Any) -> ChatTemplate | None:

@@ -24,7 +24,7 @@ from draftd.service.request import (
     TextDelta,
     ToolCallArguments,
 )
-from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream
+from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream, occurs_in
 from draftd.service.tool_calls import CallReader
 
 _TAIL = 16  # tokens of a prompt, which have the mark that it ends with
@@ -79,7 +79,10 @@ class AnswerStream:
     ) -> None:
         self._ends, self._choice = ends, choice
         self._parts = None if reading is None else _Parts(reading, ends)
-        self._text = TextStream(tokenizer, ends if reading is None else replace(ends, strings=()), form)
+        if self._parts is None:
+            self._text = TextStream(tokenizer, ends, form)
+        else:
+            self._text = TextStream(tokenizer, replace(ends, strings=()), form, self._parts.reads)
         self._last: int | None = None  # token
         self._told: list[str] = []  # texts
         self._thoughts: list[str] = []
@@ -194,9 +197,15 @@ class _Parts:
         self._end_of_calls = "" if written.tools is None else written.tools.end
         self._table = written.marks(with_tools=bool(reading.tools))
         self._marks = StopScanner(tuple(self._table[self.kind]))
+        self._stop_strings = ends.strings
         self._stops = StopScanner(ends.strings, include=ends.include)
         self._outer = NORMAL  # what the calls stand in
         self._fresh = False  # right after a mark
+
+    def reads(self, special: str) -> bool:
+        """Whether a special token, as it is written, may be part of a mark, a call or a stop string here."""
+        stops = self._stop_strings if self.kind == NORMAL else ()
+        return self.kind == TOOL or occurs_in((*self._table[self.kind], *stops), special)
 
     @property
     def stop(self) -> str:

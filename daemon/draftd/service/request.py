@@ -95,6 +95,7 @@ class Request:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
+    special_tokens: bool = False  # the text has those that the model chose
     n: int = 1
     echo: bool = False
     priority: int = 0

@@ -6,7 +6,7 @@ Text that may yet become a stop string is held back, so that a client never sees
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -128,22 +128,33 @@ class Ends:
 @dataclass(frozen=True, slots=True)
 class TextForm:
     """How an answer's tokens become text. `continues`: it goes on from a text, such as a raw prompt, so no space is
-    dropped that it begins with. `before`: characters that precede the answer in the text, those of an echoed
-    prompt."""
+    dropped that it begins with. `special`: the text has the special tokens that the model chose. `before`: characters
+    that precede the answer in the text, those of an echoed prompt."""
 
     continues: bool = False
+    special: bool = False
     before: int = 0
 
 
 class TextStream:
-    """The text of one answer, as its tokens arrive. End-of-text tokens have no text."""
+    """The text of one answer, as its tokens arrive. Neither end-of-text tokens nor special ones have a text."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends = Ends(), form: TextForm = TextForm()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        ends: Ends = Ends(),
+        form: TextForm = TextForm(),
+        reads: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`reads`: which special tokens have a text all the same, for whoever reads it. None: those that a stop string
+        has."""
         self._detokenizer = tokenizer.detokenizer(continues=form.continues)
         silent = not ends.include and ends.ids
         self._silent = tokenizer.eos_ids.union(ends.ids) if silent else tokenizer.eos_ids
         self._scanner = StopScanner(ends.strings, include=ends.include)
-        self._before = form.before
+        self._special = {} if form.special else tokenizer.special_tokens
+        self._before, self._shown_ids = form.before, ends.ids
+        self._reads = reads or partial(occurs_in, ends.strings)
 
     @property
     def stop(self) -> str:
@@ -164,11 +175,21 @@ class TextStream:
         return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()
 
     def _piece(self, token: int) -> str:
-        return "" if token in self._silent else self._scanner.feed(self._detokenizer.add(token))
+        return "" if self._is_silent(token) else self._scanner.feed(self._detokenizer.add(token))
 
     def _offset(self, token: int) -> int:
-        begun = self._detokenizer.length if token in self._silent else self._detokenizer.begins_at(token)
+        begun = self._detokenizer.length if self._is_silent(token) else self._detokenizer.begins_at(token)
         return self._before + begun
+
+    def _is_silent(self, token: int) -> bool:
+        if token in self._silent:
+            return True
+        special = self._special.get(token)
+        return special is not None and token not in self._shown_ids and not self._reads(special)
+
+
+def occurs_in(texts: Iterable[str], part: str) -> bool:
+    return any(part in text for text in texts)
 
 
 class StopStrings:

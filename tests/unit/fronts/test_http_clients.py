@@ -306,6 +306,7 @@ async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
         "ignore_eos": True,
         "stop_token_ids": [3],
         "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
         "priority": -3,
         "user": "me",
         "chat_template_kwargs": {"enable_thinking": False},
@@ -316,6 +317,7 @@ async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
     p = asked.sampling
     assert (p.top_p, p.seed, p.presence_penalty, p.frequency_penalty) == (0.9, 2**64 - 2, 0.5, -0.5)
     assert (p.repetition_penalty, asked.min_tokens, asked.ignore_eos, asked.stop_token_ids) == (1.1, 2, True, (3,))
+    assert asked.special_tokens
     assert (asked.include_stop, asked.priority, asked.caller, asked.workload.value) == (True, -3, "me", "code")
     wish = asked.wish
     assert (wish.preference.value, wish.max_draft_tokens, wish.depth_mode) == ("autoregressive", 2, "fixed")

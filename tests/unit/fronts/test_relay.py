@@ -72,6 +72,7 @@ def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
         "ann",
         min_tokens=2,
         include_stop=True,
+        special_tokens=True,
         n=3,
         echo=True,
         priority=-5,

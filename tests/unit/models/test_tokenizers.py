@@ -169,6 +169,16 @@ def test_an_offset_is_the_length_of_the_text_before_it(make: Callable[[], Fast],
             stream.add(token)
 
 
+def test_special_tokens_are_known_and_bytes_are_none(folder: Path) -> None:
+    opened(folder, stripping())
+    rewrite(folder / "tokenizer_config.json", pad_token="o")
+    wrapper = ModelFolder(str(folder)).tokenizer({"eos_token_id": 10**6})
+    tokenizer = Tokenizer(wrapper)
+    names = {wrapper.get_vocab()["<|call|>"]: "<|call|>", wrapper.get_vocab()["<unk>"]: "<unk>"}
+    assert tokenizer.special_tokens == names
+    assert [tokenizer.token_bytes(token).decode() for token in names] == list(names.values())
+
+
 @pytest.mark.parametrize("make", KINDS)
 def test_an_id_that_no_token_has_is_no_text(make: Callable[[], Fast], folder: Path) -> None:
     """Models have more logits than their tokenizers have tokens."""

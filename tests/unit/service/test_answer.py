@@ -30,7 +30,7 @@ from draftd.service.request import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from draftd.service.text import Ends
+from draftd.service.text import Ends, TextForm
 from tests.scripted import ByteTokenizer
 
 TYPES = {"city": "string", "days": "integer", "exact": "boolean", "where": "object"}
@@ -336,6 +336,58 @@ def test_headers_of_parts_are_no_text() -> None:
     assert told.calls == whole("muse_spark", text)
     bare = Reading(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER))
     assert Told("to=weather<|message|><atem:function_calls>x", bare).text == "<atem:function_calls>x"
+
+
+MARKS = ("<think>", "</think>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+         "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|pad|>")  # fmt: skip
+
+
+class SpecialMarks(ByteTokenizer):
+    """Its first ids are special tokens: marks, and one that means nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(257)
+        self.special_tokens = dict(enumerate(MARKS))
+        self.answers = reading("kimi_k2", thinking=True).written
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.special_tokens[token].encode() if token in self.special_tokens else super().token_bytes(token)
+
+    def marked(self, text: str) -> list[int]:
+        tokens: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, MARKS))})", text):
+            tokens += [MARKS.index(part)] if part in MARKS else part.encode()
+        return tokens
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_special_tokens_are_marks_where_they_may_be_and_never_text(special: bool) -> None:
+    tokenizer = SpecialMarks()
+    calls = ANSWERS["kimi_k2"].replace("São", "<|pad|>São")
+    tokens = tokenizer.marked(f"<think>h<|pad|>m</think>a<|pad|>b</think>c<|tool_call_end|>d{calls}e<|pad|>")
+    how = reading("kimi_k2", thinking=True)
+    stream = AnswerStream(tokenizer, Ends(), how, form=TextForm(special=special))
+    outcome = Outcome(FinishReason.STOP, RequestStats(1, 0.0))
+    chunk = stream.add(Emission(tuple(tokens), (False,) * len(tokens)), outcome)
+    assert chunk.text == ("a<|pad|>b</think>c<|tool_call_end|>de<|pad|>" if special else "abcde")
+    thoughts = [one.text for one in chunk.deltas if isinstance(one, ReasoningDelta)]
+    assert "".join(thoughts) == ("h<|pad|>m" if special else "hm")
+    found = [one.call for one in chunk.deltas if isinstance(one, ToolCallEnded)]
+    assert [(one.name, json.loads(one.arguments)) for one in found] == [
+        ("weather", {"city": "<|pad|>São Paulo", "days": 3}),
+        ("clock", {}),
+    ]
+
+
+def test_a_stop_string_of_an_answer_with_parts_finds_special_tokens() -> None:
+    tokenizer = SpecialMarks()
+    tokens = tokenizer.marked("<think>hm<|pad|></think>a<|tool_call_end|>b<|pad|>c")
+    ends, how = Ends(["<|pad|>"]), reading("kimi_k2", thinking=True)
+    stream, matcher = AnswerStream(tokenizer, ends, how), stop_matcher(tokenizer, ends, how)
+    assert matcher is not None
+    assert matcher.feed(tokens) == len(tokens) - 1
+    chunk = stream.add(Emission(tuple(tokens), (False,) * len(tokens)))
+    assert (chunk.text, chunk.deltas[0]) == ("ab", ReasoningDelta("hm"))
 
 
 # where an answer ends

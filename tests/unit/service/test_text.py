@@ -119,6 +119,42 @@ def test_an_offset_counts_what_unfinished_characters_became(data: bytes) -> None
         assert byte < 128 or ord(text[offset]) >= 128
 
 
+class Marked(ByteTokenizer):
+    """Its first tokens are special ones."""
+
+    def __init__(self) -> None:
+        super().__init__(257)
+        self.special_tokens = {0: "<|a|>", 1: "<|b|>"}
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.special_tokens[token].encode() if token in self.special_tokens else super().token_bytes(token)
+
+
+def test_special_tokens_have_no_text_unless_it_is_asked_for() -> None:
+    tokens, offsets = [104, 0, 105, 1, 33], list[int]()
+    stream = TextStream(Marked())
+    assert stream.add(tokens, offsets) == ["h", "", "i", "", "!"]
+    assert offsets == [0, 1, 1, 2, 2]
+    assert TextStream(Marked(), form=TextForm(special=True)).add(tokens) == ["h", "<|a|>", "i", "<|b|>", "!"]
+    included = TextStream(Marked(), Ends((), (1,), include=True))
+    assert included.add(tokens) == ["h", "", "i", "<|b|>", "!"]
+
+
+def test_a_character_goes_on_beyond_a_special_token() -> None:
+    first, second = "é".encode()
+    stream = TextStream(Marked())
+    assert stream.add([first, 0, second]) == ["", "", "é"]
+
+
+@pytest.mark.parametrize("stop", ["<|b|>", "i<|b|>!"])
+def test_a_stop_string_finds_special_tokens(stop: str) -> None:
+    tokens = [104, 0, 105, 1, 33, 104]
+    stream, matcher = TextStream(Marked(), Ends([stop])), StopStrings(Marked(), Ends([stop]))
+    assert "".join(stream.add(tokens)) + stream.finish() == "hi!"[: 2 if stop == "<|b|>" else 1]
+    assert stream.stop == stop
+    assert matcher.feed(tokens) == (4 if stop == "<|b|>" else 5)
+
+
 def test_an_unfinished_character_ends_as_a_replacement() -> None:
     stream = TextStream(ByteTokenizer(257))
     assert stream.add("é".encode()[:1]) == [""]

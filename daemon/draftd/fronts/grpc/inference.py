@@ -121,6 +121,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         ignore_eos=given.ignore_eos,
         stop_token_ids=tuple(given.stop_token_ids),
         include_stop=given.include_stop,
+        special_tokens=given.special_tokens,
         n=given.n if given.HasField("n") else 1,
         echo=given.echo,
         priority=given.priority,

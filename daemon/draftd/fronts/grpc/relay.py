@@ -80,6 +80,7 @@ def message_of(request: Request) -> pb.GenerateRequest:
         min_tokens=request.min_tokens,
         ignore_eos=request.ignore_eos,
         include_stop=request.include_stop,
+        special_tokens=request.special_tokens,
         n=request.n,
         echo=request.echo,
         priority=request.priority,

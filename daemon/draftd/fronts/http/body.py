@@ -121,6 +121,7 @@ class Common(Body):
     ignore_eos: bool | None = None
     stop_token_ids: Items[Int] | None = None
     include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     priority: Int | None = None
     user: str | None = None
     include_metrics: bool | None = None
@@ -141,6 +142,7 @@ class Common(Body):
             "ignore_eos": bool(self.ignore_eos),
             "stop_token_ids": _token_ids(self.stop_token_ids or (), "stop_token_ids"),
             "include_stop": bool(self.include_stop_str_in_output),
+            "special_tokens": self.skip_special_tokens is False,
             "priority": self.priority or 0,
         }
 
