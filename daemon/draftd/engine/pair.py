@@ -84,6 +84,8 @@ def load_models(
     }
     for one in (folder, *draft_folders.values()):  # all of them before the first is read, which may take minutes
         one.check()
+        if said := one.surplus:
+            _log.warning("%s: %s", one.called, said)
     progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target_files = folder.files()
     part: Part | None = None

@@ -11,19 +11,18 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 from draftd.errors import ModelLoadError
+from draftd.models.shards import INDEX, WEIGHTS, indexed
 
 FETCH = "fetch the model again"
 _FORMAT = "give a folder in mlx-lm's format, such as `mlx_lm.convert` makes"
 _ANOTHER = "serve a model of an architecture that mlx-lm has, or install a newer mlx-lm that has this one"
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_INDEX, _WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.npz", "*.gguf")  # of which the most can hold code
 _HEADER_BYTES = 100_000_000  # the longest that safetensors allows
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json")  # each is one, or most of one
@@ -44,8 +43,7 @@ def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
     _check_config(folder / "config.json")
     weights = [file for file, kind in files if kind == "weights"]
     _check_shards(folder, weights)
-    for file in weights:
-        check_weights(file)
+    _check_arrays(weights)
     if not any(True for pattern in _TOKENIZERS for _ in folder.glob(pattern)):
         raise ModelLoadError("no tokenizer (tokenizer.json or the like) in this folder", FETCH)
 
@@ -94,20 +92,28 @@ def _check_config(file: Path) -> None:
 
 
 def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
-    """What the index names is there, of what mlx-lm reads. It does not read the index: one that names none of the files
-    belongs to others, from which they were converted."""
-    named: set[str] = set()
-    with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        named = set(map(str, json.loads((folder / _INDEX).read_bytes())["weight_map"].values()))
-    named = {name for name in named if fnmatchcase(name, _WEIGHTS)}
+    """What the index names is there, of what mlx-lm reads. One that names none of the files belongs to others, from
+    which they were converted."""
+    named = indexed(folder)
     missing = sorted(named - {file.name for file in weights})
     if missing and (len(missing) < len(named) or not weights):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelLoadError(f"{missing[0]}{more} of {len(named)} files that {_INDEX} names: not here", FETCH)
+        raise ModelLoadError(f"{missing[0]}{more} of {len(named)} files that {INDEX} names: not here", FETCH)
     if not weights:
         other = next((file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)), "")
         also = f"; {other} is of a kind that draftd never reads" if other else ""
-        raise ModelLoadError(f"no {_WEIGHTS} in this folder{also}", _FORMAT)
+        raise ModelLoadError(f"no {WEIGHTS} in this folder{also}", _FORMAT)
+
+
+def _check_arrays(weights: Sequence[Path]) -> None:
+    """Each file is whole, and no array is in two of them: which one mlx-lm would take depends on the disk."""
+    files = dict[str, str]()
+    for file in weights:
+        names = check_weights(file)
+        if both := min((name for name in names if name in files), default=""):
+            what = f"{both} is in {files[both]} and in {file.name}, and only one of them can be the model's"
+            raise ModelLoadError(what, "take the other file out of the folder")
+        files |= dict.fromkeys(names, file.name)
 
 
 def check_weights(file: Path) -> set[str]:

@@ -15,10 +15,11 @@ from typing import Any, Self
 
 from draftd.core import DrafterName
 from draftd.errors import ModelLoadError, in_one_line
+from draftd.models.shards import INDEX, WEIGHTS, only, surplus
 
 # Those that mlx-lm reads. The first kind that a name fits is its own.
 _KINDS = (
-    ("weights", ("model*.safetensors",)),
+    ("weights", (WEIGHTS,)),
     ("config", ("config.json", "generation_config.json", "hf_quant_config.json")),
     ("chat_template", ("chat_template.*",)),
     ("tokenizer", ("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.tiktoken")),
@@ -72,14 +73,18 @@ class PairFiles:
 def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, str]]:
     """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer; then
     those of its adapter."""
-    found = list[tuple[Path, str]]()
-    for place, kinds in ((folder, _KINDS), (adapter, _ADAPTER)):
-        if place is None:
-            break
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            names = sorted(file.name for file in place.iterdir() if file.is_file())
-            found += [(place / name, kind) for name in names if (kind := _kind(name, kinds))]
-    return found
+    found = _files(folder, _KINDS)
+    left_out = surplus(folder, (file.name for file, kind in found if kind == "weights"))
+    found = [(file, kind) for file, kind in found if kind != "weights" or file.name not in left_out]
+    return found if adapter is None else found + _files(adapter, _ADAPTER)
+
+
+def _files(folder: Path, kinds: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[Path, str]]:
+    """Those of these kinds, by name; none where there is no such folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = sorted(file.name for file in folder.iterdir() if file.is_file())
+        return [(folder / name, kind) for name in names if (kind := _kind(name, kinds))]
+    return []
 
 
 def _kind(name: str, kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
@@ -128,6 +133,13 @@ class ModelFolder:
         """Its files as they are now."""
         return ModelFiles.noted(self._folder, self._adapter)
 
+    @property
+    def surplus(self) -> str:
+        """What to say of weight files that are not read, since the index does not name them; empty without any."""
+        names = sorted(surplus(self._folder, (file.name for file in self._folder.glob(WEIGHTS))))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"files that {INDEX} does not name are not read: {', '.join(names[:3])}{more}" if names else ""
+
     def check(self) -> None:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
         from draftd.models.adapter import check_adapter
@@ -159,13 +171,14 @@ class ModelFolder:
         from draftd.models.mlx_lm import load_config, load_model
 
         self.check()
-        config = dict[str, Any]()
+        config, left_out = dict[str, Any](), bool(self.surplus)
+        files = [file for file, kind in model_files(self._folder) if kind in ("weights", "config")]
 
         def opened() -> Any:
             nonlocal config
-            with self.told("mlx-lm cannot load it", _CONVERT):
-                own = normalised(load_config(self._folder))
-                model, config = load_model(self._folder, lazy=True, model_config=own)
+            with self.told("mlx-lm cannot load it", _CONVERT), only(self._folder, files, left_out) as folder:
+                own = normalised(load_config(folder))
+                model, config = load_model(folder, lazy=True, model_config=own)
                 if what := _whole_numbers(model):
                     raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
             if self._adapter is not None:

@@ -97,6 +97,10 @@ def with_the_index_alone(folder: Path) -> None:
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}))
 
 
+def copied_beside(folder: Path) -> None:
+    shutil.copy(folder / WEIGHTS, folder / "model.fp16.safetensors")
+
+
 DAMAGE = {
     "pointer": (rewritten(WEIGHTS, POINTER), "model.safetensors is a Git LFS pointer", "git lfs pull"),
     "tokenizer's pointer": (rewritten(TOKENIZER, POINTER), "tokenizer.json is a Git LFS pointer", "git lfs pull"),
@@ -117,6 +121,7 @@ DAMAGE = {
     "no header": (rewritten(WEIGHTS, "\2" + "\0" * 7 + "[]"), "its header cannot be read", "fetch"),
     "too long": (lengthened, "model.safetensors is too long: it has 1,427,361 bytes", "fetch"),
     "pickle": (pickled, "in this folder; pytorch_model.bin is of a kind that draftd never reads", "mlx_lm.convert"),
+    "arrays twice": (copied_beside, "is in model.fp16.safetensors and in model.safetensors", "take the other file out"),
     "another type": (of_type("F32"), "is damaged: ", "fetch"),
     "whole numbers": (of_whole_numbers, "mlp.up_proj.weight is uint8, where its layer needs floating", "fetch"),
     "broken generation": (rewritten("generation_config.json", "{"), "generation_config.json is not JSON", "fetch"),

@@ -125,7 +125,8 @@ def check_models(settings: Settings) -> list[Finding]:
     quiet_transformers()
     path, draft = paths_of(settings.model)
     found, target = _open("model", path, settings.model.adapter_path)
-    findings, drafts, refused = [found], dict[DrafterName, _Opened](), dict[DrafterName, str]()
+    findings = [found, *_surplus("model", target)]
+    drafts, refused = dict[DrafterName, _Opened](), dict[DrafterName, str]()
     for name, subject, pair, named in (
         (DRAFT_MODEL, "draft model", "pair", draft),
         (LIGHT_DRAFT_MODEL, "light draft", "light pair", settings.model.light_draft_path),
@@ -133,7 +134,7 @@ def check_models(settings: Settings) -> list[Finding]:
         if named is None:
             continue
         found, opened = _open(subject, named)
-        findings.append(found)
+        findings += [found, *_surplus(subject, opened)]
         if target is None or opened is None:
             refused[name] = f"the {subject} could not be looked at"
         elif why := mismatch(target.tokenizer, opened.tokenizer):
@@ -167,6 +168,12 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
         return bad(subject, what, "serve a model of another architecture"), None
     found = f"{path} ({config['model_type']}, {size(weight_bytes(model))})"
     return ok(subject, found), _Opened(folder, model, config, tokenizer)
+
+
+def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:
+    """Weight files in its folder that are not read."""
+    said = "" if opened is None else opened.folder.surplus
+    return [note(subject, said, "take them out of the folder, or put the index there that names them")] if said else []
 
 
 def foresee(
