@@ -14,6 +14,7 @@ _ANOTHER = "give the folder that `mlx_lm.lora` made (--adapter-path)"
 _FETCH = "fetch the adapter again"
 _KINDS = ("lora", "dora", "full")
 _NUMBERS = ("rank", "scale", "dropout")
+_LEAVES = ("lora_a", "lora_b", "m")  # of a layer that an adapter is on; DoRA alone has the last
 
 
 def check_adapter(folder: Path) -> None:
@@ -36,7 +37,8 @@ def check_adapter(folder: Path) -> None:
 
 
 def apply_adapter(model: Any, folder: Path) -> None:
-    """Puts it on mlx-lm's model; its weights are not read yet. Raises ModelLoadError where it is another model's."""
+    """Puts it on mlx-lm's model; its weights are not read yet. Raises ModelLoadError where it is another model's, or
+    lacks an array that its configuration asks for: mlx-lm would leave the model's own in its place."""
     from draftd.models.mlx_lm import load_adapters
 
     try:
@@ -44,7 +46,29 @@ def apply_adapter(model: Any, folder: Path) -> None:
     except ValueError as error:
         first, *arrays = str(error).splitlines()
         what = f"{len(arrays)} arrays do not fit the model, such as {arrays[0].strip()}" if arrays else first
-        raise ModelLoadError(f"{WEIGHTS}: {what}", "give an adapter that was made for this model") from None
+        cure = f"give an adapter that was made for this model, with its own {CONFIG}"
+        raise ModelLoadError(f"{WEIGHTS}: {what}", cure) from None
+    expected = _trained(model, read_json(folder / CONFIG))
+    missing = sorted(expected - check_weights(folder / WEIGHTS))
+    if missing:
+        what = f"{WEIGHTS} lacks {len(missing)} of the {len(expected)} arrays that {CONFIG} asks for"
+        raise ModelLoadError(f"{what}, such as {missing[0]}", f"fetch the adapter again, with its own {CONFIG}")
+
+
+def _trained(model: Any, config: Mapping[str, Any]) -> set[str]:
+    """The arrays that `mlx_lm.lora` trains and saves by this configuration, of a model that the adapter is on."""
+    if config.get("fine_tune_type") != "full":
+        modules = [(path, module) for path, module in model.named_modules() if _LEAVES[0] in module]
+        return {f"{path}.{leaf}" for path, module in modules for leaf in _LEAVES if leaf in module}
+    from mlx.utils import tree_flatten
+
+    model.freeze()
+    for layer in model.layers[-max(config["num_layers"], 0) :]:
+        layer.unfreeze()
+    names = {name for name, _ in tree_flatten(model.trainable_parameters())}
+    model.unfreeze()
+    quantised = [path for path, module in model.named_modules() if hasattr(module, "bits")]  # which cannot be trained
+    return names - {f"{path}.{name}" for path in quantised for name in ("weight", "scales", "biases")}
 
 
 def _check_config(config: Any) -> None:
@@ -60,11 +84,13 @@ def _check_config(config: Any) -> None:
     kind = config.get("fine_tune_type", "lora")
     if kind not in _KINDS:
         refuse(f"has fine_tune_type {kind!r}, not one of {', '.join(_KINDS)}")
+    if not isinstance(config.get("num_layers"), int):
+        refuse("has no num_layers")
     if kind == "full":
         return
     parameters = config.get("lora_parameters")
-    if not isinstance(config.get("num_layers"), int) or not isinstance(parameters, Mapping):
-        refuse("has no num_layers and lora_parameters")
+    if not isinstance(parameters, Mapping):
+        refuse("has no lora_parameters")
     for name in _NUMBERS:
         if not isinstance(parameters.get(name), (int, float)):
             refuse(f"has no number lora_parameters.{name}")

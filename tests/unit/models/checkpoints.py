@@ -93,20 +93,23 @@ def adapter(like: str, folder: Path, kind: str = "lora", **config: Any) -> Path:
     """As `mlx_lm.lora` saves it, with random weights."""
     model, _ = load(like)
     parameters = {"rank": 4, "scale": 10.0, "dropout": 0.1} | config.pop("lora_parameters", {})
+    layers = config.pop("num_layers", 1)
     if kind != "full":
-        linear_to_lora_layers(model, 1, parameters, use_dora=kind == "dora")
+        linear_to_lora_layers(model, layers, parameters, use_dora=kind == "dora")
     mx.random.seed(3)
     weights = {}
+    last = tuple(f"model.layers.{len(model.layers) - 1 - i}." for i in range(layers))
     for name, array in tree_flatten(model.parameters()):
-        if kind == "full" and ".layers." in name and array.ndim == 2:
-            weights[name] = array + 0.1 * mx.random.normal(array.shape).astype(array.dtype)
+        if kind == "full" and name.startswith(last):
+            change = 0.1 if array.ndim == 2 else 0.0
+            weights[name] = array + change * mx.random.normal(array.shape).astype(array.dtype)
         elif name.endswith((".lora_a", ".lora_b")):
             weights[name] = 0.1 * mx.random.normal(array.shape)
         elif name.endswith(".m"):
             weights[name] = array * 1.1
     folder.mkdir()
     mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
-    own = {"fine_tune_type": kind, "num_layers": 1, "lora_parameters": parameters, "model": like}
+    own = {"fine_tune_type": kind, "num_layers": layers, "lora_parameters": parameters, "model": like}
     rewrite(folder / "adapter_config.json", **(own | config))
     return folder
 

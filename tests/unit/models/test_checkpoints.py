@@ -175,6 +175,10 @@ def configured(**values: Any) -> Callable[[Path], object]:
     return lambda folder: rewrite(folder / "adapter_config.json", **values)
 
 
+def only(keeps: Callable[[str], bool]) -> Callable[[Path], object]:
+    return with_weights(lambda weights: {name: one for name, one in weights.items() if keeps(name)})
+
+
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 BAD_ADAPTERS = {
     "no folder": (shutil.rmtree, "no such folder"),
@@ -184,7 +188,8 @@ BAD_ADAPTERS = {
     "PEFT's weights": (of_peft, "no adapters.safetensors in this folder; adapter_model.safetensors is PEFT's"),
     "PEFT's configuration": (configured(peft_type="LORA"), "adapter_config.json is PEFT's"),
     "another kind": (configured(fine_tune_type="ia3"), "fine_tune_type 'ia3', not one of lora, dora, full"),
-    "no layers": (configured(num_layers=None), "has no num_layers and lora_parameters"),
+    "no layers": (configured(num_layers=None), "has no num_layers"),
+    "no parameters": (configured(lora_parameters=None), "has no lora_parameters"),
     "no scale": (configured(lora_parameters={"rank": 4, "alpha": 8}), "has no number lora_parameters.scale"),
     "another rank": (
         configured(lora_parameters={"rank": 8, "scale": 10.0, "dropout": 0.0}),
@@ -199,6 +204,19 @@ BAD_ADAPTERS = {
         f"adapters.safetensors has {Q_PROJ}.lora_b without its lora_a",
     ),
     "empty": (with_weights(lambda weights: {}), "adapters.safetensors is empty"),
+    "no lora_b": (only(lambda name: not name.endswith("lora_b")), "lacks 7 of the 14 arrays"),
+    "half of lora_b": (
+        only(lambda name: not name.endswith("lora_b") or "mlp" in name),
+        "lacks 4 of the 14 arrays that adapter_config.json asks for, such as model.layers.0.self_attn.k_proj.lora_b",
+    ),
+    "not every matrix": (
+        only(lambda name: Q_PROJ not in name),
+        f"lacks 2 of the 14 arrays that adapter_config.json asks for, such as {Q_PROJ}.lora_a",
+    ),
+    "fewer keys": (
+        configured(lora_parameters={"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}),
+        "12 arrays do not fit the model, such as model.layers.0.",
+    ),
 }
 
 
@@ -213,6 +231,27 @@ def test_a_bad_adapter_is_told_in_one_line(damage: str, nano_pair: NanoPair, tmp
     assert what in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("kind", "keeps", "what"),
+    [
+        ("lora", lambda name: ".layers.11." in name, "lacks 14 of the 28 arrays"),
+        ("dora", lambda name: not name.endswith(".m"), "lacks 14 of the 42 arrays"),
+        ("full", lambda name: ".layers.11.mlp." not in name, "model.layers.11.mlp.down_proj.weight"),
+    ],
+    ids=["a layer of lora", "all magnitudes of dora", "some matrices of full"],
+)
+def test_an_adapter_of_two_layers_with_a_part_of_their_arrays_is_refused(
+    kind: str, keeps: Callable[[str], bool], what: str, nano_pair: NanoPair, tmp_path: Path
+) -> None:
+    made = adapter(nano_pair.target, tmp_path / "french", kind, num_layers=2)
+    ModelFolder(nano_pair.target, adapter=made).open()
+    only(keeps)(made)
+    with pytest.raises(ModelLoadError, match="arrays that adapter_config.json asks for") as caught:
+        ModelFolder(nano_pair.target, adapter=made).open()
+    assert what in caught.value.message
+    assert caught.value.cure == "fetch the adapter again, with its own adapter_config.json"
 
 
 # vocabularies
