@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
-from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, weight_bytes
+from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, try_out, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.model_info import ModelInfo
 from draftd.models.blas import compute_backend, load_blas
@@ -73,7 +73,6 @@ def load_models(
     its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
     load_blas()
-    from draftd.engine.cache.layouts import why_not_batched
     from draftd.engine.ranks.loading import lead, open_share, read_share
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
@@ -99,13 +98,14 @@ def load_models(
         made = beside.submit(folder.tokenizer, config)
         if part is None:
             _read(target, folder.called, progress, made)
-            why_not_batched(target)  # remembered: the trial computes, which leaves a processor to the tokenizer
+            try_out(target, folder.called)  # remembered: the trial computes, which leaves a processor to the tokenizer
         else:
             assert sender is not None
             made.result()
             read_share(part, folder.called)
             progress(f"waiting for the other {part.group.size - 1} ranks")
             ranks = lead(part, sender)
+            try_out(target, folder.called)
         tokenizer = made.result()
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
@@ -128,6 +128,7 @@ def load_models(
             draft, files[name] = opened, noted
             for _ in read(parameters(draft), source.name):
                 pass
+            try_out(draft, source.name)
     context_length = context_length_of(config, tokenizer)
     if max_context is not None:
         if warning := raised_context(max_context, context_length):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator
 
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.drafters.loaded import Drafters, DraftSource, parameters, weight_bytes
+from draftd.engine.drafters.loaded import Drafters, DraftSource, parameters, try_out, weight_bytes
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.memory import give_back
 from draftd.engine.scheduler import Scheduler
@@ -118,6 +118,7 @@ class Weights:
             left = sum(array.nbytes for array in arrays)
             self._report(f"loading the weights again: {100 - 100 * left // max(1, total)} %")
             yield
+        try_out(model, source.name)
         self._target.load(model)
         self.files, self._jobs.idle = files, False
         while self._jobs.busy and self._jobs.step():  # the drafts

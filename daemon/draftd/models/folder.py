@@ -305,3 +305,19 @@ def _finite(arrays: list[Any]) -> bool:
     if not arrays or bool(mx.isfinite(mx.stack([one.astype(mx.float32).sum() for one in arrays])).all().item()):
         return True
     return all(bool(mx.isfinite(one).all().item()) for one in arrays)
+
+
+def check_scales(model: Any, what: str) -> None:
+    """Raises ModelLoadError, naming `what` and the layer, where scales that are packed into bytes stand for numbers
+    that are not finite. `read` takes them for whole numbers."""
+    import mlx.core as mx
+
+    for path, module in model.named_modules():
+        scales = getattr(module, "scales", None)
+        if not isinstance(scales, mx.array) or scales.dtype != mx.uint8:
+            continue
+        # The mx formats have powers of two, nvfp4 has E4M3, with a sign.
+        wrong = (scales & 0x7F) == 0x7F if getattr(module, "mode", "") == "nvfp4" else scales == 0xFF
+        if bool(wrong.any().item()):
+            where = f"{path}.scales" if path else "scales"
+            raise ModelLoadError(f"{what}: some of its weights are not finite ({where})", "fetch the model again")

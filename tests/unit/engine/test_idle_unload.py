@@ -93,6 +93,25 @@ def test_what_cannot_be_read_fails_its_request_and_no_later_one(engine, tmp_path
     assert "its files have changed since they were read" in caplog.text
 
 
+def test_weights_that_give_no_numbers_are_refused_when_they_are_read_again(engine, nano_pair, tmp_path):
+    (expected,) = engine.answer(request(PROMPT, autoregressive()))
+    wrong = {mx.nan: "some of its weights are not finite", 3e38: "what it computes is not finite"}
+    for value, said in wrong.items():
+        unloaded(engine)
+        change_weights(
+            tmp_path / "model",
+            lambda name, array, value=value: (
+                mx.full(array.shape, value, array.dtype) if "model.norm" in name else array
+            ),
+        )
+        sink = engine.ask(request(PROMPT, autoregressive()))
+        engine.ended(sink)
+        assert sink.done.error.startswith(f"the weights could not be loaded again: model: {tmp_path / 'model'}: {said}")
+        assert engine.worker.unloaded
+        shutil.copy(f"{nano_pair.draft}/model.safetensors", tmp_path / "model")
+        assert engine.answer(request(PROMPT, autoregressive())) == [expected]
+
+
 def test_other_weights_are_served_as_they_are_then(engine, tmp_path):
     (before,) = engine.answer(request(PROMPT, autoregressive()))
     unloaded(engine)

@@ -72,6 +72,10 @@ def not_finite(where):
     change_weights(where, lambda name, array: mx.where(array > 1.0, mx.nan, array) if "norm" in name else array)
 
 
+def too_large(where):
+    change_weights(where, lambda name, one: mx.full(one.shape, 3e38, one.dtype) if name == "model.norm.weight" else one)
+
+
 def cut_off(where):
     os.truncate(where / "model.safetensors", 400_000)
 
@@ -93,7 +97,8 @@ def without_a_tokenizer(where):
 
 
 DAMAGE = {
-    not_finite: "not finite",
+    not_finite: "some of its weights are not finite",
+    too_large: "what it computes is not finite",
     cut_off: "model.safetensors is cut off",
     of_another_shape: "shape",
     missing: "no model.*safetensors in this folder",
@@ -113,10 +118,11 @@ def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, n
         shutil.copytree(nano_pair.draft, tmp_path / "draft", dirs_exist_ok=True)
         damage(tmp_path / "draft")
         sink = engine.ask(request(prompts[0], autoregressive(), max_tokens=30))
-        with pytest.raises(ModelLoadError, match=said) as refusal:
-            engine.worker.reload_draft().result(30)
-        assert "\n" not in refusal.value.message
-        assert refusal.value.__cause__ is None  # it refers to no frame that holds weights
+        if held or damage is not too_large:  # which shows once all of it is in memory
+            with pytest.raises(ModelLoadError, match=said) as refusal:
+                engine.worker.reload_draft().result(30)
+            assert "\n" not in refusal.value.message
+            assert refusal.value.__cause__ is None  # it refers to no frame that holds weights
         engine.ended(sink)
         assert engine.worker.status().loaded == ({DRAFT} if held else NONE)
         if not held:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mlx.core as mx
 import pytest
+from mlx import nn
 
 from draftd.errors import ModelLoadError
-from draftd.models.folder import read
+from draftd.models.folder import check_scales, read
 
 
 def test_finite_weights_are_taken_even_where_their_sum_is_not() -> None:
@@ -20,3 +21,25 @@ def test_weights_that_are_not_finite_are_refused_by_name(wrong: float, dtype: mx
     weights = mx.array([1.0, wrong, 2.0, -wrong], dtype=dtype)  # whose infinities might cancel out
     with pytest.raises(ModelLoadError, match="model: here: some of its weights are not finite"):
         list(read([mx.ones((4,)), weights, mx.zeros((2,), dtype=mx.int32)], "model: here"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "bits", "group", "wrong", "sound"),
+    [
+        ("mxfp4", 4, 32, 0xFF, 0x7F),
+        ("mxfp8", 8, 32, 0xFF, 0x7F),
+        ("nvfp4", 4, 16, 0xFF, 0xFE),
+        ("nvfp4", 4, 16, 0x7F, 0x7E),
+    ],
+)
+def test_packed_scales_that_are_not_finite_are_refused_by_name(
+    mode: str, bits: int, group: int, wrong: int, sound: int
+) -> None:
+    model = nn.Sequential(nn.Linear(64, 4, bias=False))
+    nn.quantize(model, group_size=group, bits=bits, mode=mode)
+    layer = model.layers[0]
+    layer.scales[1, 1] = sound
+    check_scales(model, "model: here")
+    layer.scales[1, 1] = wrong
+    with pytest.raises(ModelLoadError, match=r"model: here: some of its weights are not finite \(layers\.0\.scales\)"):
+        check_scales(model, "model: here")

@@ -23,7 +23,7 @@ from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.factories import batched_layers
 from draftd.engine.cache.logits import without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
-from draftd.errors import NotServing
+from draftd.errors import ModelLoadError, NotServing
 from draftd.models.mlx_lm import vocabulary_size
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def local_caches(model: Any, layout: CacheLayout, *, segmented: bool = True) -> 
 def why_not_batched(model: Any, *, weights: bool = True) -> str:
     """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
     remembered on the model itself, with which it goes. Without `weights` none are read: it is what is known before the
-    trial has compared anything."""
+    trial has compared anything. With them, raises ModelLoadError where what the model computes is not finite."""
     known: str | None = getattr(model, "_draftd_not_batched", None)
     if known is not None:
         return known
@@ -195,12 +195,15 @@ def refusals(model: Any) -> list[str]:
 
 def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
-    each gets alone, before and after a rollback. Without `weights` nothing is computed: what the model asks the caches
-    for shows all the same. `way`: as for `BatchedCaches`."""
+    each gets alone, before and after a rollback. Raises ModelLoadError where these are not finite. Without `weights`
+    nothing is computed: what the model asks the caches for shows all the same. `way`: as for `BatchedCaches`."""
     PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises what no layout can mend
     vocabulary = vocabulary_size(model)
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
+    if not all(bool(mx.isfinite(mx.max(one, axis=-1)).all().item()) for one in alone):
+        what = "what it computes is not finite (NaN or infinity), although its weights are"
+        raise ModelLoadError(what, "fetch the model again, with its own config.json")
     made = _caches if weights else local_caches  # what is not computed needs no other rank
     try:
         for call_cost in (None, 0):  # sequences in one array, and each in one of its own
@@ -210,7 +213,7 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
                 continue
             worst = _difference(alone, found)
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
-            if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN is wrong too
+            if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN of the batch alone is wrong too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
     except NotServing:
         raise  # a rank was lost, which says nothing of the layout

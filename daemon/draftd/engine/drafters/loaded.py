@@ -12,7 +12,7 @@ from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.registry import Needs, Provided
 from draftd.engine.memory import give_back
 from draftd.errors import ModelLoadError
-from draftd.models.folder import ModelFiles, ModelFolder, read
+from draftd.models.folder import ModelFiles, ModelFolder, check_scales, read
 
 if TYPE_CHECKING:
     from draftd.engine.cache.prefix_store import PrefixCache
@@ -60,6 +60,19 @@ def parameters(model: Any) -> list[Any]:
     from mlx.utils import tree_flatten
 
     return [array for _, array in reversed(tree_flatten(model.parameters()))]
+
+
+def try_out(model: Any, name: str) -> None:
+    """Looks at a model whose weights were read: at its packed scales, and in a short trial, which is remembered, at how
+    its sequences can share forwards. Raises ModelLoadError, naming the model, where a scale or what it computes is not
+    finite."""
+    from draftd.engine.cache.layouts import why_not_batched
+
+    check_scales(model, name)
+    try:
+        why_not_batched(model)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{name}: {error.what}", error.cure) from None
 
 
 def weight_bytes(model: Any) -> int:
@@ -122,6 +135,7 @@ class Drafters:
         source = self._source(kind)
         files, model = source.files(), source.open()
         yield from read(parameters(model), source.name)
+        try_out(model, source.name)
         if files is not None:
             self._read[kind] = files
         return model

@@ -15,7 +15,7 @@ from draftd.engine.ranks.group import RankGroup
 from draftd.engine.ranks.part import Part
 from draftd.engine.ranks.sharding import share_of
 from draftd.models.blas import load_blas
-from draftd.models.folder import ModelFolder, read
+from draftd.models.folder import ModelFolder, check_scales, read
 
 
 def open_share(folder: ModelFolder, group: RankGroup) -> tuple[Part, dict[str, Any]]:
@@ -38,6 +38,7 @@ def read_share(part: Part, name: str) -> None:
     all. Raises ModelLoadError."""
     for _ in read(parameters(part.model), name):
         pass
+    check_scales(part.model, name)
 
 
 def lead(part: Part, sender: RecordSender) -> RankedModel:

@@ -31,6 +31,7 @@ def accept(
     target: mx.array | Distributions,
     also: Callable[[mx.array], Sequence[mx.array]] | None = None,
     instead: Mapping[int, Callable[[int, int], int]] = MappingProxyType({}),
+    beside: Sequence[mx.array] = (),
 ) -> list[tuple[list[int], int]]:
     """For each row, the accepted tokens and the one that follows them: a correction, or the bonus.
 
@@ -38,14 +39,14 @@ def accept(
     chooses at each place; or the distributions to draw from. Computes and reads all of it, in one go, and with it what
     `also` wants computed of the ids that are chosen: rows × (k+1), which mean nothing after a row's last. `instead`: by
     row, what is chosen at a place in place of the token that the target chose there, asked of one place after the
-    other.
+    other. `beside`: arrays that are computed in the same go.
     """
     if isinstance(target, Distributions):
         lengths, following = accept_by_ratio(*target, drafted, mx.array(depths))
-        mx.eval(lengths, following, drafted, *(also(_chosen(drafted, lengths, following)) if also else ()))
+        mx.eval(lengths, following, drafted, *beside, *(also(_chosen(drafted, lengths, following)) if also else ()))
         ended = zip(drafted.tolist(), lengths.tolist(), following.tolist(), strict=True)
         return [(tokens[:n], token) for tokens, n, token in ended]
-    mx.eval(target, drafted, *(also(target) if also else ()))
+    mx.eval(target, drafted, *beside, *(also(target) if also else ()))
     found = []
     for row, (tokens, chosen, depth) in enumerate(zip(drafted.tolist(), target.tolist(), depths, strict=True)):
         n, following = 0, instead.get(row)

@@ -21,7 +21,7 @@ from draftd.core import SamplingParams
 from draftd.engine.sampling.noise import Noise
 
 _LOG2_E = math.log2(math.e)
-
+_MANY, _ROWS = 1 << 14, 32  # logits from which that is worth one more operation; and into how many rows they are put
 
 _BELOW_ONE = 1.0 - 2.0**-22  # a float32 uniform must never step up to 1
 
@@ -142,6 +142,14 @@ def _softmax(x: mx.array) -> mx.array:
         return mx.softmax(x, axis=-1)
     mass = mx.power(2.0, (x - mx.max(x, axis=-1, keepdims=True)) * _LOG2_E)
     return mass / mx.sum(mass, axis=-1, keepdims=True)
+
+
+def greatest(logits: mx.array) -> mx.array:
+    """The largest of each position, … × vocabulary: finite where all are finite or -inf and not all are -inf; NaN where
+    one is NaN. On a CPU MLX reduces over another axis than the last in less than half of the time."""
+    if logits.size >= _MANY and logits.shape[-1] % _ROWS == 0 and mx.default_device() == mx.cpu:
+        logits = mx.max(mx.unflatten(logits, -1, (_ROWS, -1)), axis=-2)
+    return mx.max(logits, axis=-1)
 
 
 def column(values: Sequence[float]) -> mx.array:

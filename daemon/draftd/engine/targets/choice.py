@@ -3,6 +3,7 @@ transforms and the acceptance rule, in this order, with log-probabilities beside
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState, masks_first
 from draftd.engine.sampling.logprobs import logprobs
 from draftd.engine.sampling.processors import Processor, process
-from draftd.engine.sampling.transforms import Sampling, one_hot, uniforms
+from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
 from draftd.engine.targets.base import SequenceOptions
+
+NOT_FINITE = "the model's logits are not finite (NaN, infinity, or no token left): its text cannot go on"
 
 
 @dataclass(slots=True)
@@ -58,6 +61,8 @@ class StepChoice:
         """`logits`: rows × (k+1) × vocabulary. `unread`: the last token of each, rows × 1, where it was not read yet;
         `drafts`: rows × k ids, of which row i's first `depths[i]` are real."""
         self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
+        self._greatest = greatest(logits)
+        self._greatest_read: list[list[float]] | None = None
         self._told = logprobs(logits, [one.options.logprobs for one in rows])
         logits = process(logits, [one.processor for one in rows], starts, unread=unread, drafts=drafts)
         self._bound = [row for row, one in enumerate(rows) if one.grammar is not None]
@@ -79,7 +84,7 @@ class StepChoice:
         else:
             p = self._sampling.distribution(self._logits, self._starts)
             chosen = draw(p, uniforms([one.dice for one in self._rows], [1] * len(self._rows)))
-        mx.async_eval(chosen, *(self._told.of(chosen) if self._told else ()))
+        mx.async_eval(chosen, self._greatest, *(self._told.of(chosen) if self._told else ()))
         return chosen
 
     def acceptance(
@@ -97,12 +102,22 @@ class StepChoice:
             q = one_hot(drafts, self._logits.shape[-1]) if q is None else q
             target = Distributions(self._sampling.distribution(self._logits, self._starts), q, u_accept, u_next)
         instead = {row: partial(self._legal, row) for row in self._bound} if self._late else {}
-        return partial(accept, drafts, depths, target, self._told.of if self._told else None, instead)
+        also = self._told.of if self._told else None
+        return partial(accept, drafts, depths, target, also, instead, beside=(self._greatest,))
 
     def legal(self, row: int, token: int) -> int:
         """What a row is given in place of a token that was chosen without a mask: the same, where its grammar allows
         it."""
         return self._legal(row, 0, token) if self._late and self._rows[row].grammar is not None else token
+
+    def error(self, row: int, accepted: int = 0) -> str:
+        """Why a row cannot go on after so many drafts and a token, once these are computed: the model's logits, before
+        any mask, are not numbers to choose by, or its grammar does not take the text. Empty where it can."""
+        if self._greatest_read is None:
+            self._greatest_read = self._greatest.tolist()
+        if not all(map(math.isfinite, self._greatest_read[row][: accepted + 1])):
+            return NOT_FINITE
+        return self._rows[row].follow()
 
     def told(self) -> Sequence[Sequence[TokenLogprobs]]:
         """Of each row, the log-probabilities of what was chosen, where they were asked for."""

@@ -238,7 +238,7 @@ class LocalTarget:
             known = self._sequences.get(key)
             if known is not None:
                 known.ids.append(legal := choice.legal(row, token))
-                done.append(EntryResult(key, [], legal, 0, told, known.follow()))
+                done.append(EntryResult(key, [], legal, 0, told, choice.error(row)))
         return done
 
     def _join(self, sequences: list[int]) -> None:
@@ -326,11 +326,11 @@ class LocalTarget:
             one.ids += [*tokens, following]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
         return [
-            EntryResult(sequence, *found, len(again), told[: len(found[0]) + 1], one.follow())
-            for sequence, one, found, again, told in zip(
-                order, known, accepted, self._again, choice.told(), strict=True
+            EntryResult(sequence, *found, len(again), told[: len(found[0]) + 1], choice.error(row, len(found[0])))
+            for row, (sequence, found, again, told) in enumerate(
+                zip(order, accepted, self._again, choice.told(), strict=True)
             )
-        ]  # fmt: skip
+        ]
 
     def _roll_back(self, lengths: list[int]) -> None:
         """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
