@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 from mlx_lm.generate import generate_step
+from mlx_lm.models.llama import Model
 
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layers import BatchedAttention
@@ -99,6 +100,24 @@ def test_wrong_logits_without_an_error_are_caught():
     models = pair(model, None)
     sinks = Rig(models).run([request(prompt, autoregressive(), max_tokens=16) for prompt in PROMPTS])
     assert [sink.tokens for sink in sinks] == [own_loop(model, prompt, 16) for prompt in PROMPTS]
+
+
+def test_trial_gives_a_model_that_writes_to_its_logits_as_many_as_it_has():
+    widths = set[int]()
+
+    class RulingOut(Model):
+        """Some of its tokens are never chosen, as Phi-3-small's; their ids are beyond the width of its layers."""
+
+        def __call__(self, *args: Any, **more: Any) -> mx.array:
+            logits = super().__call__(*args, **more)
+            widths.add(logits.shape[-1])
+            logits[..., mx.array([100, 127])] = -float("inf")
+            return logits
+
+    model = tiny_llama(1, vocab=128)
+    model.__class__ = RulingOut
+    assert why_not_batched(model) == ""
+    assert widths == {128}
 
 
 def test_sliding_windows_are_batched_and_can_be_rolled_back_however_long_the_text():

@@ -43,8 +43,9 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
 
 @contextlib.contextmanager
 def without_head(model: Any) -> Iterator[None]:
-    """Has `model` give the hidden states that its last layer makes logits of, in place of these: with a large
-    vocabulary that layer takes most of a short forward. A model that ends otherwise gives its logits all the same."""
+    """Has `model` give the hidden states that its last layer makes logits of, in place of these, with zeros behind
+    them: with a large vocabulary that layer takes most of a short forward. A model that ends otherwise gives its logits
+    all the same."""
     wanted = _installed(model)
     wanted.skipped = True
     try:
@@ -72,13 +73,21 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
 
     def some(self: Any, x: mx.array) -> Any:
         if wanted.skipped:
-            return x
+            return _as_wide(self, x)
         if wanted.at is None:
             return whole(self, x)
         wanted.asked = True
         return whole(self, _taken(x, wanted.at))
 
     return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__})
+
+
+def _as_wide(layer: Any, x: mx.array) -> mx.array:
+    """`x` with zeros up to as many as `layer` gives logits. Some models (Phi-3-small) write to these by their ids
+    afterwards, and MLX writes beyond an array's end."""
+    weight = getattr(layer, "weight", None)
+    more = 0 if weight is None else weight.shape[0] - x.shape[-1]
+    return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, more)]) if more > 0 else x
 
 
 def _taken(x: mx.array, at: mx.array) -> mx.array:
