@@ -48,6 +48,11 @@ class ChatRenderer:
         """Has the process ready before the first request. Event loop; does not wait."""
         self._executor.submit(self._prepare, template)
 
+    def stop(self) -> None:
+        """Ends the process, which no template needs; a later request would begin another. Event loop; does not
+        wait."""
+        self._executor.submit(self._stop)
+
     async def render(self, template: ChatTemplate, chat: Chat, most: int, client: str) -> str:
         """Raises InvalidRequest where the template turns the messages down or takes no tools, where it takes longer
         than the limit, and where the text is longer than `most` characters; EngineFailure where there is no process to
@@ -73,6 +78,11 @@ class ChatRenderer:
             self._ready(template)
         except OSError as error:
             log.warning("chat templates cannot be rendered yet: %s", error)
+
+    def _stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
 
     def _render(self, template: ChatTemplate, chat: Chat, most: int) -> str:
         try:

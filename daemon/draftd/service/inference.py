@@ -130,6 +130,8 @@ class InferenceService:
         one is asked for."""
         if (template := self._worker.tokenizer.template) is not None:
             self._chats.prepare(template)
+        else:
+            self._chats.stop()
         if (grammars := self._worker.grammars) is not None:
             later = asyncio.get_running_loop().call_later
             self._grammars_ahead = later(_GRAMMAR_SECONDS, self._compiling.submit, grammars.prepare)

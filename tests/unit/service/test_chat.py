@@ -98,6 +98,18 @@ async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRende
         assert tokenizer.encode_rendered(rendered) == own, source
 
 
+async def test_no_process_stays_where_no_template_needs_one() -> None:
+    made = ChatRenderer()
+    before = set(psutil.Process().children())
+    made.start()
+    await asyncio.wrap_future(made._executor.submit(lambda: None))
+    (process,) = set(psutil.Process().children()) - before
+    made.stop()
+    await asyncio.wrap_future(made._executor.submit(lambda: None))
+    made.close()
+    assert not process.is_running()
+
+
 async def test_a_template_that_loops_is_ended_and_another_text_is_rendered_after_it(renderer: ChatRenderer) -> None:
     assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
     with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user'; allowed: .* within 0\.3 s; it was stopped"):
