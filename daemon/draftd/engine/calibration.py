@@ -76,14 +76,14 @@ class Calibration:
     def due(self, speed: float, *, idle: bool) -> bool:
         """Whether a forward is to be measured now. `speed`: logarithm of how much longer steps take than when prices
         were measured last."""
-        passed = self._clock() - self._began  # infinite where nothing was measured that could have changed
+        now = self._clock()
+        passed = now - self._began  # infinite where nothing was measured that could have changed
         faster, slower = speed < -_CHANGED, speed > _CHANGED and passed > _SLOWER_SECONDS
         changed = math.isfinite(passed) and passed > self._wait and (faster or slower)
         if self._pieces is None and (self._stopped or changed):
             if changed:
                 self._wait = _FIRST_WAIT if passed > 4 * self._wait else min(2 * self._wait, _LONGEST_WAIT)
             self.begin()
-        now = self._clock()
         if not idle:
             self._busy_at = now
         rested = now - self._busy_at >= REST_SECONDS
@@ -236,7 +236,8 @@ class _Run:
                 self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * each
 
     def longer(self, long: int) -> Iterator[None]:
-        """What context adds: the one sequence, told that it holds more, which costs the same whatever it is."""
+        """Measures what context adds to a step: the one sequence claims to hold `long` tokens, which costs the same
+        whatever they are."""
         held = self._target.lengths
         if long < 4 * _PROMPT or not self._target.pretend([long]):
             return

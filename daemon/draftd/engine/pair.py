@@ -95,18 +95,18 @@ def load_models(
         target = part.model
     ranks: RankedModel | None = None
     with ThreadPoolExecutor(1, "draftd-tokenizer") as beside:  # a small model's weights take no longer than it does
-        made = beside.submit(folder.tokenizer, config)
+        loading_tokenizer = beside.submit(folder.tokenizer, config)
         if part is None:
-            _read(target, folder.called, progress, made)
+            _read(target, folder.called, progress, loading_tokenizer)
             try_out(target, folder.called)  # remembered: the trial computes, which leaves a processor to the tokenizer
         else:
             assert sender is not None
-            made.result()
+            loading_tokenizer.result()
             read_share(part, folder.called)
             progress(f"waiting for the other {part.group.size - 1} ranks")
             ranks = lead(part, sender)
             try_out(target, folder.called)
-        tokenizer = made.result()
+        tokenizer = loading_tokenizer.result()
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
     draft: Any | None = None

@@ -47,7 +47,7 @@ def load_blas() -> str:
 
 
 def compute_backend() -> str:
-    """What MLX computes on: `metal`, `cuda` or `cpu (BLAS)`. Imports MLX, after the BLAS."""
+    """Returns what MLX computes on: `metal`, `cuda` or `cpu (BLAS)`. Imports MLX, after the BLAS."""
     library = load_blas()
     if library == "metal":
         return library
@@ -57,7 +57,7 @@ def compute_backend() -> str:
 
 
 def device_name() -> str:
-    """What MLX computes on, by its own name. Imports MLX, after the BLAS."""
+    """Returns the name of the device that MLX computes on. Imports MLX, after the BLAS."""
     load_blas()
     import mlx.core as mx
 

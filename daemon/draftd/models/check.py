@@ -92,8 +92,8 @@ def _check_config(file: Path) -> None:
 
 
 def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
-    """What the index names is there, of what mlx-lm reads. One that names none of the files belongs to others, from
-    which they were converted."""
+    """Checks that the weight files that the index names are there. An index that names none of the files belongs to
+    others, from which they were converted."""
     named = indexed(folder)
     missing = sorted(named - {file.name for file in weights})
     if missing and (len(missing) < len(named) or not weights):

@@ -75,7 +75,7 @@ class _Architecture:
 
 @dataclass(slots=True)
 class Computation:
-    """What a model computes with besides its weights: numbers and frequencies, by module."""
+    """The numbers and frequencies that a model computes with besides its weights, by module."""
 
     facts: dict[tuple[str, str], object] = field(default_factory=dict)
     rotates: bool = False
@@ -156,12 +156,12 @@ def _layer_tables(part: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
-    """By type of layer, from either form; empty where the configuration names none. `rope_scaling` goes before
-    `rope_parameters`, and a theta in a table before one beside it, as in transformers."""
+    """Finds how each type of layer rotates, from either form; empty where the configuration does not say.
+    `rope_scaling` goes before `rope_parameters`, and a theta in a table before one beside it, as in transformers."""
     names = (*_THETA, *_LOCAL_THETA, *_PARTIAL, "rope_scaling", "rope_parameters", "attn_config")
     if all(part.get(name) is None for name in names):
         return {}
-    found = {}
+    ropes = {}
     old = part.get("rope_scaling")
     for layers, table in _layer_tables(part).items():
         local = layers == _SLIDING
@@ -175,8 +175,8 @@ def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
             theta = _first(part, _LOCAL_THETA) if local else None
             theta = _first(part, _THETA) if theta is None else theta
         partial = _first(own, _PARTIAL)
-        found[layers] = _Rope(theta, _first(part, _PARTIAL) if partial is None else partial, _scaling(own, part))
-    return found
+        ropes[layers] = _Rope(theta, _first(part, _PARTIAL) if partial is None else partial, _scaling(own, part))
+    return ropes
 
 
 def _main(ropes: Mapping[str, _Rope]) -> _Rope:
@@ -191,7 +191,8 @@ def _kind(table: Mapping[str, Any]) -> str:
 
 
 def _scaling(table: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """As `rope_scaling`: both names of its type, a factor that is a float, and the length that it was trained with."""
+    """Returns a table in the form of `rope_scaling`: both names of its type, a factor that is a float, and the length
+    that it was trained with; None where it changes nothing."""
     kind = _kind(table)
     if kind in _NO_SCALING:
         return None
@@ -270,7 +271,7 @@ def _head_size(part: Mapping[str, Any]) -> int | None:
 
 
 def _rename(part: dict[str, Any], config: Mapping[str, Any], architecture: _Architecture) -> None:
-    """What one of the versions calls otherwise, or leaves out, and the architecture cannot do without."""
+    """Adds the names that the architecture needs, and that one of the versions writes otherwise or leaves out."""
     substitutes = {
         "head_dim": _head_size(part),
         "n_ctx": part.get("n_positions"),
@@ -287,14 +288,15 @@ def _rename(part: dict[str, Any], config: Mapping[str, Any], architecture: _Arch
 
 
 def _architecture(part: Mapping[str, Any], config: Mapping[str, Any]) -> _Architecture:
-    """What makes this part of the configuration into a model."""
+    """Finds the modules of mlx-lm that make a model of this part of the configuration, and their arguments."""
     whole = _modules(config)
-    found = _modules(part) or whole
-    if part is not config and found == whole:  # a part that only the whole knows: its arguments may be another module's
+    modules = _modules(part) or whole
+    # Of a part that only the whole knows the arguments may be another module's.
+    if part is not config and modules == whole:
         inside = [one for module in whole for one in vars(module).values() if isinstance(one, ModuleType)]
-        found = whole + [one for one in inside if one.__name__.startswith("mlx_lm.models.")]
-    own = {module.__name__ for module in found}
-    tables = [one for module in found for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
+        modules = whole + [one for one in inside if one.__name__.startswith("mlx_lm.models.")]
+    own = {module.__name__ for module in modules}
+    tables = [one for module in modules for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
     arguments = [argument for table in tables if table.__module__ in own for argument in fields(table)]
     return _Architecture(
         {name.rpartition(".")[2] for name in own},

@@ -120,7 +120,7 @@ class ModelFolder:
         self._path, self._adapter = path, adapter
         self.called = f"{role}: {path}"
         self._folder = self._found(path)
-        self._read: dict[str, Any] | None = None  # the configuration that was checked last
+        self._checked_config: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -149,9 +149,9 @@ class ModelFolder:
 
         with self.told("cannot be read", _LOOK):
             check_folder(self._folder, model_files(self._folder))
-            if (config := load_config(self._folder)) != self._read:
+            if (config := load_config(self._folder)) != self._checked_config:
                 check_read(config)
-                self._read = config
+                self._checked_config = config
         if self._adapter is not None:
             with self.told("cannot be read", _LOOK, f"adapter {self._adapter}: "):
                 check_adapter(self._adapter)
@@ -171,12 +171,12 @@ class ModelFolder:
         from draftd.models.mlx_lm import load_config, load_model
 
         self.check()
-        config, left_out = dict[str, Any](), bool(self.surplus)
+        config = dict[str, Any]()
         files = [file for file, kind in model_files(self._folder) if kind in ("weights", "config")]
 
         def opened() -> Any:
             nonlocal config
-            with self.told("mlx-lm cannot load it", _CONVERT), only(self._folder, files, left_out) as folder:
+            with self.told("mlx-lm cannot load it", _CONVERT), only(self._folder, files) as folder:
                 own = normalised(load_config(folder))
                 model, config = load_model(folder, lazy=True, model_config=own)
                 if what := _whole_numbers(model):

@@ -38,10 +38,10 @@ def surplus(folder: Path, names: Iterable[str]) -> set[str]:
 
 
 @contextlib.contextmanager
-def only(folder: Path, files: Iterable[Path], left_out: bool) -> Iterator[Path]:
-    """A folder with just these `files` of `folder`, as links; `folder` itself where none is `left_out`. It lasts for
-    the time of the call: MLX opens files when it is told of them, and reads them later."""
-    if not left_out:
+def only(folder: Path, files: Iterable[Path]) -> Iterator[Path]:
+    """A folder with just these `files` of `folder`, as links; `folder` itself where it has no surplus. It lasts for the
+    time of the call: MLX opens files when it is told of them, and reads them later."""
+    if not surplus(folder, (file.name for file in folder.glob(WEIGHTS))):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="draftd-model-") as place:
