@@ -1,7 +1,8 @@
 """Part `clients`: tokens per second of clients that each ask again when answered, over those of mlx-lm's own server.
 
 Both servers are new in each repetition, have their defaults (the peer a batch as large as draftd's), and see each
-prompt once. Tokens count while all clients are busy.
+prompt once. Tokens count while all clients are busy. Each client has three prompts: with one and a half the window was
+the beginning, in which one server prefills eight prompts at once and the other has answered some of them by then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.single.part import AUTOMATIC, Turn
 from draftd.core import WorkloadClass
 
 PEER = "mlx_lm_server"
-_PROMPTS: Mapping[int, int] = {1: 3, 4: 6, 8: 10}  # by number of clients
+_PROMPTS: Mapping[int, int] = {1: 3, 4: 12, 8: 24}  # by number of clients
 _WANTED = {("chat", 1): 1.0, ("chat", 4): 1.1, ("chat", 8): 1.1}
 _EDIT = 1.3  # wanted there, however many clients
 _MOST_TOKENS = {WorkloadClass.EDIT: 64}  # of an answer; its copied parts come late
@@ -58,7 +59,7 @@ class Clients:
                         turn.add(arm, record | {"texts": texts, "load": load.record()})
 
     def _prompts(self, turn: Turn, kind: WorkloadClass) -> list[tuple[int, list[Prompt]]]:
-        """By number of clients; no prompt is in two of them, and each begins with a token of its own."""
+        """By number of clients. Each prompt begins with a token of its own: a class has fewer than are asked."""
         pool = turn.of_class(kind, sum(self.prompts.values()))
         pool = turn.draw.sample(pool, len(pool))
         before = self.kinds.index(kind) * len(pool)
