@@ -107,6 +107,8 @@ def load_models(
             ranks = lead(part, sender)
             try_out(target, folder.called)
         tokenizer = loading_tokenizer.result()
+    if folder.tokenizer_changes:
+        _log.warning("%s: %s", folder.called, folder.tokenizer_changes)
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
     draft: Any | None = None

@@ -121,6 +121,7 @@ class ModelFolder:
         self.called = f"{role}: {path}"
         self._folder = self._found(path)
         self._checked_config: dict[str, Any] | None = None
+        self.tokenizer_changes = ""  # how `tokenizer` departs from what transformers makes of the files
 
     @property
     def name(self) -> str:
@@ -197,12 +198,15 @@ class ModelFolder:
         """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
         from draftd.models.mlx_lm import load_tokenizer
         from draftd.models.tokenizer import check_template
+        from draftd.models.tokenizer_file import as_described
+
+        def correct(made: Any) -> None:
+            self.tokenizer_changes = as_described(made, self._folder)
 
         ends = (config or {}).get("eos_token_id")
         with self.told("its tokenizer cannot be loaded"):
             try:
-                # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
-                found = load_tokenizer(self._folder, {"trust_remote_code": False}, eos_token_ids=ends)
+                found = load_tokenizer(self._folder, ends, correct)
             except Exception as error:
                 if "trust_remote_code" not in str(error):
                     raise

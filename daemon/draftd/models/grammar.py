@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from cachetools import LRUCache
 
 from draftd.models.parameters import closed
+from draftd.models.tokenizer_file import without_holes
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -213,9 +214,12 @@ class Grammars:
 
 
 def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
+    from llguidance import LLTokenizer
     from llguidance.hf import from_tokenizer
 
     try:
+        if described := without_holes(fast.backend_tokenizer):
+            return LLTokenizer(described, n_vocab=vocabulary, eos_token=end_ids)
         return from_tokenizer(fast, vocabulary, end_ids)
     except Exception as error:  # it raises many kinds
         raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None

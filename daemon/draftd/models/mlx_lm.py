@@ -8,11 +8,17 @@ a daemon may open is for its own start to say (`draftd.hardware.descriptors`).
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any
+
+from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
 _real = resource.setrlimit
 resource.setrlimit = lambda *_: None
 try:
+    from mlx_lm import tokenizer_utils, utils
     from mlx_lm.models import base
     from mlx_lm.models.cache import (
         ArraysCache,
@@ -25,7 +31,7 @@ try:
     )
     from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer
     from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # of byte-level BPE: character to byte
-    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_config, load_model, load_tokenizer
+    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_config, load_model
     from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
 finally:
     resource.setrlimit = _real
@@ -40,3 +46,50 @@ def vocabulary_size(model: Any) -> int:
     import mlx.core as mx
 
     return int(model(mx.zeros((1, 1), dtype=mx.uint32), cache=make_prompt_cache(model)).shape[-1])
+
+
+class _ByteLevelDetokenizer(BPEStreamingDetokenizer):
+    """With a table of all ids: mlx-lm's own has as many as there are tokens, which are fewer where ids are left out."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenmap = token_names(tokenizer)
+        self.reset()
+
+
+class _SentencePieceDetokenizer(SPMStreamingDetokenizer):
+    """The same; mlx-lm's own cannot be made where ids are left out."""
+
+    def __init__(self, tokenizer: Any, trim_space: bool = True) -> None:
+        self.trim_space = trim_space
+        self.tokenmap = [
+            bytes.fromhex(byte[1]) if (byte := BYTE_TOKEN.fullmatch(name)) else name.encode()
+            for name in token_names(tokenizer)
+        ]
+        self.reset()
+
+
+def load_tokenizer(folder: Path, ends: int | Collection[int] | None, correct: Callable[[Any], None]) -> Any:
+    """mlx-lm's wrapper of a folder's tokenizer. `correct` changes transformers' tokenizer before anything is derived
+    from it. `ends`: the tokens that end a text. Runs no code of the folder."""
+
+    def made(*found: Any, **options: Any) -> Any:
+        tokenizer = tokenizer_utils.AutoTokenizer.from_pretrained(*found, **options)
+        correct(tokenizer)
+        return tokenizer
+
+    load = _with_globals(
+        tokenizer_utils.load,
+        AutoTokenizer=SimpleNamespace(from_pretrained=made),
+        BPEStreamingDetokenizer=_ByteLevelDetokenizer,
+        SPMStreamingDetokenizer=_SentencePieceDetokenizer,
+    )
+    # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
+    options = {"trust_remote_code": False}
+    return _with_globals(utils.load_tokenizer, _load_tokenizer=load)(folder, options, eos_token_ids=ends)
+
+
+def _with_globals(function: Any, **others: Any) -> Any:
+    """A function of mlx-lm that uses `others` under these names; mlx-lm's own is left as it is."""
+    assert others.keys() <= set(function.__code__.co_names), f"mlx-lm's {function.__name__} is another"
+    changed = {**function.__globals__, **others}
+    return FunctionType(function.__code__, changed, function.__name__, function.__defaults__, function.__closure__)

@@ -14,8 +14,8 @@ from typing import Any
 from draftd.models.answer_format import NORMAL, AnswerFormat, ToolFormat
 from draftd.models.conversation import Messages, TemplateShape
 from draftd.models.grammar import Grammars
+from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token that is a byte of a character
 _PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
 
 
@@ -34,7 +34,7 @@ class Tokenizer:
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
-        self.vocab_size = len(wrapper.get_vocab())
+        self.vocab_size = 1 + max(wrapper.get_vocab().values())  # ids, of which some may have no token
         self.eos_ids = frozenset(int(i) for i in wrapper.eos_token_ids)
         self.end_tokens = {i: str(wrapper.decode([i])) for i in sorted(self.eos_ids)}
         self.has_chat_template = bool(wrapper.has_chat_template)
@@ -95,7 +95,7 @@ class Tokenizer:
         before = str(self._wrapper.decode(self._word))
         whole = str(self._wrapper.decode([*self._word, token]))
         added = whole.removeprefix(before) if whole.startswith(before) else str(self._wrapper.decode([token]))
-        if added == "\ufffd" and (byte := _BYTE.fullmatch(str(self._wrapper.convert_ids_to_tokens(token)))):
+        if added == "\ufffd" and (byte := BYTE_TOKEN.fullmatch(str(self._wrapper.convert_ids_to_tokens(token)))):
             return bytes.fromhex(byte[1])
         return added.encode()
 
@@ -108,8 +108,7 @@ class Tokenizer:
 
     def vocabulary(self) -> list[bytes]:
         """All tokens by id, each as it is named in the vocabulary: two tokenizers with the same are one."""
-        names = self._wrapper.convert_ids_to_tokens(list(range(len(self._wrapper))))
-        return [str(name or "").encode() for name in names]
+        return [name.encode() for name in token_names(self._wrapper)]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -140,7 +139,7 @@ def _special_tokens(wrapper: Any) -> dict[int, str]:
     ids = {i for i, token in getattr(inner, "added_tokens_decoder", {}).items() if token.special}
     ids |= set(getattr(inner, "all_special_ids", ()))
     names = {int(i): str(inner.convert_ids_to_tokens(int(i))) for i in ids if i is not None}
-    return {i: name for i, name in names.items() if len(name) > 1 and not _BYTE.fullmatch(name)}
+    return {i: name for i, name in names.items() if len(name) > 1 and not BYTE_TOKEN.fullmatch(name)}
 
 
 def _template(wrapper: Any) -> ChatTemplate | None:

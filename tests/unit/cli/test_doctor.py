@@ -40,6 +40,7 @@ from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings
 from tests.conftest import NanoPair
 from tests.unit.engine.drafts import change_tokenizer, mamba
+from tests.unit.models.checkpoints import rewrite
 
 
 def settings(**overrides: object) -> Settings:
@@ -291,3 +292,11 @@ def test_one_that_a_daemon_uses_is_noted(tmp_path: Path) -> None:
 
 def test_the_doctor_looks_at_both() -> None:
     assert {"webhook", "state"} <= {finding.subject for finding in examine(Served().settings)}
+
+
+def test_tokenizer_that_the_libraries_would_make_otherwise_is_said(model: Callable[[str], Path]) -> None:
+    folder = model("a")
+    assert said(check_models(pair(folder, model("b"))), "tokenizer") == []
+    rewrite(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
+    (told,) = said(check_models(pair(folder, model("c"))), "tokenizer")
+    assert "GPT2Tokenizer divides" in told

@@ -126,6 +126,8 @@ def check_models(settings: Settings) -> list[Finding]:
     path, draft = paths_of(settings.model)
     found, target = _open("model", path, settings.model.adapter_path)
     findings = [found, *_surplus("model", target)]
+    if target is not None and (changes := target.folder.tokenizer_changes):
+        findings.append(note("tokenizer", changes))
     drafts, refused = dict[DrafterName, _Opened](), dict[DrafterName, str]()
     for name, subject, pair, named in (
         (DRAFT_MODEL, "draft model", "pair", draft),
