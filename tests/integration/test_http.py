@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic import Anthropic
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -62,6 +63,7 @@ def client(served: Served) -> Iterator[OpenAI]:
 
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 7}
 HELLO = [("user", "Write a function that adds two numbers.")]
+BEGUN = [*HELLO, ("assistant", "def add(a, b):")]
 _BIASED = SamplingParams(
     0.8, seed=3, presence_penalty=0.5, frequency_penalty=0.25, repetition_penalty=1.5, logit_bias=((300, 4.0),)
 )
@@ -101,6 +103,7 @@ QUESTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"messages": [("system", "Be brief."), *HELLO, ("assistant", "def"), ("user", "Go on.")]}, {}),
     ({"messages": HELLO, "stop": ["\n"]}, {"stop": "\n"}),
     ({"messages": HELLO, "stop": ["e"], "include_stop": True}, {"stop": ["e"], "include_stop_str_in_output": True}),
+    ({"messages": BEGUN, "continue_final_message": True}, {"continue_final_message": True}),
     ({"prompt": "def add(a, b):"}, {}),
     ({"prompt": "Once upon a time", "stop": ["e", "the"]}, {"stop": ["e", "the"]}),
     ({"prompt": "Once upon a time", "logprobs": 2, "echo": True}, {"logprobs": 2, "echo": True}),
@@ -247,6 +250,28 @@ def test_every_refusal_names_the_field_that_was_sent(served: Served, client: Ope
         assert (list(over_one.value.fields), over_other.value.param) == ([field_], called)
         said = over_one.value.details.removeprefix(field_)
         assert over_other.value.message.endswith(called + said)
+
+
+def test_every_protocol_continues_the_last_message(served: Served, client: OpenAI) -> None:
+    messages: Any = [{"role": role, "content": content} for role, content in BEGUN]
+    ids = served.worker.tokenizer.render_chat(messages, continues=True)
+    assert served.worker.tokenizer.decode(ids).endswith("<|assistant|>def add(a, b):")
+    raw = client.completions.create(model="", prompt=ids, max_tokens=LIMIT)
+    chat = client.chat.completions.create(
+        model="", messages=messages, max_tokens=LIMIT, extra_body={"continue_final_message": True}
+    )
+    response = client.responses.create(
+        model="", input=messages, max_output_tokens=LIMIT, extra_body={"continue_final_message": True}
+    )
+    with Anthropic(base_url=served.daemon.url.removesuffix("/v1"), api_key="none", max_retries=0) as anthropic:
+        message = anthropic.messages.create(model="", messages=messages, max_tokens=LIMIT)
+        counted = anthropic.messages.count_tokens(model="", messages=messages)
+    assert chat.usage is not None
+    assert response.usage is not None
+    texts = (chat.choices[0].message.content, response.output_text, message.content[0].text)  # type: ignore[union-attr]
+    assert texts == (raw.choices[0].text,) * 3
+    inputs = (chat.usage.prompt_tokens, response.usage.input_tokens, message.usage.input_tokens, counted.input_tokens)
+    assert inputs == (len(ids),) * 4
 
 
 def scraped(served: Served) -> Counter[tuple[Any, ...]]:

@@ -323,6 +323,7 @@ def message_of(
     tool_choice: pb.ToolChoice | None = None,
     parallel_tool_calls: bool | None = None,
     template_arguments: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
     tokens: Sequence[int] | None = None,
     max_tokens: int | None = None,
     sampling: SamplingParams | None = None,
@@ -354,6 +355,7 @@ def message_of(
         tool_choice=tool_choice,
         parallel_tool_calls=parallel_tool_calls,
         template_arguments=json.dumps(dict(template_arguments)) if template_arguments else "",
+        continue_final_message=continue_final_message,
     )
     return pb.GenerateRequest(
         prompt=prompt,

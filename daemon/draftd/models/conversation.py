@@ -20,6 +20,7 @@ _TOOL = {"name": _PROBE, "description": "", "parameters": {"type": "object", "pr
 _TOOLS = ({"type": "function", "function": _TOOL},)
 _USER, _EMPTY_SYSTEM = {"role": "user", "content": "a"}, {"role": "system", "content": ""}
 _ID = "call_0123456789abcdef01234567"
+_END_OF_TEXT = "draftd_end_of_text"
 
 
 class NotTaken(ValueError):
@@ -59,6 +60,19 @@ class CallShape(NamedTuple):
         if self.text_arguments:
             function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
         return {**call, "id": _short(call["id"]) if self.short_ids else call["id"], "function": function}
+
+
+def unfinished(messages: Messages, render: Callable[[Messages], str]) -> str:
+    """The chat up to the end of the last message's text, for an answer that goes on right there. `render` begins no
+    message after the last. Raises ValueError where the template changes that text."""
+    last = messages[-1]
+    text = str(last["content"])
+    # The mark keeps white space before it, also where the template trims the text.
+    marked = render([*messages[:-1], {**last, "content": text + _END_OF_TEXT}])
+    rendered, found, _ = marked.rpartition(_END_OF_TEXT)
+    if not found or not rendered.endswith(text.lstrip()):
+        raise ValueError("the text of the last message is changed or left out, so nothing can continue it")
+    return rendered
 
 
 class TemplateShape:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from draftd.models.answer_format import NORMAL, AnswerFormat, ToolFormat
-from draftd.models.conversation import Messages, TemplateShape
+from draftd.models.conversation import Messages, TemplateShape, unfinished
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
@@ -57,12 +57,21 @@ class Tokenizer:
         return list(self._wrapper.encode(text, add_special_tokens=bos is None or not text.startswith(bos)))
 
     def render_chat(
-        self, messages: Messages, tools: Messages = (), arguments: Mapping[str, Any] | None = None
+        self,
+        messages: Messages,
+        tools: Messages = (),
+        arguments: Mapping[str, Any] | None = None,
+        continues: bool = False,
     ) -> list[int]:
         """Ids of messages in the model's chat template, ready for the answer; `tools`, as the messages, are those of
-        OpenAI's API, `arguments` what the template sees besides. Renders here and now, however long the template takes.
-        Raises NotTaken, and whatever the template raises."""
-        return list(self._apply(self._shape.shaped(messages, tools), tools, tokenize=True, **(arguments or {})))
+        OpenAI's API, `arguments` what the template sees besides. `continues`: the answer goes on from the last
+        message's text. Renders here and now, however long the template takes. Raises NotTaken, ValueError where the
+        text cannot be continued, and whatever the template raises."""
+        shaped, more = self._shape.shaped(messages, tools), dict(arguments or {})
+        if not continues:
+            return list(self._apply(shaped, tools, tokenize=True, **more))
+        more |= {"tokenize": False, "add_generation_prompt": False}
+        return self.encode_rendered(unfinished(shaped, lambda marked: str(self._apply(marked, tools, **more))))
 
     @cached_property
     def _shape(self) -> TemplateShape:
@@ -72,7 +81,8 @@ class Tokenizer:
     def _apply(self, messages: Messages, tools: Messages, **more: Any) -> Any:
         if tools:
             more["tools"] = list(tools)
-        return self._wrapper.apply_chat_template([dict(one) for one in messages], add_generation_prompt=True, **more)
+        more.setdefault("add_generation_prompt", True)
+        return self._wrapper.apply_chat_template([dict(one) for one in messages], **more)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Ids of a chat that `template` rendered elsewhere."""

@@ -33,12 +33,13 @@ _TAIL = 16  # tokens of a prompt, which have the mark that it ends with
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How one answer is to be read. `tools`: whose calls are read; without any, they are text. `thinks`: it begins
-    within a thought, for the prompt ends so."""
+    within a thought, for the prompt ends so. `continues`: it goes on from a message, past any header."""
 
     written: AnswerFormat
     tools: tuple[Tool, ...] = ()
     single: bool = False
     thinks: bool = False
+    continues: bool = False
 
 
 def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading | None:
@@ -53,8 +54,17 @@ def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Read
         return None
     thinks = False
     if written.thinking is not None:
-        thinks = tokenizer.decode(ids[-_TAIL:]).rstrip().endswith(written.thinking[0])
-    return Reading(written, tools, not prompt.parallel_tool_calls, thinks)
+        thinks = _within_thought(prompt, tokenizer, ids, *written.thinking)
+    return Reading(written, tools, not prompt.parallel_tool_calls, thinks, prompt.continues)
+
+
+def _within_thought(prompt: Chat, tokenizer: Tokenizer, ids: Sequence[int], begin: str, end: str) -> bool:
+    """Whether the prompt ends within a thought that the answer, or the message which it continues, began with."""
+    content = prompt.messages[-1].content.lstrip() if prompt.continues else ""
+    if begin in content or end in content:
+        return content.rfind(begin) > content.rfind(end)
+    tail = tokenizer.decode(ids[-_TAIL - len(content.encode()) :])
+    return tail.removesuffix(content).rstrip().endswith(begin)
 
 
 def stop_matcher(
@@ -168,7 +178,8 @@ class _AnswerEnd:
 
     def __reduce__(self) -> tuple[Any, ...]:
         tokenizer, ends, reading, form = self._made_of  # whose format is the tokenizer's, and has functions
-        return _answer_end, (tokenizer, ends, reading.tools, reading.single, reading.thinks, form)
+        how = reading.tools, reading.single, reading.thinks, reading.continues
+        return _answer_end, (tokenizer, ends, how, form)
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):
@@ -179,9 +190,9 @@ class _AnswerEnd:
 
 
 def _answer_end(
-    tokenizer: Tokenizer, ends: Ends, tools: tuple[Tool, ...], single: bool, thinks: bool, form: TextForm
+    tokenizer: Tokenizer, ends: Ends, how: tuple[tuple[Tool, ...], bool, bool, bool], form: TextForm
 ) -> _AnswerEnd:
-    return _AnswerEnd(tokenizer, ends, Reading(tokenizer.answers, tools, single, thinks), form)
+    return _AnswerEnd(tokenizer, ends, Reading(tokenizer.answers, *how), form)
 
 
 class _Parts:
@@ -189,7 +200,7 @@ class _Parts:
 
     def __init__(self, reading: Reading, ends: Ends) -> None:
         written = reading.written
-        self.kind = REASONING if reading.thinks else written.initial
+        self.kind = REASONING if reading.thinks else NORMAL if reading.continues else written.initial
         self.calls: CallReader | None = None
         if reading.tools:
             assert written.tools is not None

@@ -93,6 +93,7 @@ class ChatRenderer:
             "messages": list(map(message_dict, chat.messages)),
             "tools": tool_dicts(chat.shown_tools),
             "arguments": dict(chat.template_arguments),
+            "continues": chat.continues,
             "most": most,
         }
         try:

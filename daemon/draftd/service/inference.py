@@ -458,10 +458,12 @@ def _ends(request: Request) -> Ends:
 
 
 def _form(request: Request) -> TextForm:
-    """Only a chat's answer is a text of its own."""
+    """Only a chat's answer is a text of its own, unless it continues a message."""
     prompt = request.prompt
     echoed = len(prompt.text) if request.echo and isinstance(prompt, RawText) else 0
-    return TextForm(continues=not isinstance(prompt, Chat), special=request.special_tokens, before=echoed)
+    return TextForm(
+        continues=not isinstance(prompt, Chat) or prompt.continues, special=request.special_tokens, before=echoed
+    )
 
 
 def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagContext:

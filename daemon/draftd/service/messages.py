@@ -62,13 +62,15 @@ class ToolMode(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Chat:
     """Messages for the model's chat template. `tool_choice`: a mode, or the name of the tool whose call is demanded.
-    `template_arguments`: what the template sees besides, values that JSON has."""
+    `template_arguments`: what the template sees besides, values that JSON has. `continues`: the answer goes on from the
+    text of the last message, which is the assistant's."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolMode | str = ToolMode.AUTO
     parallel_tool_calls: bool = True
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    continues: bool = False
 
     @property
     def text(self) -> str:
@@ -110,6 +112,8 @@ def check_chat(chat: Chat) -> None:
         known |= {call.id for call in message.tool_calls}
     if not any(message.content or message.tool_calls for message in chat.messages):
         raise InvalidRequest("chat.messages", "only empty contents", "at least one message with content")
+    if chat.continues:
+        _check_continued(chat.messages[-1], f"chat.messages[{len(chat.messages) - 1}]")
     _check_tools(chat)
     for name in chat.template_arguments:
         if name in _RESERVED or not name.isidentifier():
@@ -135,6 +139,14 @@ def _check_message(message: Message, field: str, known: set[str]) -> None:
         raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "the id of an earlier tool call")
     if role != "tool" and message.tool_call_id:
         raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "only of the role tool")
+
+
+def _check_continued(message: Message, field: str) -> None:
+    if message.role != "assistant":
+        raise InvalidRequest(f"{field}.role", message.role, "assistant, for a last message that the answer continues")
+    if calls := len(message.tool_calls):
+        allowed = "none in a last message that the answer continues: only text can be continued"
+        raise InvalidRequest(f"{field}.tool_calls", f"{calls} tool calls", allowed)
 
 
 def _check_tools(chat: Chat) -> None:

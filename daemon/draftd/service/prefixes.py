@@ -37,4 +37,4 @@ async def beginning(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[i
 def _followed(chat: Chat, text: str) -> Chat:
     """Many templates want user and assistant by turns."""
     role = "assistant" if chat.messages[-1].role == "user" else "user"
-    return replace(chat, messages=(*chat.messages, Message(role, text)))
+    return replace(chat, messages=(*chat.messages, Message(role, text)), continues=False)

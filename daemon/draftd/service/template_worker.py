@@ -14,11 +14,12 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import psutil
 
-from draftd.models.conversation import Messages, NotTaken, TemplateShape
+from draftd.models.conversation import Messages, NotTaken, TemplateShape, unfinished
 
 _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 
@@ -32,12 +33,15 @@ def main() -> None:
         most = psutil.Process().memory_info().vms + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
-    def render(messages: Messages, tools: Messages, arguments: Mapping[str, Any] | None = None) -> str:
+    def render(
+        messages: Messages, tools: Messages, arguments: Mapping[str, Any] | None = None, *, answer: bool = True
+    ) -> str:
+        """`answer`: the message that follows is begun."""
         rendered: Any = render_jinja_template(
             conversations=[[dict(one) for one in messages]],
             tools=[dict(one) for one in tools] or None,
             chat_template=(template["with_tools"] if tools else None) or template["source"],
-            add_generation_prompt=True,
+            add_generation_prompt=answer,
             **template["variables"] | (arguments or {}),
         )
         return str(rendered[0][0])  # of the first chat; the rest is for training
@@ -56,7 +60,12 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, template["seconds"])
         said: dict[str, Any]
         try:
-            text = render(shape.shaped(asked["messages"], asked["tools"]), asked["tools"], asked["arguments"])
+            tools, arguments = asked["tools"], asked["arguments"]
+            messages = shape.shaped(asked["messages"], tools)
+            if asked["continues"]:
+                text = unfinished(messages, partial(render, tools=tools, arguments=arguments, answer=False))
+            else:
+                text = render(messages, tools, arguments)
             said = {"text": text} if len(text) <= asked["most"] else {"characters": len(text)}
         except NotTaken:
             said = {"no_tools": True}

@@ -68,7 +68,7 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
         return tokenizer.encode(prompt.text)
     messages, tools = list(map(message_dict, prompt.messages)), tool_dicts(prompt.shown_tools)
     try:
-        return tokenizer.render_chat(messages, tools, prompt.template_arguments)
+        return tokenizer.render_chat(messages, tools, prompt.template_arguments, prompt.continues)
     except NotTaken:
         raise no_tools(prompt) from None
     except Exception as error:

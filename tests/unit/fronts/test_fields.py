@@ -178,6 +178,7 @@ def test_a_chat_arrives_with_tools_and_calls() -> None:
         tool_choice=pb.ToolChoice(name="clock"),
         parallel_tool_calls=False,
         template_arguments='{"enable_thinking": false}',
+        continue_final_message=True,
     )
     assert request_of(pb.GenerateRequest(chat=given)).prompt == Chat(
         (
@@ -189,6 +190,7 @@ def test_a_chat_arrives_with_tools_and_calls() -> None:
         "clock",
         False,
         {"enable_thinking": False},
+        continues=True,
     )
     for number, mode in zip(pb.ToolChoice.Mode.values(), ("auto", "none", "auto", "required"), strict=True):
         chosen = request_of(pb.GenerateRequest(chat=pb.ChatInput(tool_choice=pb.ToolChoice(mode=number)))).prompt

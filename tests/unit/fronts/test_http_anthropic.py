@@ -86,6 +86,32 @@ async def test_errors_have_its_shape(front: Fronted, client: AsyncAnthropic) -> 
             await stream.get_final_message()
 
 
+async def test_a_last_message_of_the_assistant_is_continued(front: Fronted, client: AsyncAnthropic) -> None:
+    async def prompt(content: Any) -> Chat:
+        front.will_say(Says(said("cold.")))
+        last: Any = {"role": "assistant", "content": content}
+        told = await client.messages.create(model="scripted", max_tokens=5, messages=[ASKED, last])
+        assert told.content[0].text == "cold."  # type: ignore[union-attr]
+        assert isinstance(front.asked.prompt, Chat)
+        return front.asked.prompt
+
+    begun = await prompt("It is")
+    assert (begun.continues, begun.messages[-1]) == (True, Message("assistant", "It is"))
+    for empty in ("", []):
+        fresh = await prompt(empty)
+        assert (fresh.continues, fresh.messages) == (False, (Message("user", "Oslo?"),))
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[1\].content: got 'It is '; allowed: .*white space"):
+        await prompt("It is ")
+    schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    begun_json: Any = [ASKED, {"role": "assistant", "content": "{"}]
+    with pytest.raises(
+        anthropic.BadRequestError, match=r"output_config.format: got .* none where the answer continues"
+    ):
+        await client.messages.create(
+            model="scripted", max_tokens=5, messages=begun_json, extra_body={"output_config": schema}
+        )
+
+
 async def test_tokens_are_counted_and_models_listed(front: Fronted, client: AsyncAnthropic) -> None:
     counted = await client.messages.count_tokens(model="scripted", messages=[ASKED])
     assert counted.input_tokens == 7

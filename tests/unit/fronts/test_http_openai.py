@@ -196,6 +196,38 @@ async def test_responses_go_on_from_what_is_stored(front: Fronted, client: Async
         await client.responses.retrieve(first.id)
 
 
+BEGUN: Any = [ASKED, {"role": "assistant", "content": "It is "}]
+GOES_ON = {"continue_final_message": True}
+
+
+async def test_a_last_message_is_continued_on_request(front: Fronted, client: AsyncOpenAI) -> None:
+    for more in (GOES_ON, GOES_ON | {"add_generation_prompt": False}):
+        front.will_say(Says(said("cold.")), Says(said("cold.")))
+        told = await client.chat.completions.create(model="scripted", messages=BEGUN, extra_body=more)
+        assert told.choices[0].message.content == "cold."
+        assert chat_of(front).continues
+        response = await client.responses.create(model="scripted", input=BEGUN, extra_body=more)
+        assert response.output_text == "cold."
+        assert chat_of(front).continues
+    front.will_say(Says(said("Why?")), Says(said("Cold.")))
+    await client.responses.create(model="scripted", input="Sure?", previous_response_id=response.id)
+    assert [one.content for one in chat_of(front).messages] == ["Oslo?", "It is cold.", "Sure?"]
+    await client.chat.completions.create(model="scripted", messages=BEGUN, extra_body={"add_generation_prompt": True})
+    assert not chat_of(front).continues
+
+
+async def test_a_message_is_continued_or_begun(front: Fronted, client: AsyncOpenAI) -> None:
+    for wrong, param in (
+        (GOES_ON | {"add_generation_prompt": True}, "continue_final_message"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ):
+        with pytest.raises(openai.BadRequestError) as chat:
+            await client.chat.completions.create(model="scripted", messages=BEGUN, extra_body=wrong)
+        with pytest.raises(openai.BadRequestError) as response:
+            await client.responses.create(model="scripted", input=BEGUN, extra_body=wrong)
+        assert chat.value.param == response.value.param == param
+
+
 async def test_responses_are_told_in_order(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]))
     stream = await client.responses.create(model="scripted", input="Oslo?", stream=True)

@@ -56,10 +56,12 @@ CHAT = Chat(
     False,
     {"enable_thinking": False},
 )
+CONTINUED = replace(CHAT, messages=(Message("user", "count"), Message("assistant", "one")), continues=True)
 
 
 @pytest.mark.parametrize(
-    "prompt", [RawText("hello"), CHAT, replace(CHAT, tools=(), tool_choice=ToolMode.NONE, parallel_tool_calls=True)]
+    "prompt",
+    [RawText("hello"), CHAT, CONTINUED, replace(CHAT, tools=(), tool_choice=ToolMode.NONE, parallel_tool_calls=True)],
 )
 def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
     asked = Request(

@@ -8,6 +8,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -334,6 +335,8 @@ def test_headers_of_parts_are_no_text() -> None:
     told = Told(text, how, by_token(text))
     assert (told.reasoning, told.text) == ("hm", "yes")
     assert told.calls == whole("muse_spark", text)
+    continued = Told("es<|eom|><|start|>assistant to=self<|message|>hm", replace(how, continues=True))
+    assert (continued.text, continued.reasoning) == ("es", "hm")
     bare = Reading(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER))
     assert Told("to=weather<|message|><atem:function_calls>x", bare).text == "<atem:function_calls>x"
 
@@ -447,6 +450,26 @@ def test_a_prompt_may_end_within_a_thought() -> None:
         how = reading_of(asked(), model, prompt.encode())
         assert how is not None
         assert how.thinks is thinks
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt", "thinks"),
+    [
+        ("<think>\nI should", "<a><think>\nI should", True),
+        ("<think>hm</think>So", "<a><think>hm</think>So", False),
+        ("So", "<a><think></think>So", False),
+        ("I should", "<a><think>\nI should", True),
+        (" So", "what is <think>?<a>So", False),
+        ("", "<a><think>\n", True),
+    ],
+)
+def test_a_continued_message_may_end_within_a_thought(content: str, prompt: str, thinks: bool) -> None:
+    chat = Chat((Message("user", "what is <think>?"), Message("assistant", content)), continues=True)
+    how = reading_of(chat, Model(AnswerFormat(("<think>", "</think>"))), prompt.encode())
+    assert how is not None
+    assert how.thinks is thinks
+    told = Told(" go</think> on", how)
+    assert (told.reasoning, told.text) == ((" go", "on") if thinks else ("", " go</think> on"))
 
 
 def test_tools_that_cannot_be_served_are_refused() -> None:

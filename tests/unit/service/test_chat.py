@@ -216,10 +216,65 @@ async def test_instructions_go_where_the_template_takes_them(renderer: ChatRende
     assert await rendered(renderer, source, SEVERAL) == text
 
 
+BEGUN = Chat((Message("user", "Count."), Message("assistant", " one two")), continues=True)
+TURNS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (TURNS, "<user>Count.<end><assistant> one two"),
+        (TURNS.replace("m.content", "m.content | trim"), "<user>Count.<end><assistant>one two"),
+        (TURNS.replace("m.content", "' ' + m.content.strip() + ' '"), "<user> Count. <end><assistant> one two"),
+        (TURNS.replace("{% if add_generation_prompt %}", "{% if true %}"), "<user>Count.<end><assistant> one two"),
+        (TOOLS, "<user>Count.<assistant> one two"),
+    ],
+)
+async def test_a_continued_message_ends_with_its_text(renderer: ChatRenderer, source: str, text: str) -> None:
+    assert await rendered(renderer, source, BEGUN) == text
+    inner = nano()
+    inner.chat_template = source
+    messages = list(map(message_dict, BEGUN.messages))
+    told = inner.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+    assert told == text
+    tokenizer = Tokenizer(TokenizerWrapper(inner))
+    assert tokenizer.render_chat(messages, continues=True) == tokenizer.encode_rendered(text)
+
+
+async def test_white_space_at_the_end_of_a_continued_message_stays(renderer: ChatRenderer) -> None:
+    for content in ("one \n ", "", " "):
+        chat = replace(BEGUN, messages=(*BEGUN.messages[:1], Message("assistant", content)))
+        for source in (TURNS, TURNS.replace("m.content", "m.content | trim")):
+            text = await rendered(renderer, source, chat)
+            assert text.removesuffix(content) in ("<user>Count.<end><assistant>", "<user>Count.<end><assistant> ")
+
+
+@pytest.mark.parametrize("changed", ["m.content | upper", "m.content | tojson | upper", "m.content[:3]", "''"])
+async def test_a_template_that_changes_the_last_text_continues_none(renderer: ChatRenderer, changed: str) -> None:
+    source = TURNS.replace("m.content", changed)
+    with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user, assistant'; .* nothing can continue it"):
+        await rendered(renderer, source, BEGUN)
+    inner = nano()
+    inner.chat_template = source
+    with pytest.raises(ValueError, match="nothing can continue it"):
+        Tokenizer(TokenizerWrapper(inner)).render_chat(list(map(message_dict, BEGUN.messages)), continues=True)
+
+
 async def test_arguments_that_the_template_rejects_are_the_callers_error(renderer: ChatRenderer) -> None:
     source = "{% if effort != 'low' %}{{ raise_exception('effort must be low') }}{% endif %}"
     with pytest.raises(InvalidRequest, match="effort must be low"):
         await rendered(renderer, source, replace(said("hi"), template_arguments={"effort": "high"}))
+
+
+def test_templates_in_code_continue_a_message() -> None:
+    from mlx_lm.chat_templates.deepseek_v32 import apply_chat_template
+
+    wrapper = TokenizerWrapper(nano(), chat_template=apply_chat_template)
+    ids = Tokenizer(wrapper).render_chat(list(map(message_dict, BEGUN.messages)), continues=True)
+    assert wrapper.decode(ids).endswith(" one two")
 
 
 def test_templates_in_code_take_tools_too() -> None:

@@ -165,14 +165,15 @@ async def test_offsets_do_not_depend_on_drafts() -> None:
 
 
 async def test_only_a_chats_answer_is_a_text_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others go on from their prompts: no space that they begin with is dropped."""
+    """The others go on from their prompts, and some chats' from a message: no space that they begin with is dropped."""
     async with fronting() as front:
         tokenizer, noted = front.worker.tokenizer, list[bool]()
         made = tokenizer.detokenizer
         monkeypatch.setattr(tokenizer, "detokenizer", lambda *, continues: noted.append(continues) or made())
-        for prompt in ("x", TokenIds((1, 2)), Chat((Message("user", "x"),))):
+        continued = Chat((Message("user", "x"), Message("assistant", "y")), continues=True)
+        for prompt in ("x", TokenIds((1, 2)), continued, Chat((Message("user", "x"),))):
             await front.ask(prompt, 2, stop=("stop",))
-    assert noted == [True, True, True, True, False, False]  # what is sent, and what finds stop strings
+    assert noted == [True, True, True, True, True, True, False, False]  # what is sent, and what finds stop strings
 
 
 async def test_without_a_limit_an_answer_takes_what_there_is() -> None:

@@ -28,6 +28,7 @@ def chat_of(given: pb.ChatInput) -> Chat:
         _choice(given.tool_choice),
         parallel,
         json_object(arguments, "chat.template_arguments") if arguments else {},
+        given.continue_final_message,
     )
 
 

@@ -158,6 +158,7 @@ def _chat(given: Chat) -> pb.ChatInput:
         tool_choice=choice,
         parallel_tool_calls=given.parallel_tool_calls,
         template_arguments=json.dumps(dict(given.template_arguments)) if given.template_arguments else "",
+        continue_final_message=given.continues,
     )
 
 

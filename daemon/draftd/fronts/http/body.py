@@ -160,6 +160,15 @@ class Common(Body):
         return SamplingParams(**told)
 
 
+def continues(final_message: bool | None, generation_prompt: bool | None) -> bool:
+    """vLLM's `continue_final_message` and `add_generation_prompt`. Raises InvalidRequest for both, and for neither."""
+    if final_message and generation_prompt:
+        raise InvalidRequest("continue_final_message", True, "false where add_generation_prompt is true")
+    if generation_prompt is False and not final_message:
+        raise InvalidRequest("add_generation_prompt", False, "true, unless continue_final_message is true")
+    return bool(final_message)
+
+
 #: The service's fields as they are called in every body.
 FIELDS: Mapping[str, str] = {
     "sampling.": "",

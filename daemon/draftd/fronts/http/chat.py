@@ -99,6 +99,8 @@ class ChatBody(Common):
     parallel_tool_calls: bool | None = None
     response_format: Format | None = None
     reasoning_effort: str | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     modalities: Items[str] | None = None
     audio: Any = None
     web_search_options: Any = None
@@ -119,6 +121,7 @@ def asked(call: Call, scope: Scope) -> Asked:
             tool_choice=tool_choice(given.tool_choice),
             parallel_tool_calls=given.parallel_tool_calls is not False,
             template_arguments=template_arguments(given, given.reasoning_effort),
+            continues=fields.continues(given.continue_final_message, given.add_generation_prompt),
         ),
         max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
         stop=tuple(given.stop or ()),

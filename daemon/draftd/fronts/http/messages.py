@@ -126,6 +126,7 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
     names: dict[str, str] = {}  # of tools, by the ids of their calls
     for i, item in enumerate(given.messages):
         read += _messages(item, f"messages[{i}]", names)
+    continues = _continues(read)
     choice = given.tool_choice
     shared = given.shared(client)
     if not shared["caller"] and given.metadata is not None and given.metadata.user_id is not None:
@@ -133,6 +134,8 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         shared["caller"] = given.metadata.user_id.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
     config = given.output_config or OutputConfig()
     own_format = _format(config.format)
+    if own_format is not None and continues:
+        raise InvalidRequest("output_config.format", "json_schema", "none where the answer continues the last message")
     request = Request(
         prompt=Chat(
             tuple(message for message, _ in read),
@@ -140,6 +143,7 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
             tool_choice=ToolMode.AUTO if choice is None else _choice(choice),
             parallel_tool_calls=choice is None or choice.disable_parallel_tool_use is not True,
             template_arguments=_template_arguments(given, config.effort),
+            continues=continues,
         ),
         max_tokens=given.max_tokens,
         stop=tuple(given.stop_sequences or ()),
@@ -187,6 +191,21 @@ def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[
             )
     if texts or calls or thoughts or not item.content:
         yield Message(item.role, "\n".join(texts), tuple(calls), reasoning="\n".join(thoughts)), place
+
+
+def _continues(read: list[tuple[Message, str]]) -> bool:
+    """Whether the answer continues the last message, as it does an assistant's. An empty one is left out: the answer
+    begins there. Raises InvalidRequest as Anthropic's API does."""
+    last, place = read[-1] if read else (Message("user", ""), "")
+    if last.role != "assistant":
+        return False
+    if not (last.content or last.tool_calls or last.reasoning):
+        read.pop()
+        return False
+    if last.content != last.content.rstrip():
+        allowed = "a last text without white space at its end, for the answer continues it"
+        raise InvalidRequest(f"{place}.content", last.content[-20:], allowed)
+    return True
 
 
 def _given(value: str | None, field: str) -> str:

@@ -59,7 +59,7 @@ class _Open:
 
 class ResponseReply:
     """The answer, told both ways. `described`: what it repeats of its question; `messages`: those that are stored with
-    it, where there is a `store`."""
+    it, where there is a `store`; the last is one with the answer that `continues` it."""
 
     last, keep_alive = b"", COMMENT
 
@@ -72,9 +72,11 @@ class ResponseReply:
         measured: bool,
         store: ResponseStore | None,
         messages: tuple[Message, ...],
+        continues: bool = False,
     ) -> None:
         self._response, self._token_bytes, self._offered = described, token_bytes, offered
         self._measured, self._store, self._messages = measured, store, messages
+        self._continues = continues
         self._open: _Open | None = None
         self._number = 0
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is still to come
@@ -225,7 +227,12 @@ class ResponseReply:
     def _keep(self) -> None:
         if self._store is None:
             return
-        messages = (*self._messages, answered(self._response["output"]))
+        before, answer = self._messages, answered(self._response["output"])
+        if self._continues:
+            before, begun = before[:-1], before[-1]
+            whole = begun.content + answer.content
+            answer = answer._replace(content=whole, reasoning=begun.reasoning + answer.reasoning)
+        messages = (*before, answer)
         size = len(to_json(self._response)) + sum(map(_size, messages))
         self._store.put(self._response["id"], Stored(self._response, messages, size))
 

@@ -77,6 +77,8 @@ class ResponseBody(Common):
     reasoning: Reasoning | None = None
     include: Items[str] | None = None
     top_logprobs: Int | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     metadata: dict[str, Any] | None = None
     background: bool | None = None
     conversation: Any = None
@@ -97,6 +99,7 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
     effort = given.reasoning.effort if given.reasoning is not None else None
     wants_logprobs = _LOGPROBS in (given.include or ()) or bool(given.top_logprobs)
     own_format = _format(given)
+    continues = fields.continues(given.continue_final_message, given.add_generation_prompt)
     request = Request(
         prompt=Chat(
             (*head, *talk.messages),
@@ -104,6 +107,7 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
             tool_choice=tool_choice(given.tool_choice),
             parallel_tool_calls=given.parallel_tool_calls is not False,
             template_arguments=template_arguments(given, effort),
+            continues=continues,
         ),
         max_tokens=given.max_output_tokens,
         logprobs=(given.top_logprobs or 0) if wants_logprobs else None,
@@ -122,7 +126,7 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
         "max_tokens": "max_output_tokens",
         "logprobs": "top_logprobs",
     }
-    calls = [(r"^\.tool_calls\[\d+\]", "")]  # which are items
+    calls = [(r"^\.tool_calls(\[\d+\])?", "")]  # which are items
     places = [kind.place for kind in offered.values()]
     names = Names(table, [*("instructions" for _ in head), *talk.places], places, calls)
     keep = given.store is not False
@@ -133,6 +137,7 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
         measured=bool(given.include_metrics),
         store=store if keep else None,
         messages=tuple(talk.messages),
+        continues=continues,
     )
     return Asked((request,), reply, bool(given.stream), names)
 
