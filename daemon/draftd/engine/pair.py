@@ -17,6 +17,7 @@ from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, 
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, try_out, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.model_info import ModelInfo
+from draftd.models.advice import warnings
 from draftd.models.blas import compute_backend, load_blas
 from draftd.models.check import not_served
 from draftd.models.configuration import declared_context
@@ -138,7 +139,7 @@ def load_models(
         context_length = max_context
     progress("checking what the pair can do")
     labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
-    return assemble(
+    models = assemble(
         target,
         draft,
         Tokenizer(tokenizer),
@@ -157,6 +158,9 @@ def load_models(
         left_out=left_out,
         ranks=ranks,
     )
+    for said, cure in warnings(config, models.tokenizer, models.info.vocab_size):
+        _log.warning("%s: %s: %s", folder.called, said, cure)
+    return models
 
 
 def _read(model: Any, called: str, progress: Callable[[str], None], beside: Future[Any]) -> None:

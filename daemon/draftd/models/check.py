@@ -38,8 +38,9 @@ def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
     """
     for file, kind in files:
         check_no_pointer(file)
-        if kind == "config" and file.name != "config.json":
-            read_json(file)  # mlx-lm passes over one that is broken: the texts would not end where they should
+        # mlx-lm passes over one that is broken: the texts would not end where they should.
+        if kind == "config" and file.name != "config.json" and not isinstance(read_json(file), dict):
+            raise ModelLoadError(f"{file.name} is no JSON object", FETCH)
     _check_config(folder / "config.json")
     weights = [file for file, kind in files if kind == "weights"]
     _check_shards(folder, weights)
@@ -58,7 +59,9 @@ def check_no_pointer(file: Path) -> None:
 def read_json(file: Path) -> Any:
     """Raises ModelLoadError where it is none."""
     try:
-        return json.loads(file.read_bytes())
+        return json.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ModelLoadError(f"{file.name} is not UTF-8 text", FETCH) from None
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{file.name} is not JSON ({error})", FETCH) from None
 

@@ -83,8 +83,12 @@ class Computation:
 
 
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy with the rotary embedding in the forms of both versions, in its text model too."""
+    """A copy with the rotary embedding in the forms of both versions, in its text model too, and without parts that are
+    null."""
     own = copy.deepcopy(dict(config))
+    for name in ("quantization", "quantization_config"):
+        if name in own and not own[name]:
+            own[name] = None
     parts = [part for _, part in _text_parts(own)]
     for part in [own, *parts]:
         architecture = _architecture(part, own)
@@ -92,6 +96,10 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
             _write(part, ropes, architecture)
         if part is not own or not parts:
             _rename(part, own, architecture)
+    absent = [name for name in _PARTS if name in own and own[name] is None]
+    if absent:  # mlx-lm looks into it all the same: what it would have is beside it
+        flat = {name: value for name, value in own.items() if name not in _PARTS}
+        own |= {name: copy.deepcopy(flat) for name in absent}
     return own
 
 

@@ -103,6 +103,7 @@ def stamps(folder: Path, adapter: Path | None = None) -> dict[str, Stamp]:
 UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
 _LOOK = "look at its permissions, and at the disk"
 _CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
+_NO_TOKENIZER = "its tokenizer cannot be loaded"
 _TRAIN = "give an adapter that `mlx_lm.lora` made for this model"
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
 
@@ -119,6 +120,7 @@ class ModelFolder:
         """`role` is how errors call it. `adapter`: the folder of what is put on its weights."""
         self._path, self._adapter = path, adapter
         self.called = f"{role}: {path}"
+        self._folder = Path(path)  # for what is said of it while it is looked for
         self._folder = self._found(path)
         self._checked_config: dict[str, Any] | None = None
         self.tokenizer_changes = ""  # how `tokenizer` departs from what transformers makes of the files
@@ -144,6 +146,7 @@ class ModelFolder:
     def check(self) -> None:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
         from draftd.models.adapter import check_adapter
+        from draftd.models.advice import check_numbers
         from draftd.models.check import check_folder
         from draftd.models.configuration import check_read
         from draftd.models.mlx_lm import load_config
@@ -151,6 +154,7 @@ class ModelFolder:
         with self.told("cannot be read", _LOOK):
             check_folder(self._folder, model_files(self._folder))
             if (config := load_config(self._folder)) != self._checked_config:
+                check_numbers(config)
                 check_read(config)
                 self._checked_config = config
         if self._adapter is not None:
@@ -196,23 +200,26 @@ class ModelFolder:
 
     def tokenizer(self, config: dict[str, Any] | None = None) -> Any:
         """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
+        from draftd.models.advice import chosen
         from draftd.models.mlx_lm import load_tokenizer
-        from draftd.models.tokenizer import check_template
+        from draftd.models.tokenizer import check_template, complete_templates, template_of_processor
         from draftd.models.tokenizer_file import as_described
 
         def correct(made: Any) -> None:
             self.tokenizer_changes = as_described(made, self._folder)
 
-        ends = (config or {}).get("eos_token_id")
-        with self.told("its tokenizer cannot be loaded"):
+        with self.told(_NO_TOKENIZER):
+            ends = chosen(config or {}) or None
+            more = template_of_processor(self._folder)
             try:
-                found = load_tokenizer(self._folder, ends, correct)
+                found = load_tokenizer(self._folder, ends, more, correct)
             except Exception as error:
                 if "trust_remote_code" not in str(error):
                     raise
                 what = "its tokenizer needs code from the folder, which draftd never runs"
                 raise ModelLoadError(what, "serve a model with a tokenizer.json that needs none") from None
         with self.told("its chat template cannot be used"):
+            complete_templates(found, self._folder)
             check_template(found)
         return found
 
@@ -228,12 +235,19 @@ class ModelFolder:
     @contextlib.contextmanager
     def told(self, failed: str, cure: str = "fetch the model again", part: str = "") -> Iterator[None]:
         """Says of which model an error is, and of what `part` of it. What another library refuses becomes one line:
-        what `failed`, and why."""
+        what `failed`, and why. What is no whole model is called that, whatever it lacks."""
         try:
             yield
-        except ModelLoadError as found:
+        except ModelLoadError as error:
+            from draftd.models.advice import no_model
+
+            found = (None if part else no_model(self._folder)) or error
             raise ModelLoadError(f"{self.called}: {part}{found.what}", found.cure) from None
         except Exception as error:
+            from draftd.models.advice import explained
+
+            if not part and (why := explained(self._folder, error, tokenizer=failed == _NO_TOKENIZER)) is not None:
+                raise ModelLoadError(f"{self.called}: {why.what}", why.cure) from error
             raise ModelLoadError(f"{self.called}: {part}{failed}: {in_one_line(error)}", cure) from error
 
     def _found(self, path: str) -> Path:

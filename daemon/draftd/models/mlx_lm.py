@@ -8,7 +8,7 @@ a daemon may open is for its own start to say (`draftd.hardware.descriptors`).
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -68,9 +68,11 @@ class _SentencePieceDetokenizer(SPMStreamingDetokenizer):
         self.reset()
 
 
-def load_tokenizer(folder: Path, ends: int | Collection[int] | None, correct: Callable[[Any], None]) -> Any:
-    """mlx-lm's wrapper of a folder's tokenizer. `correct` changes transformers' tokenizer before anything is derived
-    from it. `ends`: the tokens that end a text. Runs no code of the folder."""
+def load_tokenizer(
+    folder: Path, ends: int | Collection[int] | None, options: Mapping[str, Any], correct: Callable[[Any], None]
+) -> Any:
+    """mlx-lm's wrapper of a folder's tokenizer. `ends`: the tokens that end a text. `options`: transformers' own.
+    `correct` changes transformers' tokenizer before anything is derived from it. Runs no code of the folder."""
 
     def made(*found: Any, **options: Any) -> Any:
         tokenizer = tokenizer_utils.AutoTokenizer.from_pretrained(*found, **options)
@@ -84,7 +86,7 @@ def load_tokenizer(folder: Path, ends: int | Collection[int] | None, correct: Ca
         SPMStreamingDetokenizer=_SentencePieceDetokenizer,
     )
     # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
-    options = {"trust_remote_code": False}
+    options = {"trust_remote_code": False, **options}
     return _with_globals(utils.load_tokenizer, _load_tokenizer=load)(folder, options, eos_token_ids=ends)
 
 

@@ -8,6 +8,7 @@ names the files that belong to it.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -39,9 +40,11 @@ def surplus(folder: Path, names: Iterable[str]) -> set[str]:
 
 @contextlib.contextmanager
 def only(folder: Path, files: Iterable[Path]) -> Iterator[Path]:
-    """A folder with just these `files` of `folder`, as links; `folder` itself where it has no surplus. It lasts for the
-    time of the call: MLX opens files when it is told of them, and reads them later."""
-    if not surplus(folder, (file.name for file in folder.glob(WEIGHTS))):
+    """A folder with just these `files` of `folder`, as links; `folder` itself where it has no surplus and mlx-lm, to
+    which its path is a pattern, finds its files. It lasts for the time of the call: MLX opens files when it is told of
+    them, and reads them later."""
+    path = str(folder)
+    if glob.escape(path) == path and not surplus(folder, (file.name for file in folder.glob(WEIGHTS))):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="draftd-model-") as place:

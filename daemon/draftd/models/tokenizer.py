@@ -9,13 +9,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from draftd.errors import ModelLoadError
 from draftd.models.answer_format import NORMAL, AnswerFormat, ToolFormat
+from draftd.models.check import FETCH, read_json
 from draftd.models.conversation import Messages, TemplateShape, unfinished
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
+_NAMED = "put the template to use into chat_template.jinja in the folder"
 _PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
 
 
@@ -128,6 +132,10 @@ class Tokenizer:
             digest.update(len(name).to_bytes(4, "big") + name)
         return digest.hexdigest()
 
+    def beyond(self, vocabulary: int) -> dict[int, str]:
+        """The tokens whose ids are `vocabulary` or more: a model with so many rows of embeddings has none of them."""
+        return {i: str(text) for text, i in self._wrapper.get_vocab().items() if i >= vocabulary}
+
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
         """For one text. `continues`: it goes on from another one, so a space that it begins with is part of it."""
         from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer
@@ -184,8 +192,45 @@ def _answers(wrapper: Any) -> AnswerFormat:
     )
 
 
+def template_of_processor(folder: Path) -> dict[str, str]:
+    """The chat template in chat_template.json, where older processors kept the only one, as transformers takes it.
+    Raises ModelLoadError."""
+    file = folder / "chat_template.json"
+    others = (folder / "chat_template.jinja", folder / "additional_chat_templates")
+    if not file.is_file() or any(other.exists() for other in others) or _own_template(folder) is not None:
+        return {}
+    found = read_json(file)
+    template = found.get("chat_template") if isinstance(found, dict) else None
+    if not isinstance(template, str):
+        raise ModelLoadError("chat_template.json has no chat_template that is text", _NAMED)
+    return {"chat_template": template}
+
+
+def _own_template(folder: Path) -> Any:
+    """That of tokenizer_config.json; None where it has none."""
+    file = folder / "tokenizer_config.json"
+    config = read_json(file) if file.is_file() else {}
+    return config.get("chat_template") if isinstance(config, dict) else None
+
+
+def complete_templates(wrapper: Any, folder: Path) -> None:
+    """Adds the template of tokenizer_config.json to those of a folder that has others only: transformers drops it.
+    Raises ModelLoadError where there is none for chats without tools, and where one is no text."""
+    templates = getattr(wrapper._tokenizer, "chat_template", None)
+    if isinstance(templates, dict) and "default" not in templates and isinstance(own := _own_template(folder), str):
+        templates["default"] = own
+    named = templates if isinstance(templates, dict) else {"default": templates}
+    if "default" not in named:
+        raise ModelLoadError(f"of its chat templates ({', '.join(sorted(named))}) none is the default", _NAMED)
+    if wrong := [name for name, template in named.items() if not isinstance(template, str | None)]:
+        raise ModelLoadError(f"its chat template {wrong[0]!r} is no text", _NAMED)
+    if templates == "":  # as good as none
+        wrapper._tokenizer.chat_template = None
+        wrapper.has_chat_template = wrapper._chat_template is not None
+
+
 def check_template(wrapper: Any) -> None:
-    """Raises ValueError where there are templates and none can be used. One is parsed and no more: compiling it would
+    """Raises ModelLoadError where one of the templates cannot be used. One is parsed and no more: compiling it would
     compute what is constant in it, however large."""
     from jinja2 import TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -193,11 +238,13 @@ def check_template(wrapper: Any) -> None:
     template = _template(wrapper) if wrapper.has_chat_template else None
     if template is not None:
         # What transformers adds to the language: a tag for what the model has said.
-        source = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template.source)
-        try:
-            ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
-        except TemplateSyntaxError as error:
-            raise ValueError(f"{error.message} (line {error.lineno})") from None
+        for source in filter(None, (template.source, template.with_tools)):
+            source = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", source)
+            try:
+                ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+            except TemplateSyntaxError as error:
+                what = f"its chat template cannot be used: {error.message} (line {error.lineno})"
+                raise ModelLoadError(what, f"correct it, or {FETCH}") from None
 
 
 class Detokenizer:

@@ -51,6 +51,12 @@ async def tokenise(
                 raise InvalidRequest(field, f"{len(text)} characters", f"1 to {context_length - 1} tokens")
             ids = await run(executor, encode)
     check_length(ids, prompt, model)
+    if not isinstance(prompt, TokenIds) and (largest := max(ids)) >= (rows := model.info.vocab_size):
+        field, shown = (
+            "prompt" if isinstance(prompt, RawText) else "chat",
+            tokenizer.token_bytes(largest).decode(errors="replace"),
+        )
+        raise InvalidRequest(field, shown, f"text without this token ({largest}): the model has {rows} embeddings")
     return tuple(ids)
 
 

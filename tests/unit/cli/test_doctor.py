@@ -161,6 +161,80 @@ def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) ->
     assert models_alone(check_models(pair(target, draft))) == {"model": Verdict.BAD, "draft model": Verdict.BAD}
 
 
+def rewrite(file: Path, **values: object) -> None:
+    """None takes a key out."""
+    config = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the doctor notes of the tokenizer, which is what `serve` logs."""
+    caplog.clear()
+    found = check_models(settings(model__path=str(folder)))
+    load_models(str(folder), progress=lambda line: None)
+    notes = [one for one in found if one.subject == "tokenizer"]
+    logged = [record.message for record in caplog.records if record.name.startswith("draftd.")]
+    assert logged == [f"model: {folder}: {one.found}: {one.mend}" for one in notes]
+    assert {one.verdict for one in notes} <= {Verdict.NOTE}
+    return [f"{one.found}: {one.mend}" for one in notes]
+
+
+@pytest.mark.parametrize("end", [-1, [-1], 99_999, [1, 2**40]])
+def test_an_end_token_without_an_embedding_is_not_used(
+    model: Callable[[str], Path], caplog: pytest.LogCaptureFixture, end: object
+) -> None:
+    folder = model("a [4-bit]")
+    rewrite(folder / "config.json", eos_token_id=end)
+    (note,) = told_alike(folder, caplog)
+    assert note.startswith("the end tokens that its configuration names have no embedding and are not used: [")
+    assert "correct eos_token_id in config.json and generation_config.json" in note
+    rewrite(folder / "tokenizer_config.json", eos_token=None)
+    notes = told_alike(folder, caplog)
+    assert len(notes) == 1 + (end != [1, 2**40])
+    assert all("no token ends an answer: each goes on to a stop string" in one for one in notes[1:])
+    assert all("set eos_token_id in generation_config.json" in one for one in notes[1:])
+
+
+def test_a_token_without_an_embedding_is_told_and_refused(
+    model: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = model("a")
+    tokenizer, added = json.loads((folder / "tokenizer.json").read_text()), "<|im_start|>"
+    token = {"id": 4096, "content": added, "special": True, "normalized": False}
+    tokenizer["added_tokens"].append(token | dict.fromkeys(("single_word", "lstrip", "rstrip"), False))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (note,) = told_alike(folder, caplog)
+    assert note.startswith(
+        "tokens without an embedding: 1, such as <|im_start|> (4096); texts with one are refused: use"
+    )
+    rewrite(folder / "tokenizer_config.json", chat_template=added + "{{ messages[0].content }}")
+    (note,) = told_alike(folder, caplog)
+    assert "texts with one are refused, and the chat template writes one in each chat: use the tokenizer" in note
+
+
+def test_a_template_of_the_processor_is_used(model: Callable[[str], Path]) -> None:
+    folder = model("a")
+    file = folder / "tokenizer_config.json"
+    template = json.loads(file.read_text())["chat_template"]
+    rewrite(file, chat_template=None)
+    (told,) = (one for one in check_models(settings(model__path=str(folder))) if one.found.startswith("chat: "))
+    assert told.found == "chat: this model has no chat template"
+    assert "chat_template.jinja" in told.mend
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    expected = load_models(str(model("b")), progress=lambda line: None).tokenizer
+    for more in ("", "x"):
+        if more:  # other templates beside it
+            (folder / "chat_template.json").unlink()
+            rewrite(file, chat_template=template)
+            (folder / "additional_chat_templates").mkdir()
+            (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+        found = check_models(settings(model__path=str(folder)))
+        assert said(found, "template")[0].startswith("chat, ")
+        own = load_models(str(folder), progress=lambda line: None).tokenizer
+        chat = [{"role": "user", "content": "hi"}]
+        assert own.render_chat(chat) == expected.render_chat(chat)
+
+
 def test_a_hub_id_is_only_noted() -> None:
     found = check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
     assert models_alone(found) == {"model": Verdict.NOTE}

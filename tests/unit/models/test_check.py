@@ -101,6 +101,46 @@ def copied_beside(folder: Path) -> None:
     shutil.copy(folder / WEIGHTS, folder / "model.fp16.safetensors")
 
 
+def with_weights(*names: str, **config: object) -> Callable[[Path], object]:
+    """Only these, as a head has them that drafts for another model."""
+
+    def change(folder: Path) -> None:
+        import mlx.core as mx
+
+        mx.save_safetensors(str(folder / WEIGHTS), {name: mx.zeros((2, 4)) for name in names})
+        configured(**config)(folder)
+
+    return change
+
+
+def an_adapter_alone(*names: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        for file in folder.iterdir():
+            file.unlink()
+        for name in ("adapter_config.json", *names):
+            (folder / name).write_text("{}")
+
+    return change
+
+
+def of_tokenizer(**values: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return change
+
+
+def lacking(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / CONFIG).read_text())
+        del config[name]
+        (folder / CONFIG).write_text(json.dumps(config))
+
+    return change
+
+
+LAYER = "layers.0.self_attn.q_proj.weight"
 DAMAGE = {
     "pointer": (rewritten(WEIGHTS, POINTER), "model.safetensors is a Git LFS pointer", "git lfs pull"),
     "tokenizer's pointer": (rewritten(TOKENIZER, POINTER), "tokenizer.json is a Git LFS pointer", "git lfs pull"),
@@ -127,13 +167,55 @@ DAMAGE = {
     "broken generation": (rewritten("generation_config.json", "{"), "generation_config.json is not JSON", "fetch"),
     "broken template": (
         rewritten("chat_template.jinja", "{{ messages }"),
-        "its chat template cannot be used: ValueError: unexpected '}' (line 1)",
+        "its chat template cannot be used: unexpected '}' (line 1)",
         "fetch",
     ),
     "no tokenizer": (without(TOKENIZER), "no tokenizer (tokenizer.json or the like)", "fetch"),
     "broken tokenizer": (rewritten(TOKENIZER, '{"model": {}}'), "its tokenizer cannot be loaded", "fetch"),
-    "another model's weights": (configured(hidden_size=64), "mlx-lm cannot load it: ValueError: ", "fetch"),
-    "too few weights": (configured(num_hidden_layers=2), "mlx-lm cannot load it: ValueError: Missing", "fetch"),
+    "another model's weights": (
+        configured(hidden_size=64),
+        "has the shape (4096, 128), and config.json asks for",
+        "fetch",
+    ),
+    "too few weights": (configured(num_hidden_layers=2), "its weights lack 9 arrays that config.json asks", "fetch"),
+    "another form of end": (configured(eos_token_id="1"), 'eos_token_id is "1", and must be an id or', "correct it"),
+    "an end that is none": (rewritten("generation_config.json", '{"eos_token_id": [null]}'), "is [null]", "correct it"),
+    "another generation": (rewritten("generation_config.json", "[]"), "generation_config.json is no JSON obj", "fetch"),
+    "a byte order mark": (rewritten(CONFIG, "\ufeff{}"), "config.json is not JSON (Unexpected UTF-8 BOM", "fetch"),
+    "a key too few": (lacking("hidden_size"), "config.json lacks hidden_size, which its model_type needs", "fetch"),
+    "a part too few": (configured(model_type="gemma3"), "config.json lacks text_config", "fetch"),
+    "an empty part": (configured(model_type="gemma3", text_config={}), "text_config in config.json lacks", "fetch"),
+    "a list for a part": (configured(text_config=[1], model_type="gemma3"), "is [1], and must be an object", "correct"),
+    "null for a number": (configured(rms_norm_eps=None), "rms_norm_eps is null, and must be a number", "correct it"),
+    "no layers": (
+        configured(num_hidden_layers=0),
+        "num_hidden_layers is 0, and must be a number above 0",
+        "correct it",
+    ),
+    "text for a number": (configured(rope_theta="1e4"), 'rope_theta is "1e4", and must be a number', "correct it"),
+    "transformers refuses": (configured(rope_scaling="x"), 'rope_scaling is "x", which transformers', "correct rope_s"),
+    "a packing": (configured(quantization_config={"quant_method": "gptq"}), "are packed by 'gptq'", "mlx_lm.convert"),
+    "no token": (of_tokenizer(eos_token=1), "tokenizer_config.json: eos_token must be the text of a token", "write it"),
+    "tokenizer's list": (rewritten(TOKENIZER, "[]"), "tokenizer.json is no JSON object", "fetch"),
+    "no default": (
+        of_tokenizer(chat_template=[{"name": "rag", "template": "x"}]),
+        "of its chat templates (rag) none is the default",
+        "chat_template.jinja",
+    ),
+    "no template": (of_tokenizer(chat_template=3), "its chat template 'default' is no text", "chat_template.jinja"),
+    "broken for tools": (
+        of_tokenizer(chat_template=[{"name": "default", "template": "x"}, {"name": "tool_use", "template": "{{ x }"}]),
+        "its chat template cannot be used: unexpected '}' (line 1)",
+        "correct it",
+    ),
+    "EAGLE": (with_weights("fc.weight", LAYER), "this is a draft head (EAGLE), which needs the hidden", "whole model"),
+    "EAGLE 3": (with_weights("midlayer.x", "d2t"), "this is a draft head (EAGLE)", "prompt_lookup drafts without"),
+    "EAGLE by name": (configured(model_type="x", architectures=["EagleModel"]), "draft head (EAGLE)", "whole model"),
+    "Medusa": (with_weights("0.0.linear.weight"), "draft head (Medusa)", "whole model"),
+    "Medusa by key": (with_weights("a", model_type=None, medusa_num_heads=3), "draft head (Medusa)", "whole model"),
+    "MTP": (with_weights("mtp.fc.weight", f"mtp.{LAYER}"), "draft head (MTP)", "whole model"),
+    "an adapter": (an_adapter_alone("adapters.safetensors"), "this is an adapter", "`mlx_lm.fuse`"),
+    "PEFT's adapter": (an_adapter_alone("adapter_model.safetensors"), "this is an adapter", "merge_and_unload"),
     "nothing": (shutil.rmtree, "no such folder", "give"),
 }
 
@@ -174,6 +256,9 @@ def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, dama
         rewritten(INDEX, json.dumps({"weight_map": {"a": SHARDS[0]}})),  # of the files that it was converted from
         rewritten(INDEX, json.dumps({"weight_map": {"a": WEIGHTS, "b": "mtp.safetensors"}})),  # which mlx-lm leaves
         rewritten(INDEX, "{"),
+        configured(text_config=None, vision_config=None, quantization=None),
+        configured(quantization={}),
+        lambda folder: (folder / "chat_template.jinja").mkdir(),
         rewritten("notes.json", POINTER),  # nothing is read from it
     ],
 )

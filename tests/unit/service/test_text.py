@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -230,6 +231,13 @@ async def test_each_kind_of_prompt_becomes_token_ids(executor: Executor) -> None
     assert await tokenise(TokenIds((1, 2)), tokenizer, MODEL, executor, ChatRenderer(), "") == (1, 2)
     rendered = tuple(tokenizer.encode("<user>hi\n<assistant>"))
     assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, MODEL, executor, ChatRenderer(), "") == rendered
+
+
+async def test_text_with_a_token_that_the_model_has_not_is_refused_by_its_name(executor: Executor) -> None:
+    few = replace(MODEL, info=replace(MODEL.info, vocab_size=127))
+    for prompt, field in ((RawText("hé"), "prompt"), (Chat((Message("user", "\x7f"),)), "chat")):
+        with pytest.raises(InvalidRequest, match=rf"^{field}: got .*text without this token \(\d+\): .* 127 embed"):
+            await tokenise(prompt, ByteTokenizer(257), few, executor, ChatRenderer(), "")
 
 
 async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> None:

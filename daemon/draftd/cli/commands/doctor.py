@@ -31,6 +31,7 @@ from draftd.hardware.state import HardwareSample, HardwareState, advance, takeab
 from draftd.hardware.system import system_probe
 from draftd.listening import listening_socket
 from draftd.models import blas
+from draftd.models.advice import warnings
 from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, is_hub_id
 from draftd.models.tokenizer import Tokenizer
@@ -38,6 +39,7 @@ from draftd.service.request import ServedModel
 from draftd.settings import Settings, state_dir
 
 _CONNECT_SECONDS = 2.0
+_NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in its folder, or send prompts"
 
 
 @options.with_options(
@@ -229,13 +231,14 @@ def foresee(
         *([note("max_context", raised)] if max_context and (raised := raised_context(max_context, declared)) else []),
         check_memory(machine, needed, limit),
     ]
+    findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
     reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
     if not info.speculation_available:
         reasons["mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
     if not engine.prefix_cache_bytes:
         reasons["prefix reuse"] = "engine.prefix_cache_bytes is 0"
     if not chat:
-        reasons["chat"] = "this model has no chat template"
+        findings.append(note("refused", "chat: this model has no chat template", _NO_TEMPLATE))
     if (whole := info.context_length) > info.largest_context:
         need = size(layout.held([whole]))
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (

@@ -1,0 +1,236 @@
+"""What to tell people of a model's folder: why it cannot be loaded, and what will not work once it is.
+
+Why is asked only after mlx-lm or transformers refused a folder: nothing here refuses one that they load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from draftd.errors import ModelLoadError
+from draftd.models.check import FETCH, check_weights, read_json
+from draftd.models.tokenizer import Tokenizer
+
+_CONFIG = "config.json"
+_CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
+_WHOLE = "give a whole model; as a draft a small one of the target's family, or none: prompt_lookup drafts without one"
+_FUSE = "make one model of it and its base model with `mlx_lm.fuse`, or give it as --adapter-path beside its base model"
+_MERGE = "merge it into its base model with PEFT's merge_and_unload, and convert that with `mlx_lm.convert`"
+
+# A head that drafts: words of its configuration, and how names of its weights begin.
+_HEADS = (
+    ("EAGLE", r"eagle|draft_vocab_size", r"midlayer\.|fc\.weight|d2t"),
+    ("Medusa", r"medusa", r"medusa_|\d+\.\d+\.(linear\.)?weight"),
+    ("MLP speculator", r"mlp_?speculator", r"speculator\."),
+    ("speculators", r"speculators_", r"(?!)"),
+    ("MTP", r"mtp\b|mtpmodel|nextn(?!_predict)", r"mtp\.|mtp_|eh_proj|enorm|hnorm"),
+)
+_KEYS_OF_HEADS = ("medusa_", "eagle_", "draft_vocab_size", "speculators_")
+_OF_A_WHOLE_MODEL = ("model.layers.", "language_model.", "transformer.h.")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+_ABOVE_ZERO = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+def no_model(folder: Path) -> ModelLoadError | None:
+    """For a folder that has something else than a whole model: a head that drafts for one, or an adapter."""
+    if not (folder / _CONFIG).is_file() and (folder / "adapter_config.json").is_file():
+        peft = any(folder.glob("adapter_model.*"))
+        what = "this is an adapter, which changes the weights of another model, and no whole model"
+        return ModelLoadError(what, _MERGE if peft else _FUSE)
+    config = _config(folder)
+    keys = (name for name in config if name.startswith(_KEYS_OF_HEADS))
+    named = " ".join(map(str, (config.get("model_type"), config.get("architectures"), *keys))).lower()
+    names = set[str]()
+    for file in folder.glob("*.safetensors"):
+        with contextlib.suppress(ModelLoadError, OSError):
+            names |= check_weights(file)
+    weights = set() if any(name.startswith(_OF_A_WHOLE_MODEL) for name in names) else names
+    for kind, words, beginning in _HEADS:
+        if re.search(words, named) or any(re.match(rf"(model\.)?({beginning})", name) for name in weights):
+            what = f"this is a draft head ({kind}), which needs the hidden states of its target; draftd reads none"
+            return ModelLoadError(what, _WHOLE)
+    return None
+
+
+def explained(folder: Path, error: Exception, *, tokenizer: bool = False) -> ModelLoadError | None:
+    """What is wrong, where it can be told from the folder and from what another library said of it, of its tokenizer or
+    of its model."""
+    if (other := no_model(folder)) is not None:
+        return other
+    config = _config(folder)
+    for why in (_weights, _missing, _refused_value, _wrong_value, _wrong_token):
+        if (found := why(str(error), folder, config)) is not None:
+            return found
+    if tokenizer and isinstance(error, KeyError):
+        return _unreadable(folder) or ModelLoadError(f"its tokenizer cannot be loaded: its files lack {error}", FETCH)
+    return _unreadable(folder) if tokenizer else _unknown_form(error, config)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(ModelLoadError, OSError):
+        if isinstance(config := read_json(folder / _CONFIG), dict):
+            return config
+    return {}
+
+
+def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
+    """Weights that are not those of the model in config.json, as MLX says it."""
+    packed = f"; {_CONFIG} says that they are packed by {how!r}" if (how := _packed(config)) else ""
+    names = re.split(r",\s+", re.sub(r"^.*?:\s*", "", said, count=1, flags=re.DOTALL))
+    first = names[0].rstrip(". \n")
+    if found := re.match(r"Missing (\d+) parameters", said):
+        what = f"its weights lack {found[1]} arrays that config.json asks for, such as {first}{packed}"
+    elif found := re.match(r"Received (\d+) parameters not in model", said):
+        what = f"its weights have {found[1]} arrays that config.json does not ask for, such as {first}{packed}"
+    elif found := re.match(r"Expected shape (\(.*?\)) but received shape (\(.*?\)) for parameter (\S+)", said):
+        what = f"{found[3].rstrip('.')} has the shape {found[2]}, and config.json asks for {found[1]}{packed}"
+    else:
+        return None
+    return ModelLoadError(what, _CONVERT)
+
+
+def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
+    """Keys that the architecture needs."""
+    found = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", said)
+    if found is None:
+        return None
+    keys = re.findall(r"'(\w+)'", found[1])
+    part = next((name for name, value in config.items() if name.endswith("_config") and not value), "")
+    where = f"{part} in {_CONFIG}" if part and part not in keys else _CONFIG
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return ModelLoadError(f"{where} lacks {', '.join(keys[:3])}{more}, which its model_type needs", _CONVERT)
+
+
+def _refused_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
+    """A value of config.json that transformers, which makes the tokenizer, does not take."""
+    if (found := re.search(r"Validation error for field '(\w+)'", said)) is None:
+        return None
+    name = "rope_scaling" if found[1] == "rope_parameters" and found[1] not in config else found[1]
+    what = f"{_CONFIG}: {name} is {json.dumps(config.get(name))}, which transformers does not take"
+    return ModelLoadError(what, f"correct {name} in {_CONFIG}, or {FETCH}")
+
+
+def _wrong_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
+    """A value that should be a number, a number above 0 or an object, and is not."""
+    numbers = _numbers(config)
+    for name, value in config.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in _ABOVE_ZERO and not (number and value > 0):
+            wanted = "a number above 0"
+        elif not number and name in numbers:
+            wanted = "a number"
+        elif name.endswith("_config") and not isinstance(value, dict | None):
+            wanted = "an object"
+        else:
+            continue
+        return ModelLoadError(
+            f"{_CONFIG}: {name} is {json.dumps(value)}, and must be {wanted}", f"correct it, or {FETCH}"
+        )
+    return None
+
+
+def check_numbers(config: Mapping[str, Any]) -> None:
+    """Raises ModelLoadError for text where mlx-lm has a number: some of it is used only once the model runs."""
+    numbers = _numbers(config)
+    if wrong := next((name for name, value in config.items() if isinstance(value, str) and name in numbers), ""):
+        what = f"{_CONFIG}: {wrong} is {json.dumps(config[wrong])}, and must be a number"
+        raise ModelLoadError(what, f"correct it, or {FETCH}")
+
+
+def _numbers(config: Mapping[str, Any]) -> set[str]:
+    """Keys whose values are numbers to mlx-lm, and not null."""
+    from draftd.models.mlx_lm import model_classes
+
+    with contextlib.suppress(Exception):
+        _, arguments = model_classes(dict(config))
+        return {name for name, hint in typing.get_type_hints(arguments).items() if hint in (int, float)}
+    return set()
+
+
+def _wrong_token(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
+    if (found := re.search(r"Special token (\w+) has to be", said)) is None:
+        return None
+    what = f"tokenizer_config.json: {found[1]} must be the text of a token"
+    return ModelLoadError(what, "write it there as tokenizer.json has it, or " + FETCH)
+
+
+def _unreadable(folder: Path) -> ModelLoadError | None:
+    """A file of the tokenizer that holds something else than what its name says."""
+    for name in _TOKENIZER_FILES:
+        file = folder / name
+        if file.is_dir():
+            return ModelLoadError(f"{name} is a folder, where a file should be", FETCH)
+        if file.is_file():
+            try:
+                if not isinstance(read_json(file), dict):
+                    return ModelLoadError(f"{name} is no JSON object", FETCH)
+            except ModelLoadError as found:
+                return found
+    return None
+
+
+def _unknown_form(error: Exception, config: Mapping[str, Any]) -> ModelLoadError | None:
+    """Weights in a form that mlx-lm does not know."""
+    if packed := _packed(config):
+        return ModelLoadError(f"mlx-lm does not read weights that are packed by {packed!r}", _CONVERT)
+    if isinstance(error, KeyError):
+        return ModelLoadError(f"its weights, or its {_CONFIG}, lack {error}, which its model_type needs", _CONVERT)
+    return None
+
+
+def _packed(config: Mapping[str, Any]) -> str:
+    method = config.get("quantization_config")
+    return str(method.get("quant_method") or "") if isinstance(method, dict) else ""
+
+
+def end_ids(config: Mapping[str, Any]) -> list[int]:
+    """The ids in `eos_token_id`. Raises ModelLoadError for something else than ids."""
+    value = config.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
+        where = f"{_CONFIG} or generation_config.json"
+        raise ModelLoadError(
+            f"{where}: eos_token_id is {json.dumps(value)}, and must be an id or a list of ids",
+            "correct it: the id of the token that ends an answer, as in tokenizer.json",
+        )
+    return ids
+
+
+def chosen(config: Mapping[str, Any]) -> list[int]:
+    """Those that the model can write."""
+    parts = (config, *(part for part in config.values() if isinstance(part, dict)))
+    sizes = (size for part in parts if isinstance(size := part.get("vocab_size"), int))
+    return [one for one in end_ids(config) if 0 <= one < next(sizes, 1 << 31)]
+
+
+def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -> list[tuple[str, str]]:
+    """What of a loaded model will not work as people expect, and what to do. `vocabulary`: rows of its embedding."""
+    found = []
+    if wrong := [one for one in end_ids(config) if not 0 <= one < vocabulary]:
+        what = f"the end tokens that its configuration names have no embedding and are not used: {wrong}"
+        found.append((what, "correct eos_token_id in config.json and generation_config.json"))
+    if not any(one < vocabulary for one in tokenizer.eos_ids):
+        what = "no token ends an answer: each goes on to a stop string or to max_tokens"
+        cure = "set eos_token_id in generation_config.json to the id of the token that does, or send `stop`"
+        found.append((what, cure))
+    if beyond := tokenizer.beyond(vocabulary):
+        first = min(beyond)
+        what = (
+            f"tokens without an embedding: {len(beyond)}, such as {beyond[first]} ({first}); texts with one are refused"
+        )
+        template = "" if tokenizer.template is None else tokenizer.template.source
+        if any(text in template for text in beyond.values()):
+            what += ", and the chat template writes one in each chat"
+        found.append((what, "use the tokenizer that the model was trained with, or the weights that go with this one"))
+    return found
