@@ -72,11 +72,16 @@ class Collected:
     from_draft: list[bool] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
+    prompt: list[TokenLogprobs] | None = None
     outcome: Outcome | None = None
     finishes: int = 0
 
     def on_tokens(self, emission: Emission) -> None:
         assert self.outcome is None, "tokens after the end"
+        if emission.prompt is not None:
+            assert (self.prompt, self.tokens, emission.tokens) == (None, [], ()), "told once, and first"
+            self.prompt = list(emission.prompt)
+            return
         self.tokens += emission.tokens
         self.from_draft += emission.from_draft
         self.logprobs += emission.logprobs

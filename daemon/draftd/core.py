@@ -257,7 +257,8 @@ class DecodeRequest:
 
     `grammar`: what the answer must be, as llguidance reads it; empty where it may be anything. Its text ends with a
     token of the model's own end tokens (unless `ignore_eos`) or of `stop_ids`, of which none is chosen before
-    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities.
+    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities;
+    `prompt_logprobs`: the same for the prompt, all of which is then computed. `max_tokens` may be 0: nothing is chosen.
     `local_allowed`: where its plan is another daemon's target, it may go on with this one's when that cannot be had.
     `trace`: this daemon's span of it (W3C `traceparent`), for another one's to be a child of; empty without one.
     `peer`: what another daemon proposes for it, where this one verifies; its plan's drafter is PEER, or this daemon's
@@ -281,6 +282,7 @@ class DecodeRequest:
     ignore_eos: bool = False
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: str = ""
     local_allowed: bool = True
     trace: str = ""
@@ -342,20 +344,24 @@ class RequestStats:
 
 class TokenLogprobs(NamedTuple):
     """The target's own log-probability of a token, before any transform, and the likeliest tokens in its place with
-    theirs, in descending order. Natural logarithms."""
+    theirs, in descending order. Natural logarithms. `rank` among all tokens, 1 for the likeliest; 0 where it is not
+    told."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0
 
 
 class Emission(NamedTuple):
     """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`, and so does `logprobs` where
-    they were asked for. `verifier`: whose target chose them."""
+    they were asked for. `verifier`: whose target chose them. `prompt`: of each token of the prompt but the first, where
+    they were asked for; they come first, and without tokens."""
 
     tokens: tuple[int, ...]
     from_draft: tuple[bool, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     verifier: Verifier = Verifier.LOCAL
+    prompt: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from draftd.model_info import ModelInfo
 def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel | None = None) -> None:
     """Raises InvalidRequest, as all here. `verifier`: whose target decodes it, where that is another."""
     check_tokens("prompt", request.prompt, info, None if verifier is None else verifier.context_length)
-    if request.max_tokens < 1:
-        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    if request.max_tokens < 0:
+        raise InvalidRequest("max_tokens", request.max_tokens, "at least 0")
     check_ids("stop_ids", tuple(request.stop_ids), info)
     check_ids("sampling.logit_bias", [token for token, _ in request.sampling.logit_bias], info)
     drafter = request.plan.drafter

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from draftd.core import DecodeRequest, Emission, FinishReason, Outcome
+from draftd.core import DecodeRequest, Emission, FinishReason, Outcome, TokenLogprobs
 from draftd.counts import StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
@@ -75,6 +75,13 @@ class Delivery:
             self._tell(sequence, result, tokens, reason, done.verify_seconds)
         if reason is not None:
             sequence.end(reason)
+
+    def prompt(self, sequence: DecodeSequence, told: Sequence[TokenLogprobs]) -> None:
+        """Sends the log-probabilities of its prompt."""
+        try:
+            sequence.sink.on_tokens(Emission((), (), prompt=tuple(told)))
+        except Exception as error:
+            sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
 
     def _tell(
         self,

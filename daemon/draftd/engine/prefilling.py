@@ -406,6 +406,11 @@ class Prefilling:
                 continue
             now = self._clock()
             sequence.stats.prefilled = sequence.stats.prefilled or now
+            if sequence.wants_prompt:
+                self._delivery.prompt(sequence, result.prompt)
+            if not sequence.max_tokens:
+                sequence.end(FinishReason.LENGTH)
+                continue
             first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
             self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
         return True
@@ -422,6 +427,7 @@ class Prefilling:
             ends=tuple(sorted(self._delivery.ends(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs if sequence.wants_prompt else None,
             grammar=request.grammar,
         )
         found = self._target.open(sequence.id, options)

@@ -108,7 +108,7 @@ class PrefixJobs:
 
     def begin(self, sequence: DecodeSequence) -> None:
         """Before a sequence waits to begin: has read what the disk knows of its prompt."""
-        if self._closed or not sequence.shares:
+        if self._closed or not sequence.shares or sequence.wants_prompt:
             return
         tokens = sequence.tokens[:-1]
         if any(self._gain(model, tokens) >= _WORTH for model in self._models()):

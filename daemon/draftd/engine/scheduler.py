@@ -325,7 +325,7 @@ class Scheduler:
             self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))
         decoded = []
         for sequence, wanted, depth, steps in zip(running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays, logprobs, error = found[sequence.id]
+            _, accepted, following, sequence.replays, logprobs, error, _ = found[sequence.id]
             assert following is not None
             if error:
                 sequence.end(FinishReason.ERROR, error)
@@ -390,7 +390,8 @@ class Scheduler:
             self._finish(sequence)
 
     def _finish(self, sequence: DecodeSequence) -> None:
-        self.depth.lengths.finished(sequence)
+        if sequence.max_tokens:  # else it was to have no answer
+            self.depth.lengths.finished(sequence)
         self.own -= sequence.request.origin is not Origin.CLIENT
         self._of_peers -= sequence.request.peer is not None
         if sequence.own_drafter is not None:

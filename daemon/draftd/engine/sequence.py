@@ -79,6 +79,11 @@ class DecodeSequence:
         return self.request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
 
     @property
+    def wants_prompt(self) -> bool:
+        """Whether it is yet to be told the log-probabilities of its prompt."""
+        return self.request.prompt_logprobs is not None and not self.emitted
+
+    @property
     def drafter(self) -> DrafterName | None:
         """Who drafts for this sequence now; None decodes autoregressively."""
         return None if self.degraded else self.request.plan.drafter

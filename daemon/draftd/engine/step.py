@@ -55,7 +55,8 @@ class EntryResult(NamedTuple):
     """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted.
     `replays`: tokens that the target computes again in the sequence's next step, in front of its draft. `logprobs`: of
     each of these tokens, where they were asked for. `error`: why the sequence cannot go on; what it was given besides
-    means nothing."""
+    means nothing. `prompt`: the log-probabilities of all tokens that were taken in but the text's first, once the last
+    of them is."""
 
     sequence: int
     accepted: list[int]
@@ -63,6 +64,7 @@ class EntryResult(NamedTuple):
     replays: int = 0
     logprobs: Sequence[TokenLogprobs] = ()
     error: str = ""
+    prompt: Sequence[TokenLogprobs] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,14 @@ class StepResult:
     def from_bytes(cls, data: bytes) -> StepResult:
         step, entries, width = json.loads(data)
         made = [
-            EntryResult(sequence, accepted, following, replays, _logprobs(told), error)
-            for sequence, accepted, following, replays, told, error in entries
+            EntryResult(sequence, accepted, following, replays, _logprobs(told), error, _logprobs(prompt))
+            for sequence, accepted, following, replays, told, error, prompt in entries
         ]
         return cls(step, made, width)
 
 
 def _logprobs(told: list[Any]) -> tuple[TokenLogprobs, ...]:
-    return tuple(TokenLogprobs(own, tuple((token, value) for token, value in top)) for own, top in told)
+    return tuple(TokenLogprobs(own, tuple((token, value) for token, value in top), rank) for own, top, rank in told)
 
 
 def places_after(places: int, gone: Sequence[int]) -> list[int]:

@@ -271,11 +271,12 @@ class EngineChild:
         if one is None or one.failed:
             return
         stats, now, tokens = one.stats, time.monotonic(), len(message.emission.tokens)
-        if stats.first_token is None or stats.last_token is None:
-            stats.first_token, stats.first_chunk_tokens = now, tokens
-        else:
-            stats.gaps.append(now - stats.last_token)
-        stats.last_token = now
+        if tokens:
+            if stats.first_token is None or stats.last_token is None:
+                stats.first_token, stats.first_chunk_tokens = now, tokens
+            else:
+                stats.gaps.append(now - stats.last_token)
+            stats.last_token = now
         try:
             one.sink.on_tokens(message.emission)
         except Exception as error:

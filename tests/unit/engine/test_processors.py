@@ -3,6 +3,7 @@ numpy chooses, step by step, with drafts and without."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, FinishReason, SamplingParams
+from draftd.core import PROMPT_LOOKUP, DecodePlan, DecodeRequest, FinishReason, SamplingParams, TokenLogprobs
+from draftd.engine.sampling import logprobs
+from draftd.engine.sampling.logprobs import PromptLogprobs
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.unit.engine.test_distribution import plainly
 
@@ -157,3 +160,59 @@ def test_a_lower_priority_is_served_first(models: Any) -> None:
         rig.scheduler.step()
         order += [i for i, sink in enumerate(sinks) if sink.tokens and i not in order]
     assert order == [2, 4, 0, 3, 1]
+
+
+def check_prompt(models: Any, prompt: list[int], told: list[TokenLogprobs] | None, most: int) -> None:
+    """Each token after the first, against mlx-lm's model alone."""
+    logits = np.array(models.target(mx.array([prompt]))[0, :-1].astype(mx.float32)).astype(np.float64)
+    own = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    assert told is not None
+    for one, token, expected in zip(told, prompt[1:], own, strict=True):
+        assert one.logprob == pytest.approx(expected[token], abs=1e-4)
+        assert one.rank == (expected > expected[token]).sum() + 1
+        assert [value for _, value in one.top] == pytest.approx(np.sort(expected)[::-1][:most], abs=1e-4)
+        assert [value for _, value in one.top] == pytest.approx([expected[i] for i, _ in one.top], abs=1e-4)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("widest", [512, 5])
+def test_log_probabilities_of_a_prompt_are_the_targets_own(
+    models: Any, plan: str, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of prompts of several slices, of one, and of one token; also of one that the prefix store has. No more logits
+    are in memory than those of `widest` positions, and the text is the same."""
+    computed, add = list[int](), PromptLogprobs.add
+
+    def noted(self: PromptLogprobs, tokens: Sequence[int], logits: mx.array) -> None:
+        computed.append(logits.shape[1])
+        add(self, tokens, logits)
+
+    monkeypatch.setattr(logprobs, "_LOGITS", widest * models.info.vocab_size)
+    monkeypatch.setattr(PromptLogprobs, "add", noted)
+    prompts = [[(7 * n + i * i) % 29 for i in range(length)] for n, length in enumerate((40, 9, 1))]
+    rig, way = Rig(models, prefill_chunk=16, prefix_bytes=1 << 20), WAYS[-1]
+    plain = [replace(ask(PLANS[plan], way), prompt=tuple(prompt)) for prompt in prompts]
+    first = rig.run([replace(one, prompt_logprobs=3) for one in plain])
+    again = rig.run([replace(one, prompt_logprobs=1) for one in plain])
+    later = rig.run(plain)
+    for prompt, *sinks in zip(prompts, first, again, later, strict=True):
+        check_prompt(models, prompt, sinks[0].prompt, 3)
+        check_prompt(models, prompt, sinks[1].prompt, 1)
+        assert sinks[2].prompt is None
+        assert [sink.tokens for sink in sinks] == [sinks[0].tokens] * 3
+        assert [sink.done.stats.cached_tokens for sink in sinks] == [0, 0, 39 if len(prompt) == 40 else 0]
+    assert sum(computed) == 2 * sum(map(len, prompts))
+    assert max(computed) == min(widest, 16)
+
+
+def test_nothing_is_chosen_after_a_prompt_alone(models: Any) -> None:
+    asked = [replace(ask(plan), max_tokens=0, prompt_logprobs=most) for plan in PLANS.values() for most in (0, None)]
+    rig = Rig(models)
+    for one, sink in zip(asked, rig.run(asked), strict=True):
+        assert (sink.tokens, sink.done.reason) == ([], FinishReason.LENGTH)
+        assert (sink.done.stats.counts.emitted, sink.done.stats.time_to_first_token) == (0, None)
+        if one.prompt_logprobs is None:
+            assert sink.prompt is None
+        else:
+            check_prompt(models, list(one.prompt), sink.prompt, 0)
+    assert rig.scheduler.idle

@@ -118,6 +118,21 @@ def test_followers_hold_what_rank_0_holds(sliding: int | None) -> None:
     assert sum(map(len, mirror.sent)) == models.ranks.record_bytes
 
 
+def test_log_probabilities_of_a_prompt_are_those_of_one_rank() -> None:
+    models, mirror = mirrored()
+    asked = [replace(request(prompt, autoregressive(), max_tokens=3), prompt_logprobs=2) for prompt in PROMPTS]
+    found = Rig(models, prefix_bytes=1 << 20, prefill_chunk=8).run(asked)
+    alone = Rig(pair(tiny_llama(1, scale=2.0), None)).run(asked)
+    for one, other in zip(found, alone, strict=True):
+        assert one.prompt is not None
+        assert other.prompt is not None
+        assert one.tokens == other.tokens
+        for told, expected in zip(one.prompt, other.prompt, strict=True):
+            assert told.logprob == pytest.approx(expected.logprob, abs=1e-4)
+            assert (told.rank, [token for token, _ in told.top]) == (expected.rank, [t for t, _ in expected.top])
+    assert len(mirror.sent) == mirror.progress
+
+
 def test_what_fails_after_it_was_sent_ends_the_group() -> None:
     models, mirror = mirrored()
     assert models.ranks is not None

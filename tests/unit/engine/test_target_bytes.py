@@ -128,10 +128,11 @@ def test_without_a_seed_nothing_is_drafted_through_bytes(models: Any) -> None:
 
 def test_values_survive_bytes() -> None:
     way = replace(SEEDED, seed=2**64 - 1, logit_bias=((3, -0.5), (4, 2.0)), presence_penalty=0.1)
-    options = SequenceOptions(7, 9, way, (1, 2, 3), awaited=True, ends=(30, 31), min_tokens=4, logprobs=0)
+    options = SequenceOptions(7, 9, way, (1, 2, 3), awaited=True, ends=(30, 31), logprobs=0, prompt_logprobs=2)
     assert SequenceOptions.from_bytes(options.to_bytes()) == options
     plan = StepPlan(3, [Entry(1, 0, (5, 6), wanted=False), Entry(2, 8, (), 2)], [[4, 4]])
     assert StepPlan.from_bytes(plan.to_bytes()) == plan
     told = (TokenLogprobs(-0.1, ((4, -0.1), (5, -2.0))), TokenLogprobs(-3.0))
-    result = StepResult(3, [EntryResult(1, [], None), EntryResult(2, [4], 9, 1, told)], 3)
+    taken = EntryResult(1, [], 5, prompt=(TokenLogprobs(-2.0, (), 7),))
+    result = StepResult(3, [taken, EntryResult(2, [4], 9, 1, told)], 3)
     assert StepResult.from_bytes(result.to_bytes()) == result

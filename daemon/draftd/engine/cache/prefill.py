@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from draftd.engine.cache.base import Caches, last, padded
 from draftd.engine.cache.prefix_store import PrefixStore
+from draftd.engine.sampling.logprobs import PromptLogprobs
 
 _PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
 # Tokens of one forward on a CPU. Attention writes out a score for each pair of positions there, masked ones too, which
@@ -38,15 +39,17 @@ class Prefill:
     def __contains__(self, key: int) -> bool:
         return key in self._texts
 
-    def open(self, key: int, length: int, prefix: Sequence[int], *, awaited: bool = False) -> int | None:
+    def open(
+        self, key: int, length: int, prefix: Sequence[int], *, awaited: bool = False, computed: bool = False
+    ) -> int | None:
         """Begins a text of which `length` tokens will be taken in. `prefix` is looked up in the prefix store, but for
         its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
         tokens were found; None where none were looked for. `awaited`: what is looked up for the same prefix again is to
-        be found, also where a text cannot be kept in segments."""
+        be found, also where a text cannot be kept in segments. `computed`: all of it is, so nothing is found."""
         text = self._texts[key] = _Text(self.running.fresh(length), length, bool(prefix))
         if not (prefix and self.store.open):
             return None
-        kept = self.store.find(prefix, len(prefix) - 1)
+        kept = [] if computed else self.store.find(prefix, len(prefix) - 1)
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
@@ -57,9 +60,9 @@ class Prefill:
             text.fork = prefix[:shared]
         return text.kept
 
-    def take_in(self, key: int, tokens: Sequence[int]) -> mx.array:
+    def take_in(self, key: int, tokens: Sequence[int], told: PromptLogprobs | None = None) -> mx.array:
         """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
-        unless they are read.
+        unless they are read. `told` has those of all of them computed and read, some at a time.
 
         Where the text parts from another, as after a system prompt that many have, a snapshot is kept: what cannot be
         kept in segments serves the next text that begins so (Pan et al. 2024, Marconi)."""
@@ -67,13 +70,21 @@ class Prefill:
         caches, ahead = text.caches, len(text.fork) - self._length(text)
         if 0 <= ahead < len(tokens) and text.fork:
             if ahead:
-                caches.forward(mx.array([tokens[:ahead]], dtype=mx.uint32), [ahead])
+                self._forward(caches, tokens[:ahead], told)
             self.store.keep(text.fork, caches, text.row, len(text.fork))
             tokens, text.fork = tokens[ahead:], ()
-        while len(tokens) > self._widest:
-            caches.forward(mx.array([tokens[: self._widest]], dtype=mx.uint32), [self._widest])
-            tokens = tokens[self._widest :]
-        return caches.forward(mx.array([tokens], dtype=mx.uint32), [len(tokens)], at=last([len(tokens)]))
+        return self._forward(caches, tokens, told)
+
+    def _forward(self, caches: Caches, tokens: Sequence[int], told: PromptLogprobs | None) -> mx.array:
+        widest = self._widest if told is None else min(self._widest, told.widest)
+        while True:
+            piece, tokens = tokens[:widest], tokens[widest:]
+            read = last([len(piece)]) if told is None else None
+            logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=read)
+            if told is not None:
+                told.add(piece, logits)
+            if not tokens:
+                return logits[:, -1:]
 
     def take_in_together(self, texts: Mapping[int, Sequence[int]]) -> mx.array:
         """Begins to take in several whole texts of which nothing was, in one forward. Returns the logits of the last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +10,16 @@ import mlx.core as mx
 
 from draftd.core import TokenLogprobs
 
+_LOGITS = 1 << 24  # of a piece of a prompt: 64 MiB in float32, of which a few copies are made
+
 
 class Logprobs:
     """Of one step, computed together with its choice and read when that is. Natural logarithms, in float32."""
 
-    def __init__(self, logits: mx.array, asked: Sequence[int | None]) -> None:
+    def __init__(self, logits: mx.array, asked: Sequence[int | None], *, ranked: bool = False) -> None:
         """`logits`: rows × positions × vocabulary, unprocessed. `asked`: of each row, how many of the likeliest tokens
-        are told besides the chosen one; None tells nothing."""
-        self._asked = asked
+        are told besides the chosen one; None tells nothing. `ranked`: ranks are told too."""
+        self._asked, self._ranked = asked, ranked
         self._rows = mx.array([i for i, most in enumerate(asked) if most is not None])
         values = logits[self._rows].astype(mx.float32)
         self._values = values - mx.logsumexp(values, axis=-1, keepdims=True)
@@ -26,18 +29,51 @@ class Logprobs:
     def of(self, chosen: mx.array) -> list[mx.array]:
         """What has to be computed to tell of `chosen`, rows × positions."""
         index = chosen[self._rows][..., None]
-        self._arrays = [mx.take_along_axis(self._values, index, axis=-1)[..., 0]]
+        own = mx.take_along_axis(self._values, index, axis=-1)
+        ranks = (self._values > own).sum(axis=-1) + 1 if self._ranked else mx.zeros(own.shape[:-1], dtype=mx.int32)
+        self._arrays = [own[..., 0], ranks]
         if self._most:
-            top = mx.argpartition(self._values, kth=-self._most, axis=-1)[..., -self._most :]
+            if self._most == 1:  # far less work than to sort
+                top = mx.argmax(self._values, axis=-1, keepdims=True)
+            else:
+                top = mx.argpartition(self._values, kth=-self._most, axis=-1)[..., -self._most :]
             self._arrays += [top, mx.take_along_axis(self._values, top, axis=-1)]
         return self._arrays
 
     def read(self) -> list[tuple[TokenLogprobs, ...]]:
         """Of each row, in its order, one for each position; none of a row that does not ask."""
-        own, *tops = [array.tolist() for array in self._arrays]
+        own, ranks, *tops = [array.tolist() for array in self._arrays]
         ids, values = tops or (own, own)
-        found = zip(own, ids, values, strict=True)
+        found = zip(own, ranks, ids, values, strict=True)
         return [() if most is None else _told(next(found), most) for most in self._asked]
+
+
+class PromptLogprobs:
+    """Of a prompt's tokens, each after those before it, as it is taken in piece by piece. The logits of one piece, and
+    of the last position before it, are all that is in memory."""
+
+    def __init__(self, most: int, vocabulary: int) -> None:
+        """`most` of the likeliest tokens are told besides each of the prompt's."""
+        self._most = most
+        self._before: mx.array | None = None  # 1 × 1 × vocabulary: logits after the last token
+        self.widest = max(1, _LOGITS // vocabulary)  # tokens of a piece
+        self.told: list[TokenLogprobs] = []  # of all but the first token
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of them are numbers."""
+        return not any(math.isnan(one.logprob) for one in self.told)
+
+    def add(self, tokens: Sequence[int], logits: mx.array) -> None:
+        """`logits` of these tokens, 1 × width × vocabulary, of which the last is for the next piece. Computes them."""
+        known, before = tokens[1:], logits[:, :-1]
+        if self._before is not None:
+            known, before = tokens, mx.concatenate([self._before, before], axis=1)
+        self._before = mx.contiguous(logits[:, -1:])  # and not a part of all of them
+        if known:
+            found = Logprobs(before, [self._most], ranked=True)
+            mx.eval(self._before, *found.of(mx.array([known])))
+            self.told += found.read()[0]
 
 
 def logprobs(logits: mx.array, asked: Sequence[int | None]) -> Logprobs | None:
@@ -45,10 +81,10 @@ def logprobs(logits: mx.array, asked: Sequence[int | None]) -> Logprobs | None:
     return None if all(most is None for most in asked) else Logprobs(logits, asked)
 
 
-def _told(row: tuple[list[float], list[Any], list[Any]], most: int) -> tuple[TokenLogprobs, ...]:
+def _told(row: tuple[list[float], list[int], list[Any], list[Any]], most: int) -> tuple[TokenLogprobs, ...]:
     if not most:
-        return tuple(TokenLogprobs(own) for own in row[0])
+        return tuple(TokenLogprobs(own, rank=rank) for own, rank in zip(*row[:2], strict=True))
     return tuple(
-        TokenLogprobs(own, tuple(sorted(zip(ids, values, strict=True), key=lambda top: (-top[1], top[0]))[:most]))
-        for own, ids, values in zip(*row, strict=True)
+        TokenLogprobs(own, tuple(sorted(zip(ids, values, strict=True), key=lambda top: (-top[1], top[0]))[:most]), rank)
+        for own, rank, ids, values in zip(*row, strict=True)
     )

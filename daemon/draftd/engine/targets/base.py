@@ -20,8 +20,9 @@ class SequenceOptions:
     noise is placed. `length`: tokens that plans will have it take in before it decodes. `prefix`: those tokens, to be
     looked up in the prefix store; empty: the text is neither looked up nor kept. `awaited`: others with the same text
     wait for it to be kept. `ends`: tokens that end the answer, none of which is chosen before `min_tokens`. `logprobs`:
-    how many of the likeliest tokens are told besides each chosen one; None for no log-probabilities. `grammar`:
-    what the answer must be; empty where it may be anything."""
+    how many of the likeliest tokens are told besides each chosen one; None for no log-probabilities. `prompt_logprobs`:
+    the same for the tokens that are taken in, none of which is then had from the store. `grammar`: what the answer must
+    be; empty where it may be anything."""
 
     prompt: int
     length: int
@@ -31,6 +32,7 @@ class SequenceOptions:
     ends: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: str = ""
 
     def to_bytes(self) -> bytes:

@@ -14,7 +14,7 @@ import mlx.core as mx
 from draftd.core import TokenLogprobs
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState, masks_first
-from draftd.engine.sampling.logprobs import logprobs
+from draftd.engine.sampling.logprobs import PromptLogprobs, logprobs
 from draftd.engine.sampling.processors import Processor, process
 from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
 from draftd.engine.targets.base import SequenceOptions
@@ -25,13 +25,15 @@ NOT_FINITE = "the model's logits are not finite (NaN, infinity, or no token left
 @dataclass(slots=True)
 class HeldSequence:
     """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
-    seed. `processor`: what changes its logits, if anything does; `grammar`: what its answer must follow."""
+    seed. `processor`: what changes its logits, if anything does; `grammar`: what its answer must follow; `prompt`: what
+    is told of the tokens that are taken in."""
 
     options: SequenceOptions
     ids: list[int]
     dice: random.Random
     processor: Processor | None = None
     grammar: GrammarState | None = None
+    prompt: PromptLogprobs | None = None
 
     def follow(self) -> str:
         """Its grammar takes what the answer has grown by. Returns why it cannot go on; empty where it can."""

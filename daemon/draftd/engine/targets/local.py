@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -17,11 +17,12 @@ from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
+from draftd.engine.sampling.logprobs import PromptLogprobs
 from draftd.engine.sampling.processors import Processor, wanted
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.choice import HeldSequence, StepChoice
+from draftd.engine.targets.choice import NOT_FINITE, HeldSequence, StepChoice
 from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
@@ -75,9 +76,12 @@ class LocalTarget:
         grammar = None
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
-        found = self._prefill.open(sequence, options.length, options.prefix, awaited=options.awaited)
+        prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
+        found = self._prefill.open(
+            sequence, options.length, options.prefix, awaited=options.awaited, computed=prompt is not None
+        )
         ids = list(options.prefix[: found or 0])
-        known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar)
+        known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if wanted(options.sampling, options.min_tokens):
             known.processor = Processor(
                 options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
@@ -85,7 +89,8 @@ class LocalTarget:
         return found
 
     def submit(self, plan: StepPlan) -> None:
-        parts = [self._take_in(entries) for entries in _forwards(plan.entries)]
+        told = {key for key, one in self._sequences.items() if one.prompt is not None}
+        parts = [self._take_in(entries) for entries in _forwards(plan.entries, told)]
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
@@ -208,7 +213,7 @@ class LocalTarget:
         if len(entries) > 1:
             logits = self._prefill.take_in_together({entry.sequence: entry.tokens for entry in entries})
         else:
-            logits = self._prefill.take_in(keys[0], entries[0].tokens)
+            logits = self._prefill.take_in(keys[0], entries[0].tokens, known[0].prompt)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
         for one in known:
@@ -229,7 +234,11 @@ class LocalTarget:
             self._prefill.keep_piece(left[0], self._sequences[left[0]].ids)
             return [EntryResult(left[0], [], None)]
         self._prefill.settle(left[0], tokens)
-        return self._grown(keys, tokens, choice)
+        done, prompt = self._grown(keys, tokens, choice), self._sequences[left[0]].prompt
+        if prompt is not None:  # it had a forward of its own
+            done = [done[0]._replace(prompt=prompt.told, error=done[0].error or ("" if prompt.finite else NOT_FINITE))]
+            self._sequences[left[0]].prompt = None
+        return done
 
     def _grown(self, keys: Sequence[int], tokens: mx.array, choice: StepChoice) -> list[EntryResult]:
         """Each text, but for those that were closed, has one token more."""
@@ -393,10 +402,11 @@ class LocalTarget:
         return self._sampling
 
 
-def _forwards(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Of those that take tokens in: whole prompts share a forward, a piece of a prompt has its own."""
+def _forwards(entries: Sequence[Entry], alone: Collection[int]) -> list[list[Entry]]:
+    """Of those that take tokens in: whole prompts share a forward, but for those that are to be `alone`; a piece of a
+    prompt has its own."""
     found = [entry for entry in entries if entry.tokens]
-    whole = [entry for entry in found if entry.wanted and not entry.position]
+    whole = [entry for entry in found if entry.wanted and not entry.position and entry.sequence not in alone]
     return [*([entry] for entry in found if entry not in whole), *([whole] if whole else [])]
 
 
