@@ -44,7 +44,8 @@ class FlagContext:
 class Wish:
     """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
     daemon's default. `constrained`: the answer must follow a grammar. `strategy` None: the flag's; a strategy that is
-    named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer."""
+    named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer.
+    `here`: what of it only this daemon's own target answers; empty where nothing is."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
@@ -55,6 +56,7 @@ class Wish:
     quality: QualityClass | None = None
     max_seconds: float | None = None
     max_cost: float | None = None
+    here: str = ""
 
     @property
     def demanded(self) -> Strategy | None:
@@ -151,6 +153,7 @@ class Planner:
             max_seconds=wish.max_seconds,
             max_cost=wish.max_cost,
             drafting=_no_drafts(wish, flag, self.in_force.level) or "",
+            here=wish.here,
         )
         return self.router.route(asked, context.caller, context.workload, by_id=by_id)
 

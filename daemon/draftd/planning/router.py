@@ -58,7 +58,7 @@ class Measured:
 
     def add(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome, now: float) -> None:
         stats, counts = outcome.stats, outcome.stats.counts
-        if outcome.reason not in (FinishReason.STOP, FinishReason.LENGTH) or outcome.failed_over:
+        if outcome.reason not in (FinishReason.STOP, FinishReason.LENGTH) or outcome.failed_over or not counts.emitted:
             return
         for kind in (workload, None):
             self.lengths.setdefault(kind, Average()).add(counts.emitted, now)
@@ -216,7 +216,7 @@ class Router:
 
     def _remote(self, engine: EngineNow, asked: Asked, caller: str, workload: WorkloadClass, by_id: str) -> Remote:
         state, now = self._link(), self._clock()
-        if pinned := self.pinned(caller, workload):
+        if pinned := self.pinned(caller, workload) or asked.here:
             return Remote(pinned, quality=self.remote_quality or self.quality)
         model, allowed = state.model, self._allowed()
         if allowed is RemoteLevel.LOCAL:

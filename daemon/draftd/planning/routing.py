@@ -29,7 +29,7 @@ _WIDER = 0.06  # of a plain step: what a forward takes longer for each more toke
 class Asked:
     """Of one request. `only`: the one way that may be taken, by the request's demand or by the flag; None: the best.
     `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `drafting`: why
-    nothing may be drafted; empty where it may."""
+    nothing may be drafted; empty where it may. `here`: as a wish has it."""
 
     prompt_tokens: int
     tokens: float  # expected of the answer
@@ -39,6 +39,7 @@ class Asked:
     max_seconds: float | None = None
     max_cost: float | None = None
     drafting: str = ""
+    here: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,14 @@ def test_what_is_pinned_never_leaves_the_machine(remote: dict[str, Any], setting
         planned(by, mine, strategy=Strategy.REMOTE)
 
 
+def test_what_only_the_local_target_answers_is_not_sent() -> None:
+    by = planner(flag=FixedFlag(strategy=Strategy.REMOTE))
+    assert planned(by, here="prompt_logprobs: own").strategy is Strategy.LOCAL
+    for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
+        with pytest.raises(RemoteUnavailable, match=f"strategy {strategy} was demanded: prompt_logprobs: own"):
+            planned(by, strategy=strategy, here="prompt_logprobs: own")
+
+
 def test_another_tokenizer_leaves_answers_in_text() -> None:
     by = planner(OTHER, flag=FixedFlag(strategy=Strategy.REMOTE))
     plan = planned(by)
