@@ -130,4 +130,4 @@ def _float32(value: float) -> float:
 
 def logprobs_message(told: TokenLogprobs) -> pb.TokenLogprobs:
     ids, values = zip(*told.top, strict=True) if told.top else ((), ())
-    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values)
+    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values, rank=told.rank)

@@ -108,6 +108,8 @@ QUESTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"prompt": "Once upon a time", "stop": ["e", "the"]}, {"stop": ["e", "the"]}),
     ({"prompt": "Once upon a time", "logprobs": 2, "echo": True}, {"logprobs": 2, "echo": True}),
     ({"tokens": [5, 6, 7, 8]}, {}),
+    ({"tokens": [300, 301, 302], "logprobs": 1, "echo": True, "n": 2}, {"logprobs": 1, "echo": True, "n": 2}),
+    ({"prompt": "Once", "max_tokens": 0, "logprobs": 0, "echo": True}, {"logprobs": 0, "echo": True}),
     ({"messages": HELLO, "logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
     ({"messages": HELLO, "logprobs": 0, "sampling": DRAWN}, {"logprobs": True, **SAMPLED}),
     ({"messages": HELLO, "sampling": DRAWN, "n": 3, "mode": ALONE}, {**SAMPLED, "n": 3, **NO_DRAFTS}),
@@ -142,6 +144,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"prompt": "word " * 9000}, {}, "prompt", "prompt"),
     ({"messages": HELLO, "logprobs": 21}, {"logprobs": True, "top_logprobs": 21}, "logprobs", "top_logprobs"),
     ({"messages": HELLO, "n": 9}, {"n": 9}, "n", "n"),
+    ({"messages": HELLO, "prompt_logprobs": -1}, {"prompt_logprobs": -1}, "prompt_logprobs", "prompt_logprobs"),
+    ({"prompt": "x", "max_tokens": 0}, {}, "max_tokens", "max_tokens"),
     (in_format(json_schema=NOT_JSON), trip(NOT), OWN, f"{OWN}.schema"),
     (in_format(json_schema=NOT_JSON), {"structured_outputs": {"json": NOT}}, OWN, "structured_outputs.json"),
     (
@@ -196,7 +200,9 @@ def over_grpc(served: Served, asked: dict[str, Any]) -> tuple[Choices, int, int]
                 one.text += delta.text
                 if delta.HasField("tool_call"):
                     one.calls.append([delta.tool_call.name, delta.tool_call.arguments])
-            for token, told in zip(chunk.token_ids, chunk.logprobs, strict=False):
+            of_prompt = [pb.TokenLogprobs(), *chunk.prompt_logprobs] if asked.get("echo") and chunk.prompt_ids else []
+            tokens, logprobs = [*chunk.prompt_ids, *chunk.token_ids], [*of_prompt, *chunk.logprobs]
+            for token, told in zip(tokens, logprobs, strict=False):
                 top = [(token_bytes(i), p) for i, p in zip(told.top_ids, told.top_logprobs, strict=True)]
                 one.logprobs.append((token_bytes(token), told.logprob, top))
         elif event.HasField("finished"):
@@ -224,9 +230,10 @@ def over_http(client: OpenAI, asked: dict[str, Any], body: dict[str, Any], *, st
         if "messages" not in asked:
             one.text += told.text
             if told.logprobs is not None:
-                tops = [[(t.encode(), p) for t, p in top.items()] for top in told.logprobs.top_logprobs]
+                # Nothing comes before a prompt's first token.
+                tops = [[(t.encode(), p) for t, p in (top or {}).items()] for top in told.logprobs.top_logprobs]
                 tokens = map(str.encode, told.logprobs.tokens)
-                one.logprobs += zip(tokens, told.logprobs.token_logprobs, tops, strict=True)
+                one.logprobs += zip(tokens, [p or 0.0 for p in told.logprobs.token_logprobs], tops, strict=True)
             continue
         message = told.delta if stream else told.message
         one.text += message.content or ""

@@ -66,9 +66,10 @@ from draftd.service.request import (
     by_id,
     checked,
     default_max_tokens,
+    only_here,
 )
 from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
-from draftd.service.text import Ends, TextForm, tokenise
+from draftd.service.text import Ends, TextForm, echoed, tokenise
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
@@ -187,7 +188,8 @@ class InferenceService:
         valid, planner = checked(request, model), self._planner
         ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
         most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
-        route = planner.route(valid.wish, _context(valid, model, ids), most, by_id=by_id(valid))
+        wish = replace(valid.wish, here=only_here(valid))
+        route = planner.route(wish, _context(valid, model, ids), most, by_id=by_id(valid))
         expected = planner.router.expected(valid.workload, most)
         return Routed(route, len(ids), round(expected), planner.router.prices.currency)
 
@@ -232,7 +234,8 @@ class InferenceService:
             must = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
             start = replace(start, prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
             span = self._begin_span(start)
-            wish, context = replace(valid.wish, constrained=bool(must.grammar)), _context(valid, model, ids)
+            context = _context(valid, model, ids)
+            wish = replace(valid.wish, constrained=bool(must.grammar), here=only_here(valid))
             plan = self._planner.plan(wish, context, model.info, valid.max_tokens, by_id=by_id(valid))
             span.planned(plan, ContextTier.of(len(ids)))
             if must.grammar:
@@ -270,13 +273,16 @@ class InferenceService:
                 local_allowed=self._planner.local_allowed(wish),
                 trace=span.trace,
             )
-            ends, form = _ends(valid), _form(valid)
+            echo = await echoed(valid, ids, tokenizer, self._tokenising)
+            ends, form = _ends(valid), replace(_form(valid), before=len(echo[0]))
             choices, arrived = [], asyncio.Event()
             for i in range(valid.n):
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
                 stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), arrived)
                 stop = stop_matcher(tokenizer, ends, reading, form)
-                own = replace(decode, id=name, sampling=_sampling(valid.sampling, i), stop=stop)
+                likeliest = None if i else valid.told_of_prompt  # one is told for all
+                sampling = _sampling(valid.sampling, i)
+                own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=likeliest)
                 choices.append(_Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
             if handed is None:
                 self._worker.submit_choices([(one.decode, one.stream) for one in choices])
@@ -297,7 +303,7 @@ class InferenceService:
         router, told_tokens = self._planner.router, len(ids) if handed is None else handed[1].prompt_tokens
         started = Started(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
         if handed is None:
-            return _Call(valid, must, started, choices, arrived=arrived)
+            return _Call(valid, must, started, choices, arrived=arrived, echo=echo)
         spans = [one.span for one in choices]
         relay = TextRelay(handed[0], started, valid, arrival, spans, router, self._relayed)
         return _Call(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
@@ -373,9 +379,15 @@ class InferenceService:
         while self._worker.unloaded and await first.quiet(seconds):
             await write(send(Loading(self._worker.progress)))
             seconds = _LOADING_SECONDS
-        if call.request.echo and isinstance(call.request.prompt, RawText):
+        emission, (text, offsets), prompt = Emission((), ()), call.echo, tuple[int, ...]()
+        if call.request.told_of_prompt is not None:
+            told = await first.take()
+            if told is None:  # it ended before
+                return
+            emission, prompt = told, call.choices[0].decode.prompt
+        if text or prompt:
             for one in call.choices:
-                await write(send(Chunk(Emission((), ()), (), call.request.prompt.text, choice=one.index)))
+                await write(send(Chunk(emission, (), text, choice=one.index, offsets=offsets, prompt=prompt)))
 
     def _leave(self, call: _Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
@@ -425,7 +437,8 @@ class _Choice:
 class _Call:
     """One request that the engine has taken. `must`: what its answers follow, compiled until they have ended, or the
     engine thread would have to. `arrived`: something has come of one of its choices.
-    `relay`: another daemon has it; the engine has not, unless that goes: then `own` goes on."""
+    `relay`: another daemon has it; the engine has not, unless that goes: then `own` goes on. `echo`: the text that its
+    answers begin with, and where the prompt's tokens begin in it."""
 
     request: Request
     must: Constraint
@@ -434,6 +447,7 @@ class _Call:
     relay: TextRelay | None = None
     own: _Choice | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    echo: tuple[str, Sequence[int]] = "", ()
 
 
 async def _next(choices: list[_Choice], arrived: asyncio.Event) -> _Choice:
@@ -460,10 +474,7 @@ def _ends(request: Request) -> Ends:
 def _form(request: Request) -> TextForm:
     """Only a chat's answer is a text of its own, unless it continues a message."""
     prompt = request.prompt
-    echoed = len(prompt.text) if request.echo and isinstance(prompt, RawText) else 0
-    return TextForm(
-        continues=not isinstance(prompt, Chat) or prompt.continues, special=request.special_tokens, before=echoed
-    )
+    return TextForm(continues=not isinstance(prompt, Chat) or prompt.continues, special=request.special_tokens)
 
 
 def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagContext:

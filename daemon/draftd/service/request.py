@@ -78,7 +78,7 @@ class Request:
     """One request as its front read it. `max_tokens` None is the daemon's default, and more than the context is what
     the context has; `deadline` is on the monotonic
     clock; `client` is the connection that it came by. `problem`: what the front could not express here; the request is
-    refused with it."""
+    refused with it. `max_tokens` 0 has no answer, where something is told of the prompt."""
 
     prompt: Prompt
     max_tokens: int | None = None
@@ -91,6 +91,7 @@ class Request:
     client: str = ""
     problem: InvalidRequest | None = None
     logprobs: int | None = None  # of so many of the likeliest tokens besides the chosen one
+    prompt_logprobs: int | None = None  # likewise besides each of the prompt's
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
@@ -100,6 +101,12 @@ class Request:
     echo: bool = False
     priority: int = 0
     response_format: ResponseFormat | None = None
+
+    @property
+    def told_of_prompt(self) -> int | None:
+        """Of so many of the likeliest tokens besides each of the prompt's: an echoed prompt has what the answer has."""
+        echoed = self.logprobs if self.echo else None
+        return max((most for most in (self.prompt_logprobs, echoed) if most is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +164,7 @@ class Chunk:
     """What came since the last one, of one choice. `pieces`, texts, run parallel to the tokens; `rest` is text that was
     held back until the end. `deltas`: the answer's parts in order, its text among them, where it has others. `offsets`,
     where there are log-probabilities: for each token, how many characters of the text precede the one that it begins.
+    `prompt`: where the emission has those of the prompt, all of its tokens, whose `offsets` these are if it is echoed.
     """
 
     emission: Emission
@@ -165,6 +173,7 @@ class Chunk:
     deltas: Sequence[Delta] = ()
     choice: int = 0
     offsets: Sequence[int] = ()
+    prompt: Sequence[int] = ()
 
     @property
     def text(self) -> str:
@@ -213,7 +222,9 @@ def checked(request: Request, model: ServedModel) -> Request:
     _check_prompt(request.prompt, model)
     most = model.info.context_length
     max_tokens = model.default_max_tokens if request.max_tokens is None else request.max_tokens
-    _check(max_tokens >= 1, "max_tokens", max_tokens, f"1 or more; the model's context has {most}")
+    allowed = f"1 or more; the model's context has {most}; 0 only with echo or prompt_logprobs"
+    least = 0 if request.echo or request.prompt_logprobs is not None else 1
+    _check(max_tokens >= least, "max_tokens", max_tokens, allowed)
     max_tokens = min(max_tokens, most)  # clients ask for what the largest of models could answer
     p, vocabulary = request.sampling, model.info.vocab_size
     _check_sampling(p)
@@ -243,11 +254,20 @@ def by_id(request: Request) -> str:
     has = {
         "tokens": isinstance(request.prompt, TokenIds),
         "logprobs": request.logprobs is not None,
+        "prompt_logprobs": request.prompt_logprobs is not None,
         "stop_token_ids": bool(request.stop_token_ids),
         "sampling.logit_bias": bool(request.sampling.logit_bias),
     }
     named = ", ".join(name for name, given in has.items() if given)
     return f"{named} of this model's token ids, and the remote has another tokenizer" if named else ""
+
+
+def only_here(request: Request) -> str:
+    """What of the request only this daemon's own target answers, for people; empty where nothing is."""
+    if request.told_of_prompt is not None:
+        asked = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"
+        return f"{asked}: log-probabilities of a prompt are those of this daemon's own model"
+    return "max_tokens 0: there is no answer to decode" if request.max_tokens == 0 else ""
 
 
 def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None:
@@ -329,12 +349,13 @@ def _check_penalties(p: SamplingParams, vocabulary: int) -> None:
 
 
 def _check_choices(request: Request) -> None:
-    most, told, priority = MAX_CHOICES, request.logprobs, request.priority
+    most, priority = MAX_CHOICES, request.priority
     _check(1 <= request.n <= most, "n", request.n, f"1 to {most}")
-    _check(told is None or 0 <= told <= MAX_LOGPROBS, "logprobs", told, f"0 to {MAX_LOGPROBS}")
+    for name, told in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        _check(told is None or 0 <= told <= MAX_LOGPROBS, name, told, f"0 to {MAX_LOGPROBS}")
     _check(-MAX_PRIORITY <= priority <= MAX_PRIORITY, "priority", priority, f"-{MAX_PRIORITY} to {MAX_PRIORITY}")
-    raw = isinstance(request.prompt, RawText)
-    _check(raw or not request.echo, "echo", request.echo, "false, unless the prompt is raw text")
+    chat = isinstance(request.prompt, Chat)
+    _check(not (chat and request.echo), "echo", request.echo, "false, unless the prompt is raw text or token ids")
 
 
 def _check_ends(request: Request, max_tokens: int, vocabulary: int) -> None:

@@ -122,15 +122,15 @@ class TokenStream:
         self._arrived.set()
 
     async def take(self) -> Emission | None:
-        """All of one verifier that has come since the last call, as one; None when the request has ended and all was
-        taken."""
+        """All of one verifier that has come since the last call, as one, but what is told of the prompt by itself; None
+        when the request has ended and all was taken."""
         while not self._pending:
             if self.outcome is not None:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
         first = self._pending.popleft()
-        if not self._pending:
+        if first.prompt is not None or not self._pending:
             return first
         tokens, from_draft, logprobs = list(first.tokens), list(first.from_draft), list(first.logprobs)
         while (

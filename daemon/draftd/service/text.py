@@ -17,10 +17,11 @@ from draftd.models.conversation import NotTaken
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.chat import ChatRenderer, no_tools
 from draftd.service.messages import Chat, message_dict, tool_dicts
-from draftd.service.request import Prompt, RawText, ServedModel, TokenIds, check_length, turned_down
+from draftd.service.request import Prompt, RawText, Request, ServedModel, TokenIds, check_length, turned_down
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
+_INLINE_TOKENS = 1024  # likewise, those that become text
 # No vocabulary has tokens this long: a text of more characters per token of context cannot fit.
 _LONGEST_TOKEN = 512
 _USUAL_TOKEN = 16  # few texts have more characters per token
@@ -192,6 +193,34 @@ class TextStream:
             return True
         special = self._special.get(token)
         return special is not None and token not in self._shown_ids and not self._reads(special)
+
+
+async def echoed(
+    request: Request, ids: Sequence[int], tokenizer: Tokenizer, executor: Executor
+) -> tuple[str, Sequence[int]]:
+    """The text of its prompt that the answer begins with, and with log-probabilities where each of the prompt's tokens
+    begins in it."""
+    if not request.echo:
+        return "", ()
+    written = request.prompt.text if isinstance(request.prompt, RawText) else None
+    if written is not None and request.logprobs is None:
+        return written, ()
+    make, run = partial(text_of_prompt, tokenizer, ids, written), asyncio.get_running_loop().run_in_executor
+    text, offsets = make() if len(ids) <= _INLINE_TOKENS else await run(executor, make)
+    return text, () if request.logprobs is None else offsets
+
+
+def text_of_prompt(tokenizer: Tokenizer, ids: Sequence[int], written: str | None) -> tuple[str, list[int]]:
+    """The text of a prompt, and for each of its tokens how many characters precede the one that it begins. `written`:
+    what was tokenised, if anything was; special tokens that it does not have, as the one in front, are no text."""
+    stream, special = tokenizer.detokenizer(), tokenizer.special_tokens
+    pieces, offsets = [], []
+    for token in ids:
+        shown = written is None or token not in special or written.startswith(special[token], stream.length)
+        offsets.append(stream.begins_at(token) if shown else stream.length)
+        pieces.append(stream.add(token) if shown else "")
+    text = "".join([*pieces, stream.finish()]) if written is None else written
+    return text, [min(offset, len(text)) for offset in offsets]
 
 
 def occurs_in(texts: Iterable[str], part: str) -> bool:

@@ -63,6 +63,7 @@ def test_everything_that_is_set_arrives() -> None:
             workload=pb.WORKLOAD_CLASS_CODE,
             caller="me",
             logprobs=0,
+            prompt_logprobs=0,
             min_tokens=3,
             ignore_eos=True,
             stop_token_ids=[8, 2],
@@ -84,6 +85,7 @@ def test_everything_that_is_set_arrives() -> None:
         "me",
         4.5,
         logprobs=0,
+        prompt_logprobs=0,
         min_tokens=3,
         ignore_eos=True,
         stop_token_ids=(8, 2),
@@ -103,6 +105,10 @@ def test_an_answers_places_and_its_choice_are_told() -> None:
         (-0.25, {7: -0.25, 9: -2.0}),
         (-3.0, {}),
     ]
+    of_prompt = Emission((), (), prompt=(TokenLogprobs(-0.5, (), 3),))
+    chunk = message_of(Chunk(of_prompt, (), "ab", prompt=(4, 5), offsets=(0, 1))).chunk
+    assert (chunk.text, list(chunk.prompt_ids), list(chunk.token_ids)) == ("ab", [4, 5], [])
+    assert [(one.logprob, one.rank) for one in chunk.prompt_logprobs] == [(-0.5, 3)]
     plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
     end = Outcome(FinishReason.STOP, RequestStats(prompt_tokens=1, arrival=0.0))
     for stop_id in (0, None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -148,8 +149,50 @@ async def test_echo_begins_the_text_with_the_prompt() -> None:
         for choice in range(2):
             assert of(told, choice).text == "hello" + plain.text
             assert of(told, choice).tokens == plain.tokens
+        assert (await front.ask(TokenIds(tuple(b"hello")), 9, echo=True)).text == "hello" + plain.text
+        for prompt in ("hello", TokenIds(tuple(b"hello"))):
+            alone = await front.ask(prompt, 0, echo=True)
+            assert (alone.text, alone.tokens, alone.reason) == ("hello", [], FinishReason.LENGTH)
         with pytest.raises(InvalidRequest, match="echo"):
-            await front.ask(TokenIds((1, 2)), 9, echo=True)
+            await front.ask(Chat((Message("user", "x"),)), 9, echo=True)
+
+
+@pytest.mark.parametrize("letters", [0, 200])
+@pytest.mark.parametrize("kind", [str, TokenIds])
+async def test_echoed_prompt_has_log_probabilities_in_every_choice(kind: Any, letters: int) -> None:
+    """Which one of them is told for all. Also where a slow client gets several chunks as one."""
+    text, n = "é" + "x" * letters, 3 if letters else 1
+    prompt = text if kind is str else TokenIds(tuple(text.encode()))
+    async with fronting(prefix_cache_bytes=1 << 26) as front:
+        told, gate = Told(), asyncio.Event()
+
+        async def take(event: Event) -> None:
+            if not told.events:
+                await gate.wait()
+            await told.take(event)
+
+        asked = request(prompt, 5, logprobs=2, echo=True, n=n, ignore_eos=True)
+        running = asyncio.create_task(front.service.generate(asked, take))
+        await eventually(lambda: front.worker.status().finished)
+        gate.set()
+        await running
+        for choice in range(n):
+            first, *rest = of(told, choice).chunks
+            assert (first.text, first.prompt, first.emission.tokens) == (text, tuple(text.encode()), ())
+            assert list(first.offsets) == [0, 0, *range(1, len(text))]
+            assert first.emission.prompt is not None
+            assert len(first.emission.prompt) == len(first.prompt) - 1
+            assert all(len(one.top) == 2 and one.rank for one in first.emission.prompt)
+            assert next(offset for chunk in rest for offset in chunk.offsets) == len(text)
+            assert sum(len(chunk.emission.logprobs) for chunk in rest) == 5
+        ends = [event.outcome.stats for event in told.events if isinstance(event, Finished)]
+        assert sorted(one.cached_tokens for one in ends) == [0, *[len(text)] * (n - 1)]
+        hidden = await front.ask(prompt, 0, prompt_logprobs=0, logprobs=1)
+        assert (hidden.text, hidden.tokens, hidden.chunks[0].offsets) == ("", [], ())
+        assert hidden.chunks[0].prompt == tuple(text.encode())
+        short = await front.ask("x", 2, prompt_logprobs=0)
+        assert (short.chunks[0].prompt, short.chunks[0].emission.prompt) == (tuple(b"x"), ())
+        assert len(short.tokens) == 2
 
 
 async def test_offsets_do_not_depend_on_drafts() -> None:
@@ -158,8 +201,9 @@ async def test_offsets_do_not_depend_on_drafts() -> None:
         for wish in (SPECULATIVE, AUTOREGRESSIVE):
             told = await front.ask("hé", 60, echo=True, logprobs=0, wish=wish, stop=("\x00\x00",))
             offsets = [offset for chunk in told.chunks for offset in chunk.offsets]
-            assert (offsets[0], len(offsets)) == (2, 60)
-            assert all(told.text[at] == chr(byte) for at, byte in zip(offsets, told.tokens, strict=True) if byte < 128)
+            assert (offsets[:4], len(offsets)) == ([0, 1, 1, 2], 63)
+            bytes_ = [*"hé".encode(), *told.tokens]
+            assert all(told.text[at] == chr(byte) for at, byte in zip(offsets, bytes_, strict=True) if byte < 128)
             found.append(offsets)
     assert found[0] == found[1]
 

@@ -56,6 +56,7 @@ def test_what_is_in_order_passes_unchanged() -> None:
         caller="me",
         deadline=5.0,
         logprobs=20,
+        prompt_logprobs=0,
         min_tokens=7,
         ignore_eos=True,
         stop_token_ids=(0, 49),
@@ -74,6 +75,10 @@ def test_defaults_are_filled_in() -> None:
     assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
     assert checked(request(), served(16, 50, 256)).max_tokens == 16
     assert checked(request(max_tokens=2**31 - 1), MODEL).max_tokens == 100
+    assert [checked(request(max_tokens=0, **told), MODEL).max_tokens for told in (ECHO, {"prompt_logprobs": 0})] == [
+        0,
+        0,
+    ]
     negative = checked(sampled(temperature=-0.0, min_p=-0.0), MODEL).sampling
     assert math.copysign(1, negative.temperature) == math.copysign(1, negative.min_p) == 1
 
@@ -84,6 +89,7 @@ def test_the_default_leaves_room_for_the_prompt() -> None:
     assert [default_max_tokens(prompt, tight) for prompt in (10, 40, 70)] == [32, 20, 1]
 
 
+ECHO = {"echo": True}
 BAD = [
     (request(prompt=RawText("")), "prompt", "not empty"),
     (chat(), "chat.messages", "at least one"),
@@ -94,6 +100,8 @@ BAD = [
     (Request(TokenIds((1, 2, 50))), "tokens.ids[2]", "0 to 49"),
     (Request(TokenIds((2**32 - 1,))), "tokens.ids[0]", "0 to 49"),
     (request(max_tokens=0), "max_tokens", "1 or more"),
+    (request(max_tokens=0, logprobs=1), "max_tokens", "0 only with echo or prompt_logprobs"),
+    (request(max_tokens=0, echo=True, min_tokens=1), "min_tokens", "0 to 0"),
     (request(max_tokens=-1), "max_tokens", "1 or more"),
     (sampled(temperature=-0.1), "sampling.temperature", "0 to 100"),
     (sampled(temperature=math.nan), "sampling.temperature", "0 to 100"),
@@ -116,6 +124,8 @@ BAD = [
     (sampled(logit_bias=((7, 1.0),) * 1025), "sampling.logit_bias", "at most 1024"),
     (request(logprobs=21), "logprobs", "0 to 20"),
     (request(logprobs=-1), "logprobs", "0 to 20"),
+    (request(prompt_logprobs=21), "prompt_logprobs", "0 to 20"),
+    (request(prompt_logprobs=-1), "prompt_logprobs", "0 to 20"),
     (request(min_tokens=8, max_tokens=7), "min_tokens", "0 to 7"),
     (request(min_tokens=-1), "min_tokens", "0 to 32"),
     (request(stop_token_ids=(1, 50)), "stop_token_ids[1]", "0 to 49"),
@@ -123,7 +133,7 @@ BAD = [
     (request(n=0), "n", "1 to 8"),
     (request(n=9), "n", "1 to 8"),
     (request(priority=101), "priority", "-100 to 100"),
-    (Request(TokenIds((1,)), echo=True), "echo", "raw text"),
+    (Request(Chat((Message("user", "hi"),)), echo=True), "echo", "raw text or token ids"),
     (request(stop=("x",) * 17), "stop", "at most 16"),
     (request(stop=("x", "")), "stop[1]", "not empty"),
     (request(stop=("é" * 129,)), "stop[0]", "256 bytes"),

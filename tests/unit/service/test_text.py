@@ -18,7 +18,7 @@ from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
-from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream, tokenise
+from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream, text_of_prompt, tokenise
 from tests.scripted import ByteTokenizer
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
@@ -263,3 +263,15 @@ async def test_a_far_too_long_prompt_is_refused_by_its_beginning(prompt: Prompt,
 async def test_a_prompt_without_any_tokens_is_refused(executor: Executor) -> None:
     with pytest.raises(InvalidRequest, match="0 tokens"):
         await tokenise(RawText(""), ByteTokenizer(257), MODEL, executor, ChatRenderer(), "")
+
+
+def test_tokens_of_a_prompt_begin_where_its_text_has_them() -> None:
+    """Special tokens are text only where they were written; of ids alone they are."""
+    tokenizer = ByteTokenizer(256)
+    tokenizer.special_tokens = {1: "\x01", 2: "\x02"}
+    written = "é\x02b"
+    ids = [1, *written.encode()]
+    assert text_of_prompt(tokenizer, ids, written) == (written, [0, 0, 0, 1, 2])
+    assert text_of_prompt(tokenizer, ids, None) == ("\x01" + written, [0, 1, 1, 2, 3])
+    assert text_of_prompt(tokenizer, b"a\xc3", None) == ("a\ufffd", [0, 1])
+    assert text_of_prompt(tokenizer, b" ab", "ab") == ("ab", [0, 1, 2])

@@ -117,6 +117,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         deadline=deadline,
         client=client,
         logprobs=given.logprobs if given.HasField("logprobs") else None,
+        prompt_logprobs=given.prompt_logprobs if given.HasField("prompt_logprobs") else None,
         min_tokens=given.min_tokens,
         ignore_eos=given.ignore_eos,
         stop_token_ids=tuple(given.stop_token_ids),
@@ -151,6 +152,8 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 logprobs=[logprobs_message(one) for one in told.emission.logprobs],
                 choice=told.choice,
                 verifier=number(pb.Verifier, told.emission.verifier),
+                prompt_ids=told.prompt,
+                prompt_logprobs=[logprobs_message(one) for one in told.emission.prompt or ()],
             )
         )
     if isinstance(told, Started):

@@ -80,6 +80,20 @@ def _entry(data: bytes, logprob: float) -> dict[str, Any]:
     return {"token": data.decode(errors="replace"), "logprob": bounded(logprob), "bytes": list(data)}
 
 
+def prompt_logprobs(told: Chunk, token_bytes: TokenBytes, most: int | None = None) -> list[dict[str, Any] | None]:
+    """vLLM's, of each token of the prompt: by id its own, then the likeliest, or `most` of them; null for the first."""
+
+    def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
+        text = token_bytes(token).decode(errors="replace")
+        return {"logprob": bounded(logprob), "rank": rank, "decoded_token": text}
+
+    made: list[dict[str, Any] | None] = [None]
+    for token, found in zip(told.prompt[1:], told.emission.prompt or (), strict=True):
+        likeliest = {str(one): entry(one, logprob, i) for i, (one, logprob) in enumerate(found.top[:most], 1)}
+        made.append({str(token): entry(token, found.logprob, found.rank)} | likeliest)
+    return made
+
+
 def bounded(logprob: float) -> float:
     return max(_LEAST, logprob)
 

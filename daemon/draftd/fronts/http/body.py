@@ -200,6 +200,13 @@ def _token_ids(ids: Sequence[int], field: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def prompt_logprobs(given: int | None, stream: bool | None) -> int | None:
+    """Raises InvalidRequest: no event of a stream has them, as in vLLM."""
+    if given is not None and stream:
+        raise InvalidRequest("prompt_logprobs", given, "none where stream is true")
+    return given
+
+
 def token_ids(ids: Sequence[object], field: str) -> tuple[int, ...]:
     """Raises InvalidRequest where one is none."""
     for i, one in enumerate(ids):

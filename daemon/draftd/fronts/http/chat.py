@@ -10,7 +10,16 @@ from pydantic import Field
 
 from draftd.errors import DraftdError, InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import Collected, TokenBytes, deltas_of, metrics, succeeded, token_logprobs, usage
+from draftd.fronts.http.answer import (
+    Collected,
+    TokenBytes,
+    deltas_of,
+    metrics,
+    prompt_logprobs,
+    succeeded,
+    token_logprobs,
+    usage,
+)
 from draftd.fronts.http.body import Body, Common, Int, Items, Parts, Texts, as_json, parsed, text_of
 from draftd.fronts.http.errors import Names, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope
@@ -94,6 +103,7 @@ class ChatBody(Common):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
+    prompt_logprobs: Int | None = None
     tools: Items[ToolOfBody] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -126,6 +136,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
         stop=tuple(given.stop or ()),
         logprobs=(given.top_logprobs or 0) if given.logprobs else None,
+        prompt_logprobs=fields.prompt_logprobs(given.prompt_logprobs, given.stream),
         n=1 if given.n is None else given.n,
         response_format=own_format or fields.structured_outputs(given.structured_outputs),
         **given.shared(call.client),
@@ -244,13 +255,16 @@ class ChatWhole:
     def __init__(self, head: Mapping[str, Any], token_bytes: TokenBytes, *, counted: bool, measured: bool) -> None:
         self._head, self._token_bytes, self._measured = dict(head), token_bytes, measured
         self._choices: dict[int, Collected] = {}
+        self._prompt: dict[str, Any] = {}
 
     def take(self, told: AnswerEvent, prompt: int) -> bytes:
         if isinstance(told, Started):
             self._head["id"] = f"chatcmpl-{told.request_id}"
             return b""
         choice = self._choices.setdefault(told.choice, Collected())
-        if isinstance(told, Finished):
+        if isinstance(told, Chunk) and told.prompt:
+            self._prompt = {"prompt_logprobs": prompt_logprobs(told, self._token_bytes)}
+        elif isinstance(told, Finished):
             choice.finished = told
         else:
             for delta in deltas_of(told):
@@ -261,7 +275,7 @@ class ChatWhole:
     def whole(self) -> Mapping[str, Any]:
         finished = [one.end for one in self._choices.values()]
         choices = [_choice(i, one) for i, one in sorted(self._choices.items())]
-        made = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(finished)}
+        made = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(finished), **self._prompt}
         return {**made, "metrics": metrics(finished)} if self._measured else made
 
     def failed(self, error: DraftdError) -> bytes:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from draftd.core import TokenLogprobs
 from draftd.errors import DraftdError, InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import TokenBytes, added, bounded, metrics, succeeded, usage
+from draftd.fronts.http.answer import (
+    TokenBytes,
+    added,
+    bounded,
+    metrics,
+    prompt_logprobs,
+    succeeded,
+    usage,
+)
 from draftd.fronts.http.body import Common, Int, Texts, parsed, token_ids
 from draftd.fronts.http.chat import FORMAT, Format, StreamOptions, finish, response_format
 from draftd.fronts.http.errors import Names, openai_error
@@ -27,6 +36,7 @@ class CompletionBody(Common):
     stop: Texts | None = None
     stream_options: StreamOptions | None = None
     logprobs: Int | None = None
+    prompt_logprobs: Int | None = None
     echo: bool | None = None
     suffix: str | None = None
     response_format: Format | None = None
@@ -46,6 +56,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         "max_tokens": given.max_tokens,
         "stop": tuple(given.stop or ()),
         "logprobs": given.logprobs,
+        "prompt_logprobs": fields.prompt_logprobs(given.prompt_logprobs, given.stream),
         "n": choices,
         "echo": bool(given.echo),
         "response_format": own_format or fields.structured_outputs(given.structured_outputs),
@@ -67,6 +78,8 @@ def asked(call: Call, scope: Scope) -> Asked:
         stream=bool(given.stream),
         counted=counted,
         measured=bool(given.include_metrics),
+        likeliest=given.logprobs,
+        prompts=given.prompt_logprobs,
     )
     return Asked(requests, reply, bool(given.stream), Names(table))
 
@@ -98,6 +111,7 @@ class _Choice:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.logprobs: dict[str, list[Any]] = {}
+        self.prompt: dict[str, Any] = {}
         self.finished: Finished | None = None
 
 
@@ -115,7 +129,11 @@ class Completion:
         stream: bool,
         counted: bool,
         measured: bool,
+        likeliest: int | None = None,
+        prompts: int | None = None,
     ) -> None:
+        """`likeliest` of `logprobs`, and `prompts` of `prompt_logprobs`; None where these are not told."""
+        self._likeliest, self._prompts = likeliest, prompts
         self._head, self._token_bytes, self._per_prompt = {**head, "object": "text_completion"}, token_bytes, choices
         self._stream, self._counted, self._measured = stream, counted, measured
         self._choices: dict[int, _Choice] = {}
@@ -143,7 +161,13 @@ class Completion:
         for index, one in sorted(self._choices.items()):
             assert one.finished is not None
             choices.append(
-                {"index": index, "text": "".join(one.texts), "logprobs": one.logprobs or None, **finish(one.finished)}
+                {
+                    "index": index,
+                    "text": "".join(one.texts),
+                    "logprobs": one.logprobs or None,
+                    **finish(one.finished),
+                    **one.prompt,
+                }
             )
         made = {**self._head, "choices": choices, "usage": self._usage()}
         return {**made, "metrics": metrics(self._finished())} if self._measured else made
@@ -153,7 +177,9 @@ class Completion:
 
     def _chunk(self, told: Chunk, index: int, choice: _Choice) -> bytes:
         text = told.text
-        logprobs = self._logprobs(told) if told.emission.logprobs else None
+        logprobs = self._logprobs(told) if told.emission.logprobs or (told.prompt and told.offsets) else None
+        if told.prompt and self._prompts is not None:
+            choice.prompt = {"prompt_logprobs": prompt_logprobs(told, self._token_bytes, self._prompts)}
         if self._stream:
             return self._said(index, text, logprobs, {"finish_reason": None}) if text or logprobs else b""
         choice.texts.append(text)
@@ -162,17 +188,29 @@ class Completion:
         return b""
 
     def _logprobs(self, told: Chunk) -> dict[str, list[Any]]:
-        """OpenAI's older shape: lists that run parallel to the tokens."""
+        """OpenAI's older shape: lists that run parallel to the tokens. Nothing comes before a prompt's first token, so
+        it has no probability."""
         made: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        emission = told.emission
-        for token, found, offset in zip(emission.tokens, emission.logprobs, told.offsets, strict=False):
-            text = self._token_bytes(token).decode(errors="replace")
-            top = {self._token_bytes(one).decode(errors="replace"): bounded(logprob) for one, logprob in found.top}
-            made["tokens"].append(text)
-            made["token_logprobs"].append(bounded(found.logprob))
-            made["top_logprobs"].append(top)
+        tokens: Sequence[int] = told.emission.tokens
+        logprobs: Sequence[TokenLogprobs | None] = told.emission.logprobs
+        if told.prompt:
+            tokens, logprobs = told.prompt, (None, *(told.emission.prompt or ()))
+        for token, found, offset in zip(tokens, logprobs, told.offsets, strict=False):
+            made["tokens"].append(self._text(token))
+            made["token_logprobs"].append(None if found is None else bounded(found.logprob))
+            made["top_logprobs"].append(None if found is None else self._top(found))
             made["text_offset"].append(offset)
         return made
+
+    def _top(self, found: TokenLogprobs) -> dict[str, float]:
+        """By text. Of several tokens with one text, such as bytes of a character, the likeliest."""
+        top: dict[str, float] = {}
+        for token, logprob in found.top[: self._likeliest]:
+            top.setdefault(self._text(token), bounded(logprob))
+        return top
+
+    def _text(self, token: int) -> str:
+        return self._token_bytes(token).decode(errors="replace")
 
     def _said(self, index: int, text: str, logprobs: Mapping[str, Any] | None, end: Mapping[str, Any]) -> bytes:
         made = {**self._head, "choices": [{"index": index, "text": text, "logprobs": logprobs, **end}]}
