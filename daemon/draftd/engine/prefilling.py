@@ -253,7 +253,7 @@ class Prefilling:
     def _is_computed_for_another(self, sequence: DecodeSequence) -> bool:
         """Whether its prompt is being prefilled for another choice of its request, and can be read when that has it."""
         prompt = sequence.request.prompt
-        if len(prompt) < _SHARED or not sequence.shares:
+        if len(prompt) < _SHARED or not sequence.shares or sequence.wants_prompt:
             return False
         first = next((one for one in self._prompts if one.sequence.request.prompt is prompt and not one.done), None)
         return first is not None and (first.position is None or first.sequence.stats.looked_up)
@@ -410,6 +410,7 @@ class Prefilling:
                 self._delivery.prompt(sequence, result.prompt)
             if not sequence.max_tokens:
                 sequence.end(FinishReason.LENGTH)
+            if sequence.finish is not None:
                 continue
             first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
             self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)

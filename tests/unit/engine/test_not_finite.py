@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,17 @@ def test_prompt_whose_logits_are_no_numbers_ends_alone(faulty: Faulty) -> None:
     sinks = Rig(faulty.models).run([request(prompt, autoregressive(), max_tokens=8) for prompt in prompts])
     assert [sink.tokens for sink in sinks] == [expected[0].tokens, [], expected[2].tokens]
     assert ended(sinks[1]) == (FinishReason.ERROR, NOT_FINITE)
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_no_log_probabilities_are_told_of_logits_that_are_no_numbers(spoil: str, faulty: Faulty) -> None:
+    """Within a prompt, whose other logits choose the answer."""
+    faulty.spoil(90, SPOILS[spoil])
+    plain = [request(prompt, autoregressive(), max_tokens=2) for prompt in ([1, 90, 3, 4], [6, 7, 8])]
+    asked = [*plain, *(replace(one, id=f"{one.id}-told", prompt_logprobs=0) for one in plain)]
+    sinks = Rig(faulty.models).run(asked)
+    assert [sink.done.error for sink in sinks] == ["", "", NOT_FINITE, ""]
+    assert [sink.prompt is None for sink in sinks] == [True, True, True, False]
 
 
 def test_draft_that_computes_no_numbers_changes_no_text(faulty: Faulty) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from draftd.core import TokenLogprobs
+from draftd.engine.sampling.transforms import greatest
 
 _LOGITS = 1 << 24  # of a piece of a prompt: 64 MiB in float32, of which a few copies are made
 
@@ -58,11 +58,7 @@ class PromptLogprobs:
         self._before: mx.array | None = None  # 1 × 1 × vocabulary: logits after the last token
         self.widest = max(1, _LOGITS // vocabulary)  # tokens of a piece
         self.told: list[TokenLogprobs] = []  # of all but the first token
-
-    @property
-    def finite(self) -> bool:
-        """Whether all of them are numbers."""
-        return not any(math.isnan(one.logprob) for one in self.told)
+        self.finite = True  # all logits that they are of are numbers, and not all -inf
 
     def add(self, tokens: Sequence[int], logits: mx.array) -> None:
         """`logits` of these tokens, 1 × width × vocabulary, of which the last is for the next piece. Computes them."""
@@ -71,9 +67,10 @@ class PromptLogprobs:
             known, before = tokens, mx.concatenate([self._before, before], axis=1)
         self._before = mx.contiguous(logits[:, -1:])  # and not a part of all of them
         if known:
-            found = Logprobs(before, [self._most], ranked=True)
-            mx.eval(self._before, *found.of(mx.array([known])))
+            found, finite = Logprobs(before, [self._most], ranked=True), mx.isfinite(greatest(before)).all()
+            mx.eval(self._before, finite, *found.of(mx.array([known])))
             self.told += found.read()[0]
+            self.finite = self.finite and bool(finite.item())
 
 
 def logprobs(logits: mx.array, asked: Sequence[int | None]) -> Logprobs | None:
