@@ -124,6 +124,20 @@ def asking(max_tokens: int = 20, **more: Any) -> Request:
     return Request(RawText("hello"), max_tokens, **{"wish": Wish(strategy=Strategy.REMOTE), **more})
 
 
+async def test_prompt_is_scored_by_the_local_model(remote: Served) -> None:
+    async with edge(remote.target, FixedFlag(strategy=Strategy.REMOTE)) as (_, service):
+        for named, more in (
+            ("prompt_logprobs", {"prompt_logprobs": 0}),
+            ("logprobs with echo", {"echo": True, "logprobs": 0}),
+            ("max_tokens 0", {"max_tokens": 0, "echo": True}),
+        ):
+            with pytest.raises(RemoteUnavailable, match=f"strategy remote was demanded: {named}"):
+                await service.generate(asking(**more), Told().take)
+            await service.generate(asking(**more, wish=Wish()), (told := Told()).take)
+            assert told.started.plan.strategy is Strategy.LOCAL
+            assert told.reason is FinishReason.LENGTH
+
+
 async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
     own = "".join(one.chunk.text for one in remote.client.generate("hello", max_tokens=20))
     async with edge(remote.target) as (front, service):
