@@ -300,7 +300,7 @@ class RequestStats:
 
     prompt_tokens: int
     arrival: float
-    cached_tokens: int = 0  # of the prompt, those whose keys and values the target had kept from an earlier request
+    cached_tokens: int = 0  # of the prompt, those whose keys and values the target had kept from another request
     scheduled: float | None = None
     prefilled: float | None = None
     first_token: float | None = None

@@ -4,7 +4,8 @@ Running sequences wait for each slice of a prompt: it may take a share of a step
 their next tokens does not double. Up to `MOST_PREFILLING` prompts are prefilled at a time, and each slice goes to the
 one with the least left, so that a short prompt need not wait for a long one. One that was passed over `_PATIENCE` times
 comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`, whatever else arrives. A sequence for
-which there is no memory waits (admission.py).
+which there is no memory waits (admission.py). Where two prompts begin alike, the second waits until the first has the
+common part, and reads that from the prefix store (prompt.py).
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
 could take in: they run together, and what comes next finds nothing running again. Where more short ones wait than
@@ -16,13 +17,13 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
 from draftd.core import DrafterName, FinishReason
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
 from draftd.engine.members import PeersTime
+from draftd.engine.prompt import Prompt
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.slices import LEAST, Slices
 from draftd.engine.step import DecodeStep, Entry, SequenceStep
@@ -34,29 +35,11 @@ MOST_PREFILLING = 4  # prompts at a time; the last place is for one that is shor
 _PATIENCE = 4  # slices in a row that others may have
 _OVERTAKEN = 16  # times that a sequence for which there is no memory is, by others
 _LOOKED_AT = 8  # of those that wait for memory, in a step
-_SHARED = 64  # tokens of prompt: fewer are computed for all choices of a request as fast as kept and found
 _LONG = 256  # tokens: to copy so many into the running sequences' caches takes about as long as a slice
 
 _PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
 _CHUNKS = 4  # of prompts that begin where nothing runs: of like length, more of them share a forward
 _ENDING = 4  # tokens that the running sequences have left at most, where slices wait for their end
-
-
-@dataclass(slots=True, eq=False)
-class _Prompt:
-    """A sequence whose prompt is being prefilled."""
-
-    sequence: DecodeSequence
-    position: int | None = None  # tokens that the target has; None before it knows the sequence
-    done: bool = False  # it has all of them, and has chosen the token that follows
-    alone: bool = False  # a forward that it shared failed
-    passed: int = 0  # slices that others had since it had one
-    slices: dict[DrafterName | None, Slices] = field(default_factory=dict)  # by model; None is the target
-
-    @property
-    def left(self) -> int:
-        """Tokens that the target has not prefilled."""
-        return 0 if self.done else len(self.sequence.tokens) - (self.position or 0)
 
 
 class Prefilling:
@@ -89,7 +72,7 @@ class Prefilling:
         self._chunk, self._slice_seconds = chunk, slice_seconds
         self._first: dict[DrafterName | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
         self._waiting: deque[DecodeSequence] = deque()
-        self._prompts: list[_Prompt] = []  # in the order in which they came
+        self._prompts: list[Prompt] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the step
         self._overtaken = 0  # times that the first of those that wait was, for want of memory
         self.joined_long = False  # a long one has joined since the last step
@@ -115,7 +98,7 @@ class Prefilling:
         return bool(self._in_turn)
 
     @property
-    def _in_turn(self) -> list[_Prompt]:
+    def _in_turn(self) -> list[Prompt]:
         return [prompt for prompt in self._prompts if not self._peers.holds(prompt.sequence)]
 
     def short(self, room: int) -> int:
@@ -128,6 +111,8 @@ class Prefilling:
         while after and self._waiting[after - 1].request.priority > priority:
             after -= 1
         self._waiting.insert(after, sequence)
+        for prompt in self._prompts:
+            prompt.compare(sequence)
 
     def step(self, room: int, running: Sequence[DecodeSequence], step_seconds: float) -> None:
         """A slice, of sequences that wait where there is `room` for that many more, and others that fit beside it. What
@@ -166,15 +151,13 @@ class Prefilling:
         """The sequences that are ready, which now run; none that has ended since."""
         ready, self._ready = [sequence for sequence in self._ready if sequence.finish is None], []
         if ready:
-            for sequence in ready:
-                self._keep(sequence)
             self._prompts = [prompt for prompt in self._prompts if prompt.sequence not in ready]
             self.joined_long = self.joined_long or any(len(sequence.tokens) >= _LONG for sequence in ready)
         return ready
 
     def retake(self, sequence: DecodeSequence) -> bool:
         """Prefills a sequence that ran, alone and at once; whether it runs again. One that fails here ends."""
-        prompt = _Prompt(sequence)
+        prompt = Prompt(sequence)
         try:
             while sequence.finish is None and not self._prefill([prompt], self._chunk):
                 pass
@@ -183,7 +166,6 @@ class Prefilling:
         if sequence.finish is not None:
             self._close(sequence)
             return False
-        self._keep(sequence)
         return True
 
     def restart(self) -> None:
@@ -223,11 +205,12 @@ class Prefilling:
         The first of these is overtaken a bounded number of times; then all wait for it. There are more places for short
         prompts, of up to `tokens` together."""
         prompts = self._in_turn
+        awaiting = {sequence for prompt in prompts for sequence in prompt.waiting}
         held_back, tokens = 0, tokens - sum(prompt.left for prompt in prompts)
         for sequence in list(self._waiting):
             if len(prompts) >= room or held_back >= _LOOKED_AT:
                 break
-            if sequence.reads_prefix or self._peers.holds(sequence) or self._is_computed_for_another(sequence):
+            if sequence.reads_prefix or sequence in awaiting or self._peers.holds(sequence):
                 continue
             tokens -= len(sequence.tokens)
             short = len(sequence.tokens) <= self._chunk // _CHUNKS
@@ -245,50 +228,49 @@ class Prefilling:
                 continue
             self._overtaken = 0 if first else self._overtaken + bool(held_back)
             self._waiting.remove(sequence)
-            prompts.append(self._begin(sequence))
+            prompts.append(prompt := self._begin(sequence))
+            awaiting.update(prompt.waiting)
         if bool(held_back) != bool(self.held_back):
             _log.info("requests wait for memory" if held_back else "no request waits for memory any more")
         self.held_back = held_back
 
-    def _is_computed_for_another(self, sequence: DecodeSequence) -> bool:
-        """Whether its prompt is being prefilled for another choice of its request, and can be read when that has it."""
-        prompt = sequence.request.prompt
-        if len(prompt) < _SHARED or not sequence.shares or sequence.wants_prompt:
-            return False
-        first = next((one for one in self._prompts if one.sequence.request.prompt is prompt and not one.done), None)
-        return first is not None and (first.position is None or first.sequence.stats.looked_up)
-
-    def _awaited(self, sequence: DecodeSequence) -> bool:
-        """Whether other choices of its request wait for its prompt."""
-        prompt = sequence.request.prompt
-        return any(one.request.prompt is prompt for one in self._waiting if len(prompt) >= _SHARED and one.shares)
-
-    def _begin(self, sequence: DecodeSequence) -> _Prompt:
+    def _begin(self, sequence: DecodeSequence) -> Prompt:
         if not sequence.emitted:  # else it was begun by another target
             sequence.stats.scheduled = self._clock()
         kind = sequence.drafter
         if kind is not None and kind not in self._drafting.offered:
             sequence.degrade(f"the {kind.replace('_', ' ')} is not loaded")
             sequence.take_proposals()
-        self._prompts.append(prompt := _Prompt(sequence))
+        prompt = Prompt(sequence, self._target.known(sequence.tokens[:-1]) if sequence.shares else None)
+        for other in self._waiting:
+            prompt.compare(other)
+        self._prompts.append(prompt)
         return prompt
 
-    def _next(self) -> _Prompt:
-        """The one that was passed over too often, the longest ago first; else the one with the least left. FIFO among
-        equals."""
-        prompts = self._in_turn
+    def _next(self) -> Prompt:
+        """The one that was passed over too often, the longest ago first; else the one with the least left, or for which
+        the one with the least left waits. FIFO among equals."""
+        prompts = [prompt for prompt in self._in_turn if not self._drafter_waits(prompt)]
         most = max(prompts, key=lambda prompt: prompt.passed)
         if most.passed >= _PATIENCE:
             return most
-        return min(prompts, key=lambda prompt: prompt.left)
+        return min(prompts, key=lambda prompt: prompt.least_left)
 
-    def _sharing(self, first: _Prompt, tokens: int) -> list[_Prompt]:
+    def _drafter_waits(self, prompt: Prompt) -> bool:
+        """Whether its drafter waits until it has prefilled another prompt, for which this one waited before."""
+        if not prompt.done:
+            return False
+        sequence = prompt.sequence
+        before = [other for other in self._in_turn if other.done and sequence in other.shared]
+        return any(other.sequence.drafter == sequence.drafter for other in before if other.sequence not in self._ready)
+
+    def _sharing(self, first: Prompt, tokens: int) -> list[Prompt]:
         """With this one, others that have one forward with it: whole prompts, none of them shorter, of which nothing
-        was prefilled, of no more than `tokens` together."""
-        if first.position is not None or first.alone or first.left > tokens:
+        was prefilled and for which none waits, of no more than `tokens` together."""
+        if first.position is not None or first.alone or first.waiting or first.left > tokens:
             return [first]
-        others = [one for one in self._in_turn if one.position is None and not one.alone and one is not first]
-        others = [one for one in others if one.left >= first.left and one.sequence.finish is None]
+        others = [one for one in self._in_turn if one.position is None and not one.alone and not one.waiting]
+        others = [one for one in others if one is not first and one.left >= first.left and one.sequence.finish is None]
         chosen = [first, *sorted(others, key=lambda prompt: prompt.left)]
         for n, (one, other) in enumerate(pairwise(chosen), 1):
             tokens -= one.left
@@ -300,15 +282,16 @@ class Prefilling:
                 prompt.position = self._open(prompt.sequence)
         return [first] if first.position else [prompt for prompt in chosen if not prompt.position]
 
-    def _whole(self, tokens: int) -> list[_Prompt]:
+    def _whole(self, tokens: int) -> list[Prompt]:
         """Those with the least left that can be prefilled whole within so many tokens, and share a forward."""
         others = [one for one in self._in_turn if not one.done and one.sequence.finish is None]
         least = min(others, key=lambda prompt: prompt.left, default=None)
         return [] if least is None or least.left > tokens else self._sharing(least, tokens)
 
-    def _fitting(self, step_seconds: float, spent: float) -> _Prompt | None:
+    def _fitting(self, step_seconds: float, spent: float) -> Prompt | None:
         """The one with the least left, where that fits whole into what `spent` has left of a slice's time."""
         others = [one for one in self._in_turn if one.sequence not in self._ready and one.sequence.finish is None]
+        others = [one for one in others if not self._drafter_waits(one)]
         least = min(others, key=lambda prompt: prompt.left, default=None)
         if least is None:
             return None
@@ -318,7 +301,7 @@ class Prefilling:
 
     # slices
 
-    def _turn(self, chosen: list[_Prompt], step_seconds: float | None) -> None:
+    def _turn(self, chosen: list[Prompt], step_seconds: float | None) -> None:
         """A slice for the target, or once that has all of it one for the drafter. Several share the slice."""
         for prompt in self._prompts:
             prompt.passed = 0 if prompt in chosen else prompt.passed + 1
@@ -338,13 +321,13 @@ class Prefilling:
             if sequence.finish is not None or not prompt.done:
                 continue
             if sequence.drafter is not None and self._drafted_for(sequence, len(chosen) == 1 and not self._ready):
-                if worked and step_seconds is not None:  # the drafter's is another
+                if worked and (step_seconds is not None or self._drafter_waits(prompt)):  # the drafter's is another
                     continue
                 if not self._drafter_ready(prompt, sequence.drafter, step_seconds):
                     continue
             self._ready.append(sequence)
 
-    def _failed(self, chosen: list[_Prompt], error: Exception) -> None:
+    def _failed(self, chosen: list[Prompt], error: Exception) -> None:
         """One of several is tried again by itself: whose fault it was is not known."""
         if len(chosen) == 1:
             chosen[0].sequence.end(FinishReason.ERROR, f"prefill failed: {error}")
@@ -353,7 +336,7 @@ class Prefilling:
         for prompt in chosen:
             prompt.position, prompt.done, prompt.alone = None, False, True
 
-    def _drafter_ready(self, prompt: _Prompt, kind: DrafterName, step_seconds: float | None) -> bool:
+    def _drafter_ready(self, prompt: Prompt, kind: DrafterName, step_seconds: float | None) -> bool:
         """One slice for the drafter; True where there is none left, or where it fails."""
         slices, began = self._slices_of(prompt, kind), self._timer()
         size = slices.tokens(step_seconds)
@@ -372,13 +355,13 @@ class Prefilling:
         """Of prompts' first slices."""
         return self._first.setdefault(kind, Slices(self._chunk, self._slice_seconds))
 
-    def _slices_of(self, prompt: _Prompt, kind: DrafterName | None) -> Slices:
+    def _slices_of(self, prompt: Prompt, kind: DrafterName | None) -> Slices:
         """A prompt's own: the more of it is taken in, the more a token of the rest takes."""
         if kind not in prompt.slices:
             prompt.slices[kind] = Slices(self._chunk, self._slice_seconds, self._rates(kind))
         return prompt.slices[kind]
 
-    def _prefill(self, chosen: list[_Prompt], size: int) -> bool:
+    def _prefill(self, chosen: list[Prompt], size: int) -> bool:
         """Up to `size` tokens of one, or all of several, by the target; True once their texts are prefilled, and the
         tokens that follow are sent."""
         started, entries = self._timer(), list[Entry]()
@@ -386,7 +369,10 @@ class Prefilling:
             if prompt.position is None:
                 prompt.position = self._open(prompt.sequence)
             start, text = prompt.position, prompt.sequence.tokens
-            prompt.position = end = min(start + size, len(text)) if len(chosen) == 1 else len(text)
+            end = min(start + size, len(text)) if len(chosen) == 1 else len(text)
+            for length in prompt.forks(end):
+                self._target.fork(prompt.sequence.id, length)
+            prompt.position = end
             prompt.done = end == len(text)
             entries.append(Entry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done))
         results = {one.sequence: one for one in self._steps.result(self._steps.submit(entries)).entries}
@@ -398,8 +384,6 @@ class Prefilling:
         for prompt in chosen:
             sequence, result = prompt.sequence, results[prompt.sequence.id]
             assert result.following is not None
-            if self._awaited(sequence):
-                self._keep(sequence)
             reason = FinishReason.ERROR if result.error else self._cancelled().get(sequence.request.id)
             if reason is not None:
                 sequence.end(reason, result.error)
@@ -414,6 +398,9 @@ class Prefilling:
                 continue
             first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
             self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
+        for prompt in chosen:  # the others are closed, which keeps theirs
+            if prompt.sequence.finish is None:
+                self._keep(prompt.sequence)
         return True
 
     def _open(self, sequence: DecodeSequence) -> int:
@@ -424,7 +411,6 @@ class Prefilling:
             length=len(text),
             sampling=request.sampling,
             prefix=tuple(text) if sequence.shares else (),
-            awaited=self._awaited(sequence),
             ends=tuple(sorted(self._delivery.ends(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,12 @@ class ThroughBytes:
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
         return self._inner.open(sequence, SequenceOptions.from_bytes(options.to_bytes()))
+
+    def known(self, tokens: Sequence[int]) -> int | None:
+        return self._inner.known(tokens)
+
+    def fork(self, sequence: int, length: int) -> None:
+        self._inner.fork(sequence, length)
 
     def submit(self, plan: StepPlan) -> None:
         plan = StepPlan.from_bytes(plan.to_bytes())
@@ -128,7 +134,7 @@ def test_without_a_seed_nothing_is_drafted_through_bytes(models: Any) -> None:
 
 def test_values_survive_bytes() -> None:
     way = replace(SEEDED, seed=2**64 - 1, logit_bias=((3, -0.5), (4, 2.0)), presence_penalty=0.1)
-    options = SequenceOptions(7, 9, way, (1, 2, 3), awaited=True, ends=(30, 31), logprobs=0, prompt_logprobs=2)
+    options = SequenceOptions(7, 9, way, (1, 2, 3), ends=(30, 31), min_tokens=4, logprobs=0, prompt_logprobs=2)
     assert SequenceOptions.from_bytes(options.to_bytes()) == options
     plan = StepPlan(3, [Entry(1, 0, (5, 6), wanted=False), Entry(2, 8, (), 2)], [[4, 4]])
     assert StepPlan.from_bytes(plan.to_bytes()) == plan

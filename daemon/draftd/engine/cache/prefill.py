@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
@@ -21,10 +21,10 @@ _WIDEST_ON_CPU = 256
 class _Text:
     caches: Caches  # which several may share
     length: int  # that its caches will have
-    shares: bool  # whether it uses what is kept of other texts, and is kept itself
+    prefix: Sequence[int]  # the text itself, where it uses what is kept of other texts and is kept; else empty
     kept: int = 0  # tokens of it that were found or kept
     row: int = 0  # of the caches
-    fork: Sequence[int] = ()  # its beginning up to where it parts from another, to be kept on the way
+    forks: list[int] = field(default_factory=list)  # lengths of it to be kept on the way, ascending
 
 
 class Prefill:
@@ -39,14 +39,11 @@ class Prefill:
     def __contains__(self, key: int) -> bool:
         return key in self._texts
 
-    def open(
-        self, key: int, length: int, prefix: Sequence[int], *, awaited: bool = False, computed: bool = False
-    ) -> int | None:
+    def open(self, key: int, length: int, prefix: Sequence[int], *, computed: bool = False) -> int | None:
         """Begins a text of which `length` tokens will be taken in. `prefix` is looked up in the prefix store, but for
         its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
-        tokens were found; None where none were looked for. `awaited`: what is looked up for the same prefix again is to
-        be found, also where a text cannot be kept in segments. `computed`: all of it is, so nothing is found."""
-        text = self._texts[key] = _Text(self.running.fresh(length), length, bool(prefix))
+        tokens were found; None where none were looked for. `computed`: all of it is, so nothing is found."""
+        text = self._texts[key] = _Text(self.running.fresh(length), length, prefix)
         if not (prefix and self.store.open):
             return None
         kept = [] if computed else self.store.find(prefix, len(prefix) - 1)
@@ -54,11 +51,15 @@ class Prefill:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
         shared = self.store.shared(prefix, len(prefix) - 1)
-        if awaited and not text.caches.segmented:
-            shared = len(prefix) - 1
         if shared - text.kept >= _PIECE:
-            text.fork = prefix[:shared]
+            self.fork(key, shared)
         return text.kept
+
+    def fork(self, key: int, length: int) -> None:
+        """Keeps the first `length` tokens as soon as they are taken in, unless they are all of the text."""
+        text = self._texts[key]
+        if text.prefix:
+            text.forks = sorted({*text.forks, length})
 
     def take_in(self, key: int, tokens: Sequence[int], told: PromptLogprobs | None = None) -> mx.array:
         """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
@@ -67,15 +68,18 @@ class Prefill:
         Where the text parts from another, as after a system prompt that many have, a snapshot is kept: what cannot be
         kept in segments serves the next text that begins so (Pan et al. 2024, Marconi)."""
         text = self._texts[key]
-        caches, ahead = text.caches, len(text.fork) - self._length(text)
-        if 0 <= ahead < len(tokens) and text.fork:
+        while text.forks and not text.caches.segmented and text.forks[0] - self._length(text) < len(tokens):
+            fork = text.forks.pop(0)
+            ahead = fork - self._length(text)
+            if ahead < 0:
+                continue
             if ahead:
-                self._forward(caches, tokens[:ahead], told)
-            self.store.keep(text.fork, caches, text.row, len(text.fork))
-            tokens, text.fork = tokens[ahead:], ()
-        return self._forward(caches, tokens, told)
+                self._forward(text.caches, tokens[:ahead], told)
+            self.store.keep(text.prefix, text.caches, text.row, fork)
+            tokens = tokens[ahead:]
+        return self._forward(text.caches, tokens, told)
 
-    def _forward(self, caches: Caches, tokens: Sequence[int], told: PromptLogprobs | None) -> mx.array:
+    def _forward(self, caches: Caches, tokens: Sequence[int], told: PromptLogprobs | None = None) -> mx.array:
         widest = self._widest if told is None else min(self._widest, told.widest)
         while True:
             piece, tokens = tokens[:widest], tokens[widest:]
@@ -107,15 +111,19 @@ class Prefill:
         return self._length(self._texts[key])
 
     def keep_piece(self, key: int, tokens: Sequence[int]) -> None:
-        """Keeps what was taken in of the text `tokens`, where that is a piece more than was kept before."""
+        """Keeps what was taken in of the text `tokens`, where that is a piece more than was kept before, or others part
+        from it here."""
         text = self._texts[key]
-        if text.caches.segmented and self._length(text) - text.kept >= _PIECE:
+        length = self._length(text)
+        reached = [fork for fork in text.forks if fork <= length]
+        del text.forks[: len(reached)]
+        if reached or (text.caches.segmented and length - text.kept >= _PIECE):
             self.keep(key, tokens)
 
     def keep(self, key: int, tokens: Sequence[int]) -> None:
         """Keeps what was taken in of the text `tokens`, if it is one that is kept."""
         text = self._texts[key]
-        if text.shares:
+        if text.prefix:
             text.kept = min(self._length(text), len(tokens))
             self.store.keep(tokens, text.caches, text.row, text.kept)
 

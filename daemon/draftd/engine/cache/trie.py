@@ -20,7 +20,7 @@ def packed(tokens: Sequence[int]) -> Tokens[int]:
     return array("I", tokens)
 
 
-def alike(a: Tokens[int], b: Tokens[int]) -> int:
+def alike(a: Sequence[int], b: Sequence[int]) -> int:
     """By how many tokens both begin alike."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

@@ -18,17 +18,15 @@ from draftd.engine.step import Entry, Ids, StepPlan, StepResult
 class SequenceOptions:
     """What a target is told of a sequence once. `prompt`: tokens of its text that precede the answer, by which seeded
     noise is placed. `length`: tokens that plans will have it take in before it decodes. `prefix`: those tokens, to be
-    looked up in the prefix store; empty: the text is neither looked up nor kept. `awaited`: others with the same text
-    wait for it to be kept. `ends`: tokens that end the answer, none of which is chosen before `min_tokens`. `logprobs`:
-    how many of the likeliest tokens are told besides each chosen one; None for no log-probabilities. `prompt_logprobs`:
-    the same for the tokens that are taken in, none of which is then had from the store. `grammar`: what the answer must
-    be; empty where it may be anything."""
+    looked up in the prefix store; empty: the text is neither looked up nor kept. `ends`: tokens that end the answer,
+    none of which is chosen before `min_tokens`. `logprobs`: how many of the likeliest tokens are told besides each
+    chosen one; None for no log-probabilities. `prompt_logprobs`: the same for the tokens that are taken in, none of
+    which is then had from the store. `grammar`: what the answer must be; empty where it may be anything."""
 
     prompt: int
     length: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prefix: tuple[int, ...] = ()
-    awaited: bool = False
     ends: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None
@@ -53,6 +51,13 @@ class Target(Protocol):
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
         """Begins a sequence. Returns how many of its first tokens the prefix store had, which plans need not take in;
         None where none were looked up."""
+
+    def known(self, tokens: Sequence[int]) -> int | None:
+        """How many of the first tokens the prefix store has now; None if it keeps nothing."""
+
+    def fork(self, sequence: int, length: int) -> None:
+        """Others wait for the first `length` tokens of a sequence's text: keeps them in the prefix store as soon as
+        plans have had them taken in, unless the text ends there."""
 
     def submit(self, plan: StepPlan) -> None:
         """Begins a step. Entries that continue name the running sequences that take part in it, in the order in which

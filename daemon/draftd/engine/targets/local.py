@@ -77,9 +77,7 @@ class LocalTarget:
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
         prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
-        found = self._prefill.open(
-            sequence, options.length, options.prefix, awaited=options.awaited, computed=prompt is not None
-        )
+        found = self._prefill.open(sequence, options.length, options.prefix, computed=prompt is not None)
         ids = list(options.prefix[: found or 0])
         known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if wanted(options.sampling, options.min_tokens):
@@ -87,6 +85,12 @@ class LocalTarget:
                 options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
             )
         return found
+
+    def known(self, tokens: Sequence[int]) -> int | None:
+        return self._store.known(tokens) if self._store.open else None
+
+    def fork(self, sequence: int, length: int) -> None:
+        self._prefill.fork(sequence, length)
 
     def submit(self, plan: StepPlan) -> None:
         told = {key for key, one in self._sequences.items() if one.prompt is not None}
