@@ -161,12 +161,6 @@ def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) ->
     assert models_alone(check_models(pair(target, draft))) == {"model": Verdict.BAD, "draft model": Verdict.BAD}
 
 
-def rewrite(file: Path, **values: object) -> None:
-    """None takes a key out."""
-    config = json.loads(file.read_text()) | values
-    file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
-
-
 def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the doctor notes of the tokenizer, which is what `serve` logs."""
     caplog.clear()
