@@ -258,13 +258,14 @@ LATENT: dict[str, Config] = {
         "emb_neighbor_num": 3,
         "emb_split_num": 2,
     },
-    "minicpm3": {"rope_scaling": {"type": "longrope", "short_factor": 1.0, "long_factor": 1.0}},
+    "minicpm3": {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8}},
     "minimax_m3_vl": {
         "text_config": {
             "dense_intermediate_size": 96,
             "mlp_layer_types": ["dense", "sparse", "sparse"],
-            "layer_types": [FULL, "sparse_attention", "sparse_attention"],
+            "layer_types": [FULL, "minimax_m3_sparse", "minimax_m3_sparse"],
             "moe_layer_freq": None,
+            "rotary_dim": 8,
             "index_block_size": 4,
             "index_topk_blocks": 2,
         }
@@ -278,7 +279,7 @@ WINDOWS: dict[str, Config] = {
     "afm7": {"hidden_dim": 64, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "num_kv_reuse_layers": 2},
     "afmoe": {"layer_types": [SLIDING, SLIDING, FULL], "num_dense_layers": 1},
     "cohere2": {},
-    "exaone4": {"sliding_window_pattern": "LLG"},
+    "exaone4": {"sliding_window_pattern": "LLG", "layer_types": [SLIDING, SLIDING, FULL]},
     "exaone_moe": {"layer_types": [SLIDING, SLIDING, FULL], "is_moe_layer": [False, True, True]},
     "gemma3": {"text_config": {"model_type": "gemma3_text"}},
     "gemma3_text": {},
@@ -303,6 +304,7 @@ WINDOWS: dict[str, Config] = {
         "text_config": {
             "num_hidden_layers": 4,
             "sliding_window_pattern": 2,
+            "layer_types": [SLIDING, FULL, SLIDING, FULL],
             "num_kv_shared_layers": 2,
             "global_head_dim": 32,
             "vocab_size_per_layer_input": VOCABULARY,

@@ -12,6 +12,7 @@ _DELTA = {
     "linear_conv_kernel_dim": 4,
 }
 _MAMBA = {
+    "mamba_expand": 1,
     "mamba_n_heads": 4,
     "mamba_d_head": 16,
     "mamba_d_state": 16,

@@ -14,7 +14,7 @@ from tests.models.architectures import TABLES, kind, other_names, version
 from tests.models.result import COLUMNS, Result
 
 PATH = Path("docs/models.md")
-_HEADS = ("served", "batched", "speculating", "prefix reuse", "identical", "4 bits")
+_HEADS = ("served", "batched", "speculating", "prefix reuse", "identical", "4 bits", "4.x and 5.x")
 
 _TEXT = """\
 # Models
@@ -23,7 +23,8 @@ _TEXT = """\
 
 Every text architecture of {version}, as a tiny model with random weights: {architectures} of them. {served} are served,
 {batched} of these with one forward for all sequences, {speculating} with speculation from the first token to the last,
-{prefix} with reuse of prefixes. In {identical} every text is mlx-lm's own; {texts} texts were compared{ties}.
+{prefix} with reuse of prefixes. In {identical} every text is mlx-lm's own; {texts} texts were compared{ties}. With the
+configuration as either version of transformers writes it, {forms} have mlx-lm's logits.
 
 - **served**: mlx-lm's own loop runs it on this machine, and the engine answers every request.
 - **batched**: one forward serves all sequences. Where not, each has a forward of its own, with mlx-lm's caches.
@@ -35,6 +36,9 @@ Every text architecture of {version}, as a tiny model with random weights: {arch
   requests, and beside one that is cancelled. With a seed, sampled text is the same at every depth. Weights are fp32.
   Where rounding decides between two tokens, a text may go on with either, and is counted as a tie.
 - **4 bits**: the same holds with weights quantised as `mlx_lm.convert` does.
+- **4.x and 5.x**: served from a folder whose config.json has the form that transformers 4 writes, and from one that has
+  transformers 5's, the model has the same logits, to the last bit, and they are mlx-lm's. The bases of the rotary
+  embedding are no defaults, and its positions are scaled where mlx-lm scales them.
 
 It ran on {where}.
 
@@ -91,7 +95,7 @@ def render(results: Sequence[Result]) -> str:
     ties = sum(len(one.ties) for one in results)
     texts = sum(one.texts for one in results)
     text = _TEXT.format(
-        **{name: counts[name] for name in ("architectures", *COLUMNS[:-1])},
+        **{name: counts[name] for name in ("architectures", *COLUMNS)},
         version=version(),
         texts=f"{texts:,}",
         ties=f", {ties} of which differ by a tie" if ties else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-COLUMNS = ("served", "batched", "speculating", "prefix", "identical", "quantised")
+COLUMNS = ("served", "batched", "speculating", "prefix", "identical", "quantised", "forms")
 
 
 @dataclass
@@ -19,6 +19,7 @@ class Result:
     - identical: every text is mlx-lm's own, or the sampled one that the same seed gave without drafts; in ties the two
       candidates were as good as equal.
     - quantised: the same holds with 4-bit weights.
+    - forms: with its configuration as transformers 4 writes it, and as transformers 5 does, its logits are mlx-lm's.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Result:
     prefix: bool = False
     identical: bool = False
     quantised: bool = False
+    forms: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     texts: int = 0  # that were compared
@@ -47,7 +49,9 @@ class Result:
 
     @property
     def broken(self) -> bool:
-        """Whether mlx-lm runs it, and the engine does not serve it or changes a text."""
+        """Whether mlx-lm runs it, and the engine does not serve it, changes a text or does not read a configuration."""
+        if self.served and not self.forms:
+            return True
         return self.consistent and (bool(self.different) or (not self.served and bool(self.texts)))
 
     def as_json(self) -> dict[str, Any]:

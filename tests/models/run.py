@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib import metadata
 from pathlib import Path
 
 from tests.models.architectures import configuration, version
@@ -21,7 +22,13 @@ FOLDER = ROOT / ".benchmarks" / "models"
 # What a result depends on besides the configuration and the libraries.
 _CODE = (
     *("daemon/draftd/engine", "daemon/draftd/models", "daemon/draftd/planning", "daemon/draftd/core.py"),
-    *("tests/models/scene.py", "tests/models/tiny.py", "tests/models/result.py", "tests/rig.py"),
+    *(
+        "tests/models/scene.py",
+        "tests/models/tiny.py",
+        "tests/models/forms.py",
+        "tests/models/result.py",
+        "tests/rig.py",
+    ),
 )
 
 
@@ -37,7 +44,7 @@ def code() -> str:
 
 def key(name: str, code: str) -> str:
     """Two results with the same key are of the same configuration, libraries and code."""
-    parts = json.dumps([configuration(name), version(), code], sort_keys=True)
+    parts = json.dumps([configuration(name), version(), metadata.version("transformers"), code], sort_keys=True)
     return hashlib.sha256(parts.encode()).hexdigest()
 
 

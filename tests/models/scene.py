@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -34,15 +36,17 @@ from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
-from draftd.errors import in_one_line
+from draftd.errors import ModelLoadError, in_one_line
 from draftd.fallback.ladder import LadderLevel
 from draftd.model_info import ModelInfo
-from draftd.models.mlx_lm import make_prompt_cache
+from draftd.models.folder import ModelFolder
+from draftd.models.mlx_lm import load_model, make_prompt_cache
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import Wish, decide
 from tests.models.configurations import VOCABULARY
+from tests.models.forms import forms
 from tests.models.result import Result
-from tests.models.tiny import draft_of, quantised, tiny
+from tests.models.tiny import draft_of, logits, quantised, stored, tiny
 from tests.rig import Collected, request
 from tests.scripted import ByteTokenizer
 
@@ -69,6 +73,7 @@ class Size:
     depths: tuple[int, ...] = (1, 4, 6)
     alone: tuple[int, ...] = (0, 3)  # prompts that are decoded alone as well
     quantised: bool = True
+    forms: bool = True
 
 
 WHOLE = Size()
@@ -162,6 +167,8 @@ class Scene:
         self._prefix(models)
         if self.size.quantised:
             self._quantised()
+        if self.size.forms:
+            self._forms()
 
     # what is asked of it
 
@@ -282,6 +289,31 @@ class Scene:
         result.quantised = len(result.different) == before
         if not result.quantised:
             result.reasons["quantised"] = result.different[before]
+
+    def _forms(self) -> None:
+        """From folders, with its configuration as either version of transformers writes it."""
+        result, found = self.result, []
+        try:
+            own, older, newer = forms(self.name)
+            model = tiny(self.name, own)
+            with tempfile.TemporaryDirectory() as place:
+                reference, _ = load_model(stored(Path(place) / "own", model, own))
+                expected = logits(reference)
+                for version, config in (("4", older), ("5", newer)):
+                    served, _ = ModelFolder(str(stored(Path(place) / version, model, config))).open()
+                    found.append(logits(served))
+                    if not mx.allclose(found[-1], expected, rtol=0, atol=1e-3).item():
+                        result.reasons["forms"] = f"as transformers {version} writes its config.json, its logits differ"
+                        return
+        except ModelLoadError as error:
+            result.reasons["forms"] = error.what.rpartition("model: ")[2]
+            return
+        except Exception as error:
+            result.reasons["forms"] = in_one_line(error)
+            return
+        result.forms = bool(mx.array_equal(*found).item())
+        if not result.forms:
+            result.reasons["forms"] = "its logits differ between the two forms of its config.json"
 
     # requests
 

@@ -9,7 +9,7 @@ from tests.models.scene import Size, examine
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(120)]
 
-SMALL = Size(tokens=14, depths=(4,), alone=(3,), quantised=False)
+SMALL = Size(tokens=14, depths=(4,), alone=(3,), quantised=False, forms=False)
 
 # What is not so is held to as well: who changes it changes this table.
 WHOLE_TEXTS = {"batched", "speculating", "prefix"}  # of prefixes

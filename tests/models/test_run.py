@@ -64,8 +64,8 @@ def test_the_page_and_the_summary_give_a_reason_for_all_that_is_not_so() -> None
     partly = Result("llama", **dict.fromkeys(COLUMNS, True), texts=5)
     partly.batched, partly.reasons["batched"] = False, "no | layout"
     counted = page.summary([GOOD, unserved, partly])
-    assert [counted[name] for name in ("architectures", *COLUMNS)] == [3, 2, 1, 2, 2, 2, 2]
+    assert [counted[name] for name in ("architectures", *COLUMNS)] == [3, 2, 1, 2, 2, 2, 2, 2]
     assert counted["reasons"]["batched"] == {"olmo": "a package is missing", "llama": "no | layout"}
     text = page.render([GOOD, unserved, partly])
-    assert "| `olmo` | no |  |  |  |  |  | a package is missing |" in text
-    assert "| `llama` | yes | no | yes | whole texts | yes | yes | no \\| layout |" in text
+    assert "| `olmo` | no |  |  |  |  |  |  | a package is missing |" in text
+    assert "| `llama` | yes | no | yes | whole texts | yes | yes | yes | no \\| layout |" in text

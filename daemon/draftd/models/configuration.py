@@ -13,27 +13,36 @@ import inspect
 import io
 import math
 import re
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from types import ModuleType
 from typing import Any, TypeGuard
 
 from draftd.errors import ModelLoadError, in_one_line
+from draftd.models.names import (
+    FULL,
+    PERIODS,
+    SLIDING,
+    Architecture,
+    architecture_of,
+    head_size,
+    is_length,
+    modules_of,
+    period_of,
+    reads_period,
+    rename,
+)
 
 _PARTS = ("text_config", "llm_config", "language_config")  # where a model with several parts keeps its text model
 _THETA = ("rope_theta", "rotary_emb_base")
 _LOCAL_THETA = ("rope_local_base_freq", "rope_local_theta", "swa_rope_theta")  # of the layers with a sliding window
 _PARTIAL = ("partial_rotary_factor", "rotary_pct")
 _ORIGINAL = "original_max_position_embeddings"
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 _PER_LAYER = {"gemma4_text", "laguna", "mellum", "spark2_5"}  # they read a table for each type of layer
 _NEEDS_SCALING = {"deepseek_v2": "yarn", "minicpm3": "longrope"}  # they need a table; a factor of 1 changes nothing
 _NO_SCALING = ("default", "mrope")  # the sections of mrope are equal in a text
 _EXTENDED = ("yarn", "linear", "dynamic")
-_GRANITE_LAYERS = {"linear_attention": "mamba", _FULL: "attention"}  # version 5's names, and those that mlx-lm reads
 
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 # What the names of an activation have in the source of an architecture and in configurations.
@@ -64,15 +73,6 @@ class _Rope:
     scaling: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Architecture:
-    """Modules of mlx-lm, and the names of the arguments of their models. `required`: those without a default."""
-
-    modules: set[str]
-    arguments: set[str]
-    required: set[str]
-
-
 @dataclass(slots=True)
 class Computation:
     """The numbers and frequencies that a model computes with besides its weights, by module."""
@@ -91,11 +91,13 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
             own[name] = None
     parts = [part for _, part in _text_parts(own)]
     for part in [own, *parts]:
-        architecture = _architecture(part, own)
+        architecture = architecture_of(part, own)
+        if part is own and parts and "vocab_size" in architecture.arguments and "vocab_size" in parts[0]:
+            own.setdefault("vocab_size", parts[0]["vocab_size"])
         if ropes := _ropes(part):
             _write(part, ropes, architecture)
         if part is not own or not parts:
-            _rename(part, own, architecture)
+            rename(part, own, architecture)
     absent = [name for name in _PARTS if name in own and own[name] is None]
     if absent:  # mlx-lm looks into it all the same: what it would have is beside it
         flat = {name: value for name, value in own.items() if name not in _PARTS}
@@ -111,13 +113,14 @@ def check_read(config: Mapping[str, Any]) -> None:
     for name, part in parts:
         prefix = f"{name}." if name else ""
         _check_rope(config, name, part, prefix)
+        _check_layers(config, part, prefix)
         _check_constants(config, part, prefix)
 
 
 def declared_context(config: Mapping[str, Any]) -> int | None:
     """Tokens that the configuration declares, with what its rotary embedding extends them to; None if it is silent."""
     for part in (config, *(part for _, part in _text_parts(config))):
-        if declared := next((value for name in _LENGTHS if _is_length(value := part.get(name))), None):
+        if declared := next((value for name in _LENGTHS if is_length(value := part.get(name))), None):
             return max(declared, _extended(part, declared))
     return None
 
@@ -132,7 +135,7 @@ def _extended(part: Mapping[str, Any], declared: int) -> int:
     factor, original = rope.scaling.get("factor"), rope.scaling.get(_ORIGINAL)
     if not _is_number(factor) or not math.isfinite(factor):
         return declared
-    return int((original if _is_length(original) else declared) * factor)
+    return int((original if is_length(original) else declared) * factor)
 
 
 def _text_parts(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -141,10 +144,6 @@ def _text_parts(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_length(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _first(part: Mapping[str, Any], names: Iterable[str]) -> float | None:
@@ -159,7 +158,7 @@ def _layer_tables(part: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if nested := {name: dict(table) for name, table in parameters.items() if isinstance(table, Mapping)}:
         return nested
     if _first(part, _LOCAL_THETA) is not None:
-        return {_FULL: dict(parameters), _SLIDING: {}}
+        return {FULL: dict(parameters), SLIDING: {}}
     return {"": dict(parameters)}
 
 
@@ -172,7 +171,7 @@ def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
     ropes = {}
     old = part.get("rope_scaling")
     for layers, table in _layer_tables(part).items():
-        local = layers == _SLIDING
+        local = layers == SLIDING
         own = table
         if isinstance(old, Mapping) and not local and _kind(old) not in _NO_SCALING:
             own = table | dict(old)
@@ -188,7 +187,7 @@ def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
 
 
 def _main(ropes: Mapping[str, _Rope]) -> _Rope:
-    return ropes.get("") or ropes.get(_FULL) or next(iter(ropes.values()))
+    return ropes.get("") or ropes.get(FULL) or next(iter(ropes.values()))
 
 
 def _kind(table: Mapping[str, Any]) -> str:
@@ -210,7 +209,7 @@ def _scaling(table: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any
         scaling["factor"] = factor = float(factor)
     if kind in ("yarn", "llama3", "longrope"):
         lengths = (part.get(_ORIGINAL), scaling.get(_ORIGINAL), part.get("max_position_embeddings"))
-        if (original := next((length for length in lengths if _is_length(length)), None)) is not None:
+        if (original := next((length for length in lengths if is_length(length)), None)) is not None:
             scaling[_ORIGINAL] = original
     attention = scaling.get("attention_factor")
     extends = kind == "yarn" and not scaling.get("mscale_all_dim")
@@ -228,7 +227,7 @@ def _is_neutral(scaling: Mapping[str, Any] | None) -> bool:
     return scaling["type"] in (*_EXTENDED, "llama3") and scaling.get("factor") == 1 and not scaling.get("alpha")
 
 
-def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: _Architecture) -> None:
+def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Architecture) -> None:
     """Puts the keys of both versions into the part. Tables that the architecture reads itself stay as they are."""
     main, nested, reads_tables = _main(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
     parameters = part.get("rope_parameters")
@@ -237,7 +236,7 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: _Arch
         if isinstance(parameters, Mapping) and not nested:
             own = {"rope_theta": main.theta} | dict(parameters) if main.theta is not None else dict(parameters)
             part["rope_parameters"] = {
-                one: dict(own) for one in (types if isinstance(types, list) else (_FULL, _SLIDING))
+                one: dict(own) for one in (types if isinstance(types, list) else (FULL, SLIDING))
             }
         return
     scaling = dict(main.scaling) if main.scaling else None
@@ -255,14 +254,14 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: _Arch
             inner["rope_theta"] = main.theta
     if main.partial is not None:
         part.update(dict.fromkeys(_PARTIAL, main.partial))
-        if "rotary_dim" in architecture.arguments and part.get("rotary_dim") is None and (size := _head_size(part)):
+        if "rotary_dim" in architecture.arguments and part.get("rotary_dim") is None and (size := head_size(part)):
             part["rotary_dim"] = int(size * main.partial)
-    if (sliding := ropes.get(_SLIDING)) is not None and sliding.theta is not None:
+    if (sliding := ropes.get(SLIDING)) is not None and sliding.theta is not None:
         part.update(dict.fromkeys(_LOCAL_THETA, sliding.theta))
     if scaling is None and (needing := architecture.modules & _NEEDS_SCALING.keys()):
         length = part.get("max_position_embeddings")
         scaling = {"type": _NEEDS_SCALING[needing.pop()], "factor": 1.0} | (
-            {_ORIGINAL: length} if _is_length(length) else {}
+            {_ORIGINAL: length} if is_length(length) else {}
         )
     if "phi3" in architecture.modules and scaling:
         scaling.setdefault("long_factor", None)  # it asks for the name whatever the type
@@ -271,64 +270,10 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: _Arch
         part[_ORIGINAL] = scaling[_ORIGINAL]
 
 
-def _head_size(part: Mapping[str, Any]) -> int | None:
-    size, heads, width = part.get("head_dim"), part.get("num_attention_heads"), part.get("hidden_size")
-    if _is_length(size):
-        return size
-    return width // heads if _is_length(heads) and _is_length(width) else None
-
-
-def _rename(part: dict[str, Any], config: Mapping[str, Any], architecture: _Architecture) -> None:
-    """Adds the names that the architecture needs, and that one of the versions writes otherwise or leaves out."""
-    substitutes = {
-        "head_dim": _head_size(part),
-        "n_ctx": part.get("n_positions"),
-        "num_experts": part.get("num_local_experts"),
-        "partial_rotary_factor": 1.0,
-        "norm_topk_prob": True,
-        "tie_word_embeddings": config.get("tie_word_embeddings", True),  # left out by version 4 where it is true
-    }
-    for name in architecture.required & substitutes.keys():
-        if name not in part and substitutes[name] is not None:
-            part[name] = substitutes[name]
-    if "granitemoehybrid" in architecture.modules and isinstance(types := part.get("layer_types"), list):
-        part["layer_types"] = [_GRANITE_LAYERS.get(one, one) for one in types]
-
-
-def _architecture(part: Mapping[str, Any], config: Mapping[str, Any]) -> _Architecture:
-    """Finds the modules of mlx-lm that make a model of this part of the configuration, and their arguments."""
-    whole = _modules(config)
-    modules = _modules(part) or whole
-    # Of a part that only the whole knows the arguments may be another module's.
-    if part is not config and modules == whole:
-        inside = [one for module in whole for one in vars(module).values() if isinstance(one, ModuleType)]
-        modules = whole + [one for one in inside if one.__name__.startswith("mlx_lm.models.")]
-    own = {module.__name__ for module in modules}
-    tables = [one for module in modules for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
-    arguments = [argument for table in tables if table.__module__ in own for argument in fields(table)]
-    return _Architecture(
-        {name.rpartition(".")[2] for name in own},
-        {one.name for one in arguments},
-        {one.name for one in arguments if one.default is MISSING and one.default_factory is MISSING},
-    )
-
-
-def _modules(config: Mapping[str, Any]) -> list[Any]:
-    from draftd.models.mlx_lm import model_classes
-
-    if not isinstance(config.get("model_type"), str):
-        return []
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            return [sys.modules[one.__module__] for one in model_classes(dict(config))]
-    except (ValueError, AttributeError, SystemExit):  # no such architecture: a part of another one
-        return []
-
-
 def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], prefix: str) -> None:
     """`name`: of the part in `config`; empty for all of it."""
     ropes = _ropes(part)
-    per_layer = bool(_architecture(part, config).modules & _PER_LAYER)
+    per_layer = bool(architecture_of(part, config).modules & _PER_LAYER)
     if not ropes or (per_layer and not isinstance(part.get("rope_parameters"), Mapping)):  # no keys beside them count
         return
 
@@ -342,7 +287,7 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
         if _is_neutral(scaling := _main(ropes).scaling):
             return  # mlx-lm says what is wrong when it opens the model
         try:
-            computed(**_without_scaling(part, next(layers for layers in ropes if layers != _SLIDING)))
+            computed(**_without_scaling(part, next(layers for layers in ropes if layers != SLIDING)))
         except Exception:
             return
         raise _refusal(_scaling_words(prefix, scaling), config, in_one_line(error)) from None
@@ -353,7 +298,7 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
         if layers and isinstance(types, list) and layers not in types:
             continue  # it has no such layers
         of = f" of {layers}" if layers else ""
-        certain = layers != _FULL or isinstance(types, list)  # otherwise there may be none of them
+        certain = layers != FULL or isinstance(types, list)  # otherwise there may be none of them
         if certain and rope.theta is not None and configured.bases and rope.theta not in configured.bases:
             changed = computed(**_with_theta(part, layers))
             if changed.facts == configured.facts:
@@ -376,11 +321,11 @@ def _scaling_words(prefix: str, scaling: Mapping[str, Any] | None, of: str = "")
 def _with_theta(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
     """The part's tables with another theta for these layers, wherever it is written."""
     changes = {}
-    names = _LOCAL_THETA if layers == _SLIDING else _THETA
+    names = _LOCAL_THETA if layers == SLIDING else _THETA
     for name in names:
         if _is_number(part.get(name)):
             changes[name] = 3 * part[name]
-    if isinstance(part.get("rope_scaling"), Mapping) and layers != _SLIDING:
+    if isinstance(part.get("rope_scaling"), Mapping) and layers != SLIDING:
         changes["rope_scaling"] = _tripled(part["rope_scaling"])
     if isinstance(part.get("rope_parameters"), Mapping):
         changes["rope_parameters"] = _in_table(part, layers, _tripled)
@@ -392,7 +337,7 @@ def _tripled(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_scaling(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
-    changes: dict[str, Any] = {} if layers == _SLIDING else {"rope_scaling": None}
+    changes: dict[str, Any] = {} if layers == SLIDING else {"rope_scaling": None}
     if isinstance(part.get("rope_parameters"), Mapping):
         changes["rope_parameters"] = _in_table(part, layers, _plain)
     return changes
@@ -406,7 +351,7 @@ def _in_table(part: Mapping[str, Any], layers: str, change: Any) -> dict[str, An
     parameters = part["rope_parameters"]
     if isinstance(parameters.get(layers), Mapping):
         return dict(parameters) | {layers: change(parameters[layers])}
-    return dict(parameters) if layers == _SLIDING else dict(change(parameters))
+    return dict(parameters) if layers == SLIDING else dict(change(parameters))
 
 
 def computation(config: dict[str, Any]) -> Computation:
@@ -434,9 +379,17 @@ def computation(config: dict[str, Any]) -> Computation:
     return found
 
 
+def _check_layers(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
+    """Which layers see the whole text, where the architecture knows only every how many of them do."""
+    architecture, types = architecture_of(part, config), part.get("layer_types")
+    counted = architecture.arguments & set(PERIODS) and reads_period(architecture)
+    if counted and isinstance(types, list) and FULL in types and period_of(types) is None:
+        raise _refusal(f"{prefix}layer_types with {FULL} in no regular order", config)
+
+
 def _check_constants(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
     """Values beside the rotary embedding. An architecture whose source has the name reads it."""
-    source = "".join(inspect.getsource(module) for module in dict.fromkeys((*_modules(part), *_modules(config))))
+    source = "".join(inspect.getsource(module) for module in dict.fromkeys((*modules_of(part), *modules_of(config))))
     if not source:
         return
     for name, neutral in _NEUTRAL.items():

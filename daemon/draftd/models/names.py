@@ -1,0 +1,140 @@
+"""Keys of config.json under the names that an architecture of mlx-lm reads: transformers writes some of them otherwise,
+or leaves them out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import ModuleType
+from typing import Any, TypeGuard
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+PERIODS = ("sliding_window_pattern", "full_attention_interval")  # every so many layers see the whole text
+_GRANITE_LAYERS = {"linear_attention": "mamba", FULL: "attention"}  # version 5's names, and those that mlx-lm reads
+# What transformers has in its code, and mlx-lm wants from the configuration.
+_IN_CODE: Mapping[str, Mapping[str, object]] = {
+    "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
+    "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    "longcat_flash": {
+        "attention_method": "MLA",
+        "zero_expert_type": "identity",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Modules of mlx-lm, and the names of the arguments of their models. `required`: those without a default."""
+
+    modules: set[str]
+    arguments: set[str]
+    required: set[str]
+
+
+def is_length(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def head_size(part: Mapping[str, Any]) -> int | None:
+    size, heads, width = part.get("head_dim"), part.get("num_attention_heads"), part.get("hidden_size")
+    if is_length(size):
+        return size
+    return width // heads if is_length(heads) and is_length(width) else None
+
+
+def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Architecture) -> None:
+    """Adds the names that the architecture reads, and that one of the versions writes otherwise or leaves out."""
+    for name, other in _other_names(part).items():
+        if name in architecture.arguments and name not in part and part.get(other) is not None:
+            part[name] = part[other]
+    substitutes: dict[str, Any] = {
+        "head_dim": head_size(part),
+        "n_ctx": part.get("n_positions"),
+        "num_experts": part.get("num_local_experts"),
+        "partial_rotary_factor": 1.0,
+        "rope_theta": 10000.0,  # left out by version 5 where no layer rotates
+        "norm_topk_prob": True,
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),  # left out by version 4 where it is true
+        "block_dim": part.get("hidden_size"),
+    }
+    for module in architecture.modules & _IN_CODE.keys():
+        substitutes |= _IN_CODE[module]
+    if isinstance(experts := part.get("mlp_layer_types"), list):
+        substitutes["is_moe_layer"] = [one == "sparse" for one in experts]
+    if "mamba2" in architecture.modules and is_length(heads := part.get("num_heads")):
+        substitutes["intermediate_size"] = heads * (head_size(part) or 0)
+    for name in architecture.required & substitutes.keys():
+        if name not in part and substitutes[name] is not None:
+            part[name] = substitutes[name]
+    types = part.get("layer_types")
+    if not isinstance(types, list):
+        return
+    if "granitemoehybrid" in architecture.modules:
+        part["layer_types"] = [_GRANITE_LAYERS.get(one, one) for one in types]
+    if "exaone4" in architecture.modules:
+        part["sliding_window_pattern"] = "".join("G" if one == FULL else "L" for one in types)
+    elif reads_period(architecture) and (period := period_of(types)) is not None:
+        part.update(dict.fromkeys(architecture.arguments & set(PERIODS), period))
+    if "global_head_dim" in architecture.arguments and isinstance(layers := part.get("per_layer_config"), Mapping):
+        full = layers.get(str(types.index(FULL)), {}) if FULL in types else {}
+        own = {"global_head_dim": "head_dim", "num_global_key_value_heads": "num_key_value_heads"}
+        part.update({name: full[key] for name, key in own.items() if name not in part and key in full})
+
+
+def _other_names(part: Mapping[str, Any]) -> dict[str, str]:
+    """The names that transformers has for one value, each with the other: it writes one of them, and reads both."""
+    from transformers import CONFIG_MAPPING
+
+    kind = part.get("model_type")
+    names = (CONFIG_MAPPING[kind].attribute_map or {}) if isinstance(kind, str) and kind in CONFIG_MAPPING else {}
+    return {other: name for name, other in names.items()} | dict(names)
+
+
+def reads_period(architecture: Architecture) -> bool:
+    """Whether it knows of the types of its layers only that every so many of them see the whole text."""
+    return not architecture.modules & {"exaone4"} and "layer_types" not in architecture.arguments
+
+
+def period_of(types: Sequence[str]) -> int | None:
+    """Every how many layers one sees the whole text; None where they are in no such order."""
+    period = types.index(FULL) + 1 if FULL in types else 0
+    return period if period and all((one == FULL) == (i % period == 0) for i, one in enumerate(types, 1)) else None
+
+
+def architecture_of(part: Mapping[str, Any], config: Mapping[str, Any]) -> Architecture:
+    """Finds the modules of mlx-lm that make a model of this part of the configuration, and their arguments."""
+    whole = modules_of(config)
+    modules = modules_of(part) or whole
+    # Of a part that only the whole knows the arguments may be another module's.
+    if part is not config and modules == whole:
+        held = [one for module in whole for one in vars(module).values()]
+        inside = {
+            one if isinstance(one, ModuleType) else sys.modules.get(getattr(one, "__module__", "")) for one in held
+        }
+        modules = whole + [one for one in inside if one and one.__name__.startswith("mlx_lm.models.")]
+    own = {module.__name__ for module in modules}
+    tables = [one for module in modules for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
+    arguments = [argument for table in tables if table.__module__ in own for argument in fields(table)]
+    return Architecture(
+        {name.rpartition(".")[2] for name in own},
+        {one.name for one in arguments},
+        {one.name for one in arguments if one.default is MISSING and one.default_factory is MISSING},
+    )
+
+
+def modules_of(config: Mapping[str, Any]) -> list[Any]:
+    """The modules of mlx-lm that its `model_type` stands for; none for a part of another architecture."""
+    from draftd.models.mlx_lm import model_classes
+
+    if not isinstance(config.get("model_type"), str):
+        return []
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return [sys.modules[one.__module__] for one in model_classes(dict(config))]
+    except (ValueError, AttributeError, SystemExit):  # no such architecture: a part of another one
+        return []
