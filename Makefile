@@ -10,7 +10,7 @@ IF_REAL = $(if $(filter --real,$(ARGS)),$(REAL))
 WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve real-model test parity-real faults ranks remote models schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+.PHONY: help demo serve real-model test parity-real faults ranks remote models folders schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
@@ -42,6 +42,9 @@ faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed
 
 models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
 	@$(BIN)/python -m tests.models $(ARGS)
+
+folders: $(DEV) ## model folders as people have them, right and faulty: served right, or refused with what to do? (a minute)
+	@$(BIN)/python -m tests.folders $(ARGS)
 
 schemas: $(DEV) ## is every answer under a JSON schema valid? 320 schemas, with drafts and without (five minutes)
 	@$(BIN)/python -m tests.schemas $(ARGS)

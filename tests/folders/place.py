@@ -1,0 +1,138 @@
+"""Where the folders of one case are written, and what most of them are made of. Imports MLX: load the BLAS first."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from tests.models.architectures import configuration
+from tests.models.configurations import Config
+from tests.models.forms import ROPE_KEYS, text_part
+from tests.models.tiny import tiny
+
+_VOCABULARY = 4096  # of the embedded pair's tokenizer, which all models here have unless a case makes another
+END = 1  # its token that ends a text
+SAMPLES = (
+    "The capital of France is",
+    "In 2024: 12345  words, don't  stop!\n\n\tdef f(x):\n",
+    "naïve café, 日本語 🦙",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A folder, and what must come of it.
+
+    - clean: a folder of the same model that mlx-lm reads right; `model` itself without one.
+    - refused: words of the line that refuses it; empty where it must be served. `unread`: only the weights tell, which
+      `doctor` does not read.
+    - said: words of what `doctor` says of it, although it is served.
+    - context: tokens that a text may have.
+    - ends: the ids that end a text.
+    - chat: what the chat template makes of one message of a user, "Hi".
+    - request: words of what a request for that chat is refused with, or what a request ends with.
+    """
+
+    model: Path
+    clean: Path | None = None
+    draft: Path | None = None
+    adapter: Path | None = None
+    max_context: int | None = None
+    refused: str = ""
+    unread: bool = False
+    said: str = ""
+    context: int | None = None
+    ends: frozenset[int] | None = None
+    chat: str | None = None
+    request: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`item`: what it is an example of."""
+
+    item: str
+    name: str
+    make: Callable[[Place], Asked]
+
+
+class Place:
+    """A folder of its own for each case. `like`: the embedded pair's draft, a trained model of one layer."""
+
+    def __init__(self, root: Path, like: str) -> None:
+        self.root, self.like = root, like
+
+    def path(self, name: str = "model") -> Path:
+        return self.root / name
+
+    def copy(self, name: str = "model", **config: Any) -> Path:
+        """The embedded pair's draft. `config`: changes of its config.json."""
+        folder = Path(shutil.copytree(self.like, self.path(name)))
+        rewrite(folder / "config.json", **config)
+        return folder
+
+    def random(self, architecture: str, read: Config, written: Config | None = None) -> Asked:
+        """A tiny random model. `read`: the keys by which mlx-lm computes what `written` says; both go into the text
+        model's part, and the first is the clean one's."""
+        clean = bare(architecture, **read)
+        model = tiny(architecture, clean)
+        self._store("clean", model, clean)
+        if written is None:
+            return Asked(self.path("clean"))
+        self._store("model", model, bare(architecture, **written))
+        return Asked(self.path(), self.path("clean"))
+
+    def refused(self, architecture: str, words: str, written: Config) -> Asked:
+        """A tiny random model that mlx-lm computes otherwise than `written` says."""
+        self._store("model", tiny(architecture), bare(architecture, **written))
+        return Asked(self.path(), refused=words)
+
+    def _store(self, name: str, model: Any, config: Config) -> None:
+        folder = self.path(name)
+        folder.mkdir()
+        for file in Path(self.like).glob("tokenizer*"):
+            shutil.copy(file, folder)
+        (folder / "config.json").write_text(json.dumps(config))
+        weights = {path: array for path, array in tree_flatten(model.parameters()) if isinstance(array, mx.array)}
+        mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+
+
+def bare(architecture: str, **keys: Any) -> Config:
+    """Its tiny configuration, with room for the embedded pair's tokens, and with no other keys of the rotary embedding
+    than these."""
+    config = copy.deepcopy(configuration(architecture))
+    part = text_part(config)
+    for name in ROPE_KEYS:
+        config.pop(name, None)
+        part.pop(name, None)
+    for one in (config, part):
+        one |= {name: _VOCABULARY for name in ("vocab_size", "vocab_size_per_layer_input") if name in one}
+    part |= keys
+    return config | {"eos_token_id": END}
+
+
+def samples(fast: Any) -> list[str]:
+    """Texts, the last of which has the tokens with the last ids that this tokenizer has."""
+    last = sorted(fast.get_vocab(with_added_tokens=False).values())[-8:]
+    return [*SAMPLES, fast.decode(last)]
+
+
+def rewrite(file: Path, **values: Any) -> None:
+    """Keys of a JSON file."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(found | values))
+
+
+def reweigh(file: Path, change: Callable[[dict[str, mx.array]], dict[str, mx.array]]) -> None:
+    """Other arrays in a file of weights."""
+    weights = change(mx.load(str(file)))
+    mx.eval(weights)
+    mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})

@@ -1,0 +1,49 @@
+"""A folder of each kind that `python -m tests.folders` has, and that the command tells a wrong one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NanoPair
+from tests.folders.cases import CASES
+from tests.folders.judge import judged
+
+NAMED = {case.name: case for case in CASES}
+SAMPLE = (
+    "a pair, with its chat template",
+    "5.x, cohere2: types of layers",
+    "5.x, mixtral: linear",
+    "gpt2: n_positions",
+    "NaN in a draft",
+    "shards and a whole file",
+    "half of lora_b missing",
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_folder_is_served_right_or_refused(name: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+    assert judged(NAMED[name], tmp_path, nano_pair.draft).wrong == ""
+
+
+def test_folder_with_other_weights_than_the_clean_one_is_served_wrong(nano_pair: NanoPair, tmp_path: Path) -> None:
+    case = NAMED["an adapter, LoRA"]
+    without = replace(case, make=lambda place: replace(case.make(place), adapter=None, clean=place.path("adapted")))
+    (tmp_path / "adapted").symlink_to(Path(nano_pair.target), target_is_directory=True)
+    result = judged(without, tmp_path, nano_pair.draft)
+    assert result.served
+    assert "logits differ" in result.wrong
+
+
+def test_refusal_in_other_words_is_wrong(nano_pair: NanoPair, tmp_path: Path) -> None:
+    case = NAMED["two whole files"]
+    other = replace(case, make=lambda place: replace(case.make(place), refused="another reason"))
+    assert "refused in other words" in judged(other, tmp_path, nano_pair.draft).wrong
+
+
+def test_every_folder_has_a_name_of_its_own_and_twenty_are_right() -> None:
+    assert len(NAMED) == len(CASES) >= 60
+    assert Counter(case.item for case in CASES)["right"] >= 20
