@@ -128,7 +128,7 @@ def _null_part_inside(place: Place) -> Asked:
     """Of an architecture whose text model is a part."""
     asked = place.random("gemma3", {"rope_theta": 500.0})
     rewrite(asked.model / "config.json", text_config=None)
-    return Asked(asked.model, refused="text_config")
+    return Asked(asked.model, refused="arrays that config.json asks for")
 
 
 def _beyond(place: Place) -> Asked:
