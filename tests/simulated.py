@@ -92,6 +92,9 @@ class SimulatedTarget:
         self._prompts[sequence] = options.prompt
         return options.length - 1
 
+    def known(self, tokens: Sequence[int]) -> int | None:
+        return None
+
     def submit(self, plan: StepPlan) -> None:
         self._submitted.append((plan, bool(self._submitted)))
 
