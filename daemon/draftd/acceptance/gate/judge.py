@@ -15,7 +15,7 @@ from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.gate.metrics import METRICS, Evidence, Metric, Reading, read
 from draftd.acceptance.gate.spec import Candidate, Criterion, Spec
 from draftd.acceptance.manifest import Difference, Manifest, differences
-from draftd.acceptance.sweep.result import knee
+from draftd.acceptance.sweep.result import knee, swept_drafter
 from draftd.acceptance.ticks import Arm, Stage
 
 
@@ -133,8 +133,12 @@ def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Dif
 
 
 def choose(candidate: Candidate, run: Evidence) -> tuple[Candidate, str]:
-    """The candidate, with the knee's block length where the sweep shows one, and a note on that. Where the knee lies at
-    0 the best block length that does draft is judged: the figures then say by how much it falls short."""
+    """The candidate, with the drafter that was swept, unless it names one; with the knee's block length where the sweep
+    shows one, and a note on that. Where the knee lies at 0 the best block length that does draft is judged: the figures
+    then say by how much it falls short."""
+    if "drafter" not in candidate.model_fields_set:
+        arms = map(Arm.parse, dict.fromkeys(tick.place.arm for tick in run.sweep))
+        candidate = candidate.model_copy(update={"drafter": swept_drafter(arm for arm in arms if arm is not None)})
     found = knee(run.sweep, candidate.drafter) if candidate.block_length == "knee" else None
     if found is None:
         return candidate, ""
@@ -142,7 +146,7 @@ def choose(candidate: Candidate, run: Evidence) -> tuple[Candidate, str]:
     if not best:
         best, _ = max((one for one in found.curve if one[0]), key=lambda one: one[1].estimate)
         note += f" Blocks of {best} are judged, because they are the fastest."
-    return Candidate(block_length=best, drafter=candidate.drafter), note
+    return candidate.model_copy(update={"block_length": best}), note
 
 
 def judge(criterion: Criterion, candidate: Candidate, run: Evidence, baseline: Evidence | None) -> Judgement:

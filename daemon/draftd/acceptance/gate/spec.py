@@ -67,7 +67,7 @@ class _Table(BaseModel):
 
 class Candidate(_Table):
     """What is to be promoted. `knee` is the shortest block length whose throughput the sweep cannot tell from the
-    best."""
+    best. Where no `drafter` is named it is the one whose block lengths were swept."""
 
     block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
     drafter: Annotated[DrafterName, StringConstraints(pattern="^[a-z][a-z_]*$")] = DRAFT_MODEL

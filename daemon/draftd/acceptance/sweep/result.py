@@ -52,6 +52,13 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
     return Knee(at, best, tuple(curve.items()), _sentence(at, best, curve))
 
 
+def swept_drafter(arms: Iterable[Arm]) -> DrafterName:
+    """The one whose block lengths were measured: the draft model, where there is one."""
+    alone = (arm for arm in arms if not (arm.automatic or arm.temperature or arm.concurrency > 1))
+    drafters = [arm.drafter for arm in alone if arm.drafter is not None]
+    return DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), DRAFT_MODEL)
+
+
 def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:
     if best == 0:
         block = max((length for length in curve if length), key=lambda length: curve[length].estimate)
@@ -96,8 +103,7 @@ class Sweep:
 
     @property
     def knee(self) -> Knee | None:
-        drafters = [arm.drafter for arm in self.by_length.values() if arm.drafter is not None]
-        return knee(self.ticks, drafters[0] if drafters else DRAFT_MODEL)
+        return knee(self.ticks, swept_drafter(self.arms))
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -121,11 +127,9 @@ class Sweep:
 
     @property
     def by_length(self) -> dict[int, Arm]:
-        """The arms that differ in nothing but the block length, from 0; of the draft model where there is one."""
+        """The arms that differ in nothing but the block length, from 0."""
         alone = [arm for arm in self.arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
-        drafters = [arm.drafter for arm in alone if arm.speculative]
-        first = DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), None)
-        return {arm.block_length: arm for arm in alone if arm.drafter in (None, first)}
+        return {arm.block_length: arm for arm in alone if arm.drafter in (None, swept_drafter(self.arms))}
 
     def figure(self, arm: Arm, metric: str) -> Interval | None:
         """One of summary.METRICS; None where the arm was not measured."""

@@ -20,7 +20,7 @@ from draftd.acceptance.gate.spec import Candidate, Comparison, Criterion, Spec, 
 from draftd.acceptance.manifest import Manifest
 from draftd.acceptance.summary import against, select, total_throughput
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
-from draftd.core import PROMPT_LOOKUP, WorkloadClass
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from tests.acceptance import Truth, manifest, request, synthetic_run
 
 K4 = Candidate(block_length=4)
@@ -146,6 +146,14 @@ def test_the_candidate_is_the_knee() -> None:
     found, note = choose(Candidate(), run(asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.95))))
     assert (found.block_length, found.id) == (4, "k4")
     assert note.startswith("The knee is at 4")
+
+
+def test_without_a_draft_model_the_drafter_that_was_swept_is_judged() -> None:
+    lookup = [Arm(length, PROMPT_LOOKUP) for length in (2, 4)]
+    ticks = asked(AUTOREGRESSIVE, *lookup, truth=Truth(alpha=0.95))
+    assert choose(Candidate(), run(ticks))[0].id == "k2-prompt_lookup"
+    named = Candidate(drafter=DRAFT_MODEL)
+    assert choose(named, run(ticks)) == (named, "")
 
 
 def test_where_speculation_does_not_pay_the_fastest_that_drafts_is_judged() -> None:
