@@ -26,6 +26,7 @@ LEFT_OUT = (
     "daemon/draftd/acceptance/prompt_sets/",
     "training/",
     "docs/acceptance-report",
+    "docs/acceptance-edit",
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
