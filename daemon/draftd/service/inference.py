@@ -23,7 +23,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from draftd.core import (
@@ -46,9 +46,10 @@ from draftd.errors import (
 )
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.answer import AnswerStream, reading_of, stop_matcher
+from draftd.service.call import Call, Choice, next_choice
 from draftd.service.chat import ChatRenderer
 from draftd.service.endings import error_of, reason_to_leave
-from draftd.service.formats import Constraint, constraint_of
+from draftd.service.formats import constraint_of
 from draftd.service.messages import message_parts, text_part
 from draftd.service.prefixes import beginning
 from draftd.service.remote import Begun, Events, RemoteAnswers, TextRelay, begin, local_plan
@@ -216,7 +217,7 @@ class InferenceService:
         finally:
             self._leave(call)
 
-    async def _admit(self, request: Request, request_id: str, arrival: float) -> _Call:
+    async def _admit(self, request: Request, request_id: str, arrival: float) -> Call:
         """Submits the request to the engine. Raises what it is refused with, after telemetry was told what was known of
         it by then."""
         operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
@@ -283,7 +284,7 @@ class InferenceService:
                 likeliest = None if i else valid.told_of_prompt  # one is told for all
                 sampling = _sampling(valid.sampling, i)
                 own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=likeliest)
-                choices.append(_Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
+                choices.append(Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
             if handed is None:
                 self._worker.submit_choices([(one.decode, one.stream) for one in choices])
         except asyncio.CancelledError:
@@ -303,12 +304,12 @@ class InferenceService:
         router, told_tokens = self._planner.router, len(ids) if handed is None else handed[1].prompt_tokens
         started = Started(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
         if handed is None:
-            return _Call(valid, must, started, choices, arrived=arrived, echo=echo)
+            return Call(valid, must, started, choices, arrived=arrived, echo=echo)
         spans = [one.span for one in choices]
         relay = TextRelay(handed[0], started, valid, arrival, spans, router, self._relayed)
-        return _Call(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
+        return Call(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
 
-    def _go_on(self, call: _Call, text: str, tokens: int, why: str) -> None:
+    def _go_on(self, call: Call, text: str, tokens: int, why: str) -> None:
         """With this daemon's own model, after `text`, of so many tokens of the other's. Raises DraftdError where that
         may not be, or cannot."""
         one, request = call.own, call.request
@@ -336,7 +337,7 @@ class InferenceService:
             raise NotServing(f"the engine failed: {self._worker.error}")
         return self.model()
 
-    async def _relay(self, call: _Call, send: Send) -> None:
+    async def _relay(self, call: Call, send: Send) -> None:
         """Sends what the engine says until it has said all."""
         started, error = call.started, None
         async with stall_guard(self._stall) as write:
@@ -350,7 +351,7 @@ class InferenceService:
                 await self._begin(call, send, write)
             left = list(call.choices)
             while left:
-                one = await _next(left, call.arrived)
+                one = await next_choice(left, call.arrived)
                 stream, answer = one.stream, one.answer
                 emission = await stream.take()
                 if emission is not None:
@@ -372,7 +373,7 @@ class InferenceService:
         if error is not None:
             raise error
 
-    async def _begin(self, call: _Call, send: Send, write: Write) -> None:
+    async def _begin(self, call: Call, send: Send, write: Write) -> None:
         """What is said before the engine says anything."""
         await write(send(call.started))
         seconds, first = 0.0, call.choices[0].stream
@@ -389,7 +390,7 @@ class InferenceService:
             for one in call.choices:
                 await write(send(Chunk(emission, (), text, choice=one.index, offsets=offsets, prompt=prompt)))
 
-    def _leave(self, call: _Call) -> None:
+    def _leave(self, call: Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
         request_id, late = call.started.request_id, dict[str, InferenceSpan]()
         for one in call.choices:
@@ -420,46 +421,6 @@ class InferenceService:
         self._abandoned.pop(request_id, None)
         if not self._open:
             self._none_open.set()
-
-
-@dataclass(slots=True, eq=False)
-class _Choice:
-    """One choice of a request: what the engine is asked, what comes of it, and what is made of that."""
-
-    index: int
-    decode: DecodeRequest
-    stream: TokenStream
-    answer: AnswerStream
-    span: InferenceSpan
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One request that the engine has taken. `must`: what its answers follow, compiled until they have ended, or the
-    engine thread would have to. `arrived`: something has come of one of its choices.
-    `relay`: another daemon has it; the engine has not, unless that goes: then `own` goes on. `echo`: the text that its
-    answers begin with, and where the prompt's tokens begin in it."""
-
-    request: Request
-    must: Constraint
-    started: Started
-    choices: list[_Choice] = field(default_factory=list)
-    relay: TextRelay | None = None
-    own: _Choice | None = None
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    echo: tuple[str, Sequence[int]] = "", ()
-
-
-async def _next(choices: list[_Choice], arrived: asyncio.Event) -> _Choice:
-    """One that something has come of, each in its turn; the only one at once."""
-    while len(choices) > 1:
-        for i, one in enumerate(choices):
-            if one.stream.ready:
-                choices.append(choices.pop(i))
-                return one
-        arrived.clear()
-        await arrived.wait()
-    return choices[0]
 
 
 def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
