@@ -79,6 +79,13 @@ class Screen:
             if time.monotonic() > end:
                 raise TimeoutError(self.text)
 
+    def watch(self, seconds: float) -> None:
+        """Reads what it says, for so long: what nobody reads stops it."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._master], [], [], left)[0]:
+                self._said += os.read(self._master, 65536)
+
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 

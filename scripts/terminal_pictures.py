@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from draftd.cli.runs import own_daemon
@@ -61,7 +60,7 @@ def _watch(picture: Path, folder: Path) -> None:
             screen = Screen(watching, folder, os.environ)
             for variant, seconds in (("on", _PART_SECONDS), ("off", _OFF_SECONDS), ("on", _PART_SECONDS)):
                 client.set_flag(variant)
-                time.sleep(seconds)
+                screen.watch(seconds)
             screen.type("q")
             screen.until()
 
