@@ -59,7 +59,7 @@ class Clients:
                         turn.add(arm, record | {"texts": texts, "load": load.record()})
 
     def _prompts(self, turn: Turn, kind: WorkloadClass) -> list[tuple[int, list[Prompt]]]:
-        """By number of clients. Each prompt begins with a token of its own: a class has fewer than are asked."""
+        """By number of clients. Each prompt begins with a token of its own: a class has fewer than are needed."""
         pool = turn.of_class(kind, sum(self.prompts.values()))
         pool = turn.draw.sample(pool, len(pool))
         before = self.kinds.index(kind) * len(pool)

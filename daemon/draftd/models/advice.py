@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import ModelLoadError
-from draftd.models.check import FETCH, check_weights, read_json
+from draftd.models.check import CONVERT, FETCH, check_weights, read_json
 from draftd.models.tokenizer import Tokenizer
 
 _CONFIG = "config.json"
-_CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
 _WHOLE = "give a whole model; as a draft a small one of the target's family, or none: prompt_lookup drafts without one"
 _FUSE = "make one model of it and its base model with `mlx_lm.fuse`, or give it as --adapter-path beside its base model"
 _MERGE = "merge it into its base model with PEFT's merge_and_unload, and convert that with `mlx_lm.convert`"
@@ -97,7 +96,7 @@ def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
         what = f"{found[3].rstrip('.')} has the shape {found[2]}, and config.json asks for {found[1]}{packed}"
     else:
         return None
-    return ModelLoadError(what, _CONVERT)
+    return ModelLoadError(what, CONVERT)
 
 
 def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
@@ -109,7 +108,7 @@ def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
     part = next((name for name, value in config.items() if name.endswith("_config") and not value), "")
     where = f"{part} in {_CONFIG}" if part and part not in keys else _CONFIG
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return ModelLoadError(f"{where} lacks {', '.join(keys[:3])}{more}, which its model_type needs", _CONVERT)
+    return ModelLoadError(f"{where} lacks {', '.join(keys[:3])}{more}, which its model_type needs", CONVERT)
 
 
 def _refused_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
@@ -183,9 +182,9 @@ def _unreadable(folder: Path) -> ModelLoadError | None:
 def _unknown_form(error: Exception, config: Mapping[str, Any]) -> ModelLoadError | None:
     """Weights in a form that mlx-lm does not know."""
     if packed := _packed(config):
-        return ModelLoadError(f"mlx-lm does not read weights that are packed by {packed!r}", _CONVERT)
+        return ModelLoadError(f"mlx-lm does not read weights that are packed by {packed!r}", CONVERT)
     if isinstance(error, KeyError):
-        return ModelLoadError(f"its weights, or its {_CONFIG}, lack {error}, which its model_type needs", _CONVERT)
+        return ModelLoadError(f"its weights, or its {_CONFIG}, lack {error}, which its model_type needs", CONVERT)
     return None
 
 
@@ -207,8 +206,8 @@ def end_ids(config: Mapping[str, Any]) -> list[int]:
     return ids
 
 
-def chosen(config: Mapping[str, Any]) -> list[int]:
-    """Those that the model can write."""
+def usable_end_ids(config: Mapping[str, Any]) -> list[int]:
+    """Returns those of `end_ids` that the model can write. Raises ModelLoadError, likewise."""
     parts = (config, *(part for part in config.values() if isinstance(part, dict)))
     sizes = (size for part in parts if isinstance(size := part.get("vocab_size"), int))
     return [one for one in end_ids(config) if 0 <= one < next(sizes, 1 << 31)]

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from draftd.core import DrafterName
 from draftd.errors import ModelLoadError, in_one_line
+from draftd.models.check import CONVERT, check_folder
 from draftd.models.shards import INDEX, WEIGHTS, only, surplus
 
 # Those that mlx-lm reads. The first kind that a name fits is its own.
@@ -102,7 +103,6 @@ def stamps(folder: Path, adapter: Path | None = None) -> dict[str, Stamp]:
 
 UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
 _LOOK = "look at its permissions, and at the disk"
-_CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
 _NO_TOKENIZER = "its tokenizer cannot be loaded"
 _TRAIN = "give an adapter that `mlx_lm.lora` made for this model"
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
@@ -147,7 +147,6 @@ class ModelFolder:
         """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
         from draftd.models.adapter import check_adapter
         from draftd.models.advice import check_numbers
-        from draftd.models.check import check_folder
         from draftd.models.configuration import check_read
         from draftd.models.mlx_lm import load_config
 
@@ -181,11 +180,11 @@ class ModelFolder:
 
         def opened() -> Any:
             nonlocal config
-            with self.told("mlx-lm cannot load it", _CONVERT), only(self._folder, files) as folder:
+            with self.told("mlx-lm cannot load it", CONVERT), only(self._folder, files) as folder:
                 own = normalised(load_config(folder))
                 model, config = load_model(folder, lazy=True, model_config=own)
                 if what := _whole_numbers(model):
-                    raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", _CONVERT)
+                    raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", CONVERT)
             if self._adapter is not None:
                 with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter}: "):
                     apply_adapter(model, self._adapter)
@@ -200,7 +199,7 @@ class ModelFolder:
 
     def tokenizer(self, config: dict[str, Any] | None = None) -> Any:
         """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
-        from draftd.models.advice import chosen
+        from draftd.models.advice import usable_end_ids
         from draftd.models.mlx_lm import load_tokenizer
         from draftd.models.tokenizer import check_template, complete_templates, template_of_processor
         from draftd.models.tokenizer_file import as_described
@@ -209,7 +208,7 @@ class ModelFolder:
             self.tokenizer_changes = as_described(made, self._folder)
 
         with self.told(_NO_TOKENIZER):
-            ends = chosen(config or {}) or None
+            ends = usable_end_ids(config or {}) or None
             more = template_of_processor(self._folder)
             try:
                 found = load_tokenizer(self._folder, ends, more, correct)

@@ -134,6 +134,8 @@ class Tokenizer:
 
     def beyond(self, vocabulary: int) -> dict[int, str]:
         """The tokens whose ids are `vocabulary` or more: a model with so many rows of embeddings has none of them."""
+        if self.vocab_size <= vocabulary:  # nearly always; all tokens take long to list
+            return {}
         return {i: str(text) for text, i in self._wrapper.get_vocab().items() if i >= vocabulary}
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:

@@ -32,6 +32,7 @@ async def tokenise(
     prompt: Prompt, tokenizer: Tokenizer, model: ServedModel, executor: Executor, renderer: ChatRenderer, client: str
 ) -> tuple[int, ...]:
     """Raises InvalidRequest where the prompt is empty or too long, or the template turns the messages down."""
+    field = "prompt" if isinstance(prompt, RawText) else "chat"
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
     else:
@@ -48,15 +49,11 @@ async def tokenise(
             ids = encode()
         else:
             if await run(executor, _hopeless, text, tokenizer, context_length):
-                field = "prompt" if isinstance(prompt, RawText) else "chat"
                 raise InvalidRequest(field, f"{len(text)} characters", f"1 to {context_length - 1} tokens")
             ids = await run(executor, encode)
     check_length(ids, prompt, model)
     if not isinstance(prompt, TokenIds) and (largest := max(ids)) >= (rows := model.info.vocab_size):
-        field, shown = (
-            "prompt" if isinstance(prompt, RawText) else "chat",
-            tokenizer.token_bytes(largest).decode(errors="replace"),
-        )
+        shown = tokenizer.token_bytes(largest).decode(errors="replace")
         raise InvalidRequest(field, shown, f"text without this token ({largest}): the model has {rows} embeddings")
     return tuple(ids)
 

@@ -54,9 +54,13 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
 
 def swept_drafter(arms: Iterable[Arm]) -> DrafterName:
     """The one whose block lengths were measured: the draft model, where there is one."""
-    alone = (arm for arm in arms if not (arm.automatic or arm.temperature or arm.concurrency > 1))
-    drafters = [arm.drafter for arm in alone if arm.drafter is not None]
+    drafters = [arm.drafter for arm in _plain(arms) if arm.drafter is not None]
     return DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), DRAFT_MODEL)
+
+
+def _plain(arms: Iterable[Arm]) -> list[Arm]:
+    """Those with a fixed block length, greedy, one request at a time."""
+    return [arm for arm in arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
 
 
 def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:
@@ -128,8 +132,8 @@ class Sweep:
     @property
     def by_length(self) -> dict[int, Arm]:
         """The arms that differ in nothing but the block length, from 0."""
-        alone = [arm for arm in self.arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
-        return {arm.block_length: arm for arm in alone if arm.drafter in (None, swept_drafter(self.arms))}
+        drafters = (None, swept_drafter(self.arms))
+        return {arm.block_length: arm for arm in _plain(self.arms) if arm.drafter in drafters}
 
     def figure(self, arm: Arm, metric: str) -> Interval | None:
         """One of summary.METRICS; None where the arm was not measured."""

@@ -93,8 +93,9 @@ class LocalTarget:
         self._prefill.fork(sequence, length)
 
     def submit(self, plan: StepPlan) -> None:
-        told = {key for key, one in self._sequences.items() if one.prompt is not None}
-        parts = [self._take_in(entries) for entries in _forwards(plan.entries, told)]
+        taking = [entry for entry in plan.entries if entry.tokens]
+        told = [entry.sequence for entry in taking if self._sequences[entry.sequence].prompt is not None]
+        parts = [self._take_in(entries) for entries in _forwards(taking, told)]
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
@@ -407,11 +408,10 @@ class LocalTarget:
 
 
 def _forwards(entries: Sequence[Entry], alone: Collection[int]) -> list[list[Entry]]:
-    """Of those that take tokens in: whole prompts share a forward, but for those that are to be `alone`; a piece of a
-    prompt has its own."""
-    found = [entry for entry in entries if entry.tokens]
-    whole = [entry for entry in found if entry.wanted and not entry.position and entry.sequence not in alone]
-    return [*([entry] for entry in found if entry not in whole), *([whole] if whole else [])]
+    """Which of these, that take tokens in, share a forward: whole prompts do, but for the sequences that are to be
+    `alone`; a piece of a prompt has its own."""
+    whole = [entry for entry in entries if entry.wanted and not entry.position and entry.sequence not in alone]
+    return [*([entry] for entry in entries if entry not in whole), *([whole] if whole else [])]
 
 
 def _array(ids: Ids | list[list[int]]) -> mx.array:
