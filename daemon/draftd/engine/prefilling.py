@@ -1,15 +1,17 @@
 """Waiting and prefilling sequences: whose prompt is prefilled next, and how much of it.
 
-Running sequences wait for each slice of a prompt: it may take a share of a step's time, so that what they wait for
-their next tokens does not double. Up to `MOST_PREFILLING` prompts are prefilled at a time, and each slice goes to the
-one with the least left, so that a short prompt need not wait for a long one. One that was passed over `_PATIENCE` times
-comes first: each has at least one slice in every `_PATIENCE + MOST_PREFILLING`, whatever else arrives. A sequence for
-which there is no memory waits (admission.py). Where two prompts begin alike, the second waits until the first has the
-common part, and reads that from the prefix store (prompt.py).
+Running sequences wait for each slice of a prompt. A prompt that `slice_seconds` are enough for is prefilled whole:
+every slice is a forward of its own, and a batch that is full sooner gains more than the wait costs. Of a longer one a
+slice may take a share of a step's time, so that what sequences wait for their next tokens does not double. Up to
+`MOST_PREFILLING` prompts are prefilled at a time, and each slice goes to the one with the least left, so that a short
+prompt need not wait for a long one. One that was passed over `_PATIENCE` times comes first: each has at least one slice
+in every `_PATIENCE + MOST_PREFILLING`, whatever else arrives. A sequence for which there is no memory waits
+(admission.py). Where two prompts begin alike, the second waits until the first has the common part, and reads that from
+the prefix store (prompt.py).
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
-could take in: they run together, and what comes next finds nothing running again. Where more short ones wait than
-sequences run, a slice may take as long as one ever may; and where all that run end soon, all prompts wait for that."""
+could take in: they run together, and what comes next finds nothing running again. Where all that run end soon, all
+prompts wait for that."""
 
 from __future__ import annotations
 
@@ -39,6 +41,7 @@ _LONG = 256  # tokens: to copy so many into the running sequences' caches takes 
 
 _PADDED = 32  # tokens: what is computed for nothing, where a forward is saved by it, as these take as long
 _CHUNKS = 4  # of prompts that begin where nothing runs: of like length, more of them share a forward
+_PEERS_STEP = 0.15  # seconds: a long prompt of a peer has slices as if such steps ran beside it
 _ENDING = 4  # tokens that the running sequences have left at most, where slices wait for their end
 
 
@@ -71,6 +74,7 @@ class Prefilling:
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
         self._chunk, self._slice_seconds = chunk, slice_seconds
         self._first: dict[DrafterName | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
+        self._at_once = Slices(chunk, slice_seconds)  # of prompts that were prefilled in one forward
         self._waiting: deque[DecodeSequence] = deque()
         self._prompts: list[Prompt] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the step
@@ -118,34 +122,35 @@ class Prefilling:
         """A slice, of sequences that wait where there is `room` for that many more, and others that fit beside it. What
         steps of the `running` sequences take of late bounds it, where there are any. Those that end soon are not held
         up: what waits is prefilled faster once they are gone."""
-        fit = self._rates(None).fit
-        crowded = 0 < len(running) < sum(fit(tokens, self._slice_seconds) for tokens in self._left(room))
-        self._enter(room, self._chunk * (crowded if running else _CHUNKS))
+        self._enter(room, self._chunk * (1 if running else _CHUNKS))
         if not self.in_turn or (running and all(map(_ends_soon, running))):
             return
         if self.joined_long and running:  # that was a slice's worth of work
             self.joined_long = False
             return
-        self._slice(step_seconds if running else None, crowded)
+        self._slice(step_seconds if running else None)
 
-    def _slice(self, step_seconds: float | None, crowded: bool) -> None:
+    def _slice(self, step_seconds: float | None) -> None:
         began = self._timer()
         first = self._next()
         slices = self._slices_of(first, None)
-        if step_seconds is None and first.sequence.request.peer is not None and first.left > self._chunk // _CHUNKS:
-            step_seconds = math.inf  # a client's request that comes meanwhile is to wait no longer than if it ran
-        if crowded and slices.fit(first.left, self._slice_seconds):
-            step_seconds = math.inf  # few wait for one long slice, and not many for several short ones
+        if first.sequence.request.peer is not None:
+            if step_seconds is None and first.left > self._chunk // _CHUNKS:
+                step_seconds = _PEERS_STEP  # a client that comes meanwhile is to wait no longer than if it ran
+        elif step_seconds is not None and self._fits_whole(first):
+            step_seconds = math.inf
         size = slices.tokens(step_seconds)
+        if step_seconds == math.inf:
+            size = max(size, self._at_once.tokens(step_seconds))
         chosen = self._sharing(first, size)
         while chosen:
-            size -= sum(prompt.left for prompt in chosen)
-            self._turn(chosen, step_seconds)
+            left = size - sum(prompt.left for prompt in chosen)
+            self._turn(chosen, size, step_seconds)
             if step_seconds is None:
-                chosen = self._whole(size)
+                chosen, size = self._whole(left), left
             else:
                 fitting = self._fitting(step_seconds, self._timer() - began)
-                chosen = [fitting] if fitting else []
+                chosen, size = ([fitting], max(size, fitting.left)) if fitting else ([], 0)
 
     def joined(self) -> list[DecodeSequence]:
         """The sequences that are ready, which now run; none that has ended since."""
@@ -301,21 +306,23 @@ class Prefilling:
 
     # slices
 
-    def _turn(self, chosen: list[Prompt], step_seconds: float | None) -> None:
-        """A slice for the target, or once that has all of it one for the drafter. Several share the slice."""
+    def _turn(self, chosen: list[Prompt], size: int, step_seconds: float | None) -> None:
+        """A slice of up to `size` tokens for the target, or once that has all of it one for the drafter. Several share
+        the slice."""
         for prompt in self._prompts:
             prompt.passed = 0 if prompt in chosen else prompt.passed + 1
         worked = not chosen[0].done
         if worked:
-            slices, began, left = self._slices_of(chosen[0], None), self._timer(), sum(one.left for one in chosen)
+            slices, texts = self._slices_of(chosen[0], None), sum(len(one.sequence.tokens) for one in chosen)
+            left, began = sum(one.left for one in chosen), self._timer()
             try:
-                self._prefill(chosen, slices.tokens(step_seconds))
+                self._prefill(chosen, size)
             except Exception as error:
                 self._failed(chosen, error)
             else:
-                taken = left - sum(one.left for one in chosen)
-                if step_seconds is not None and taken >= min(LEAST, self._chunk):
-                    slices.took(taken, self._timer() - began)
+                taken, seconds = left - sum(one.left for one in chosen), self._timer() - began
+                if taken >= min(LEAST, self._chunk) and (taken == texts or step_seconds is not None):
+                    (self._at_once if taken == texts else slices).took(taken, seconds)
         for prompt in chosen:
             sequence = prompt.sequence
             if sequence.finish is not None or not prompt.done:
@@ -350,6 +357,12 @@ class Prefilling:
         if not done and step_seconds is not None:
             slices.took(size, seconds)
         return done
+
+    def _fits_whole(self, prompt: Prompt) -> bool:
+        """Whether running sequences may wait until all of it is prefilled. Short slices say too little of how fast
+        that would be, but may be all that is known."""
+        known = self._at_once, self._rates(None)
+        return any(slices.fit(prompt.unknown, self._slice_seconds) for slices in known)
 
     def _rates(self, kind: DrafterName | None) -> Slices:
         """Of prompts' first slices."""

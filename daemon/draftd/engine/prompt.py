@@ -35,6 +35,11 @@ class Prompt:
         return 0 if self.done else len(self.sequence.tokens) - (self.position or 0)
 
     @property
+    def unknown(self) -> int:
+        """Tokens that the prefix store did not have when it began."""
+        return len(self.sequence.tokens) - (self.known or 0)
+
+    @property
     def least_left(self) -> int:
         """What is left of the shortest prompt among this one and those that wait for it: no longer one may delay it."""
         shortest = min((len(sequence.tokens) for sequence in self.waiting), default=len(self.sequence.tokens))

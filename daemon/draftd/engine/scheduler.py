@@ -47,7 +47,7 @@ class Scheduler:
         observer: EngineObserver,
         max_batch: int,
         prefill_chunk: int,
-        prefill_slice_seconds: float = 0.1,
+        prefill_slice_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
         depth: DepthControl | None = None,

@@ -107,9 +107,9 @@ class EngineSettings(Section):
     """Requests decoded together."""
     prefill_chunk: int = Field(default=512, ge=1, le=16384)
     """Most prompt tokens in one forward pass of prefill. If nothing else runs, it takes that many."""
-    prefill_slice_seconds: FiniteFloat = Field(default=0.1, ge=0.001, le=60)
-    """Longest delay of running requests between two steps by prefill (of at least 16 tokens), at most 0.7 of the time
-    of a step unless more short prompts wait than requests run."""
+    prefill_slice_seconds: FiniteFloat = Field(default=1.0, ge=0.001, le=60)
+    """Longest delay of running requests between two steps by prefill. A prompt that takes no longer is prefilled whole;
+    a longer one by slices of at most 0.7 of the time of a step (at least 16 tokens)."""
     kv_cache_bytes: int | None = Field(default=None, ge=1, le=2**50)
     """Memory for the key-value caches of running requests. A request waits until its cache, at full length, fits; it is
     refused if it never could. Unset: three quarters of the headroom after loading, or an eighth of the machine's memory

@@ -229,7 +229,29 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_sequence
     scheduler.step()
     scheduler.step()
     assert len(scheduler._running) == 7
-    assert max(runs.gaps) <= 1.95 * (0.03 if plan.drafter is None else 0.04)
+    assert max(runs.gaps) <= 0.05 + (0.03 if plan.drafter is None else 0.04)
+
+
+def test_a_short_prompt_beside_running_sequences_is_prefilled_whole_if_the_time_of_a_slice_is_enough():
+    machine = Machine(scripted_models(0.7), fixed=0.01, each=0.0002)
+    scheduler = machine.rig.scheduler
+    machine.rig.run([request(prompt(140), autoregressive(), max_tokens=2)])
+    asked = [request([i], autoregressive(), max_tokens=3000) for i in (1, 2, 3)]
+    runs = [watched(machine, one) for one in asked]
+    machine.rig.add(request(prompt(700, 99), autoregressive(), max_tokens=2))
+    while scheduler.waiting or scheduler.active > 3:
+        scheduler.step()
+    assert max(max(one.gaps) for one in runs) <= 1.95 * 0.03, "a long one has slices of a share of a step"
+    scheduler.step()
+    first = len(machine.prefills)
+    one, other = (request(prompt(size, size), autoregressive(), max_tokens=100) for size in (140, 300))
+    machine.rig.add(one)
+    machine.rig.add(other)
+    while len(scheduler._running) < 5:
+        scheduler.step()
+    assert [tokens for id, tokens in machine.prefills[first:] if id == one.id] == [140], "38 ms, where 50 are allowed"
+    assert len([tokens for id, tokens in machine.prefills[first:] if id == other.id]) > 5, "70 ms"
+    assert max(max(one.gaps) for one in runs) <= 0.03 + 0.05
 
 
 def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_several():
