@@ -24,6 +24,14 @@ _IN_CODE: Mapping[str, Mapping[str, object]] = {
         "mla_scale_q_lora": True,
         "mla_scale_kv_lora": True,
     },
+    "mimo_v2_flash": {
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "n_shared_experts": None,
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+    },
+    "solar_open": {"first_k_dense_replace": 0, "intermediate_size": 0},  # all layers have experts
 }
 
 
@@ -63,7 +71,11 @@ def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Archit
         "block_dim": part.get("hidden_size"),
     }
     for module in architecture.modules & _IN_CODE.keys():
-        substitutes |= _IN_CODE[module]
+        part |= {name: value for name, value in _IN_CODE[module].items() if name not in part}
+    if "mimo_v2_flash" in architecture.modules:
+        substitutes |= _mimo(part)
+    if "kimi_linear" in architecture.modules and "linear_attn_config" not in part:
+        part |= _kimi(part)
     if isinstance(experts := part.get("mlp_layer_types"), list):
         substitutes["is_moe_layer"] = [one == "sparse" for one in experts]
     if "mamba2" in architecture.modules and is_length(heads := part.get("num_heads")):
@@ -84,6 +96,41 @@ def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Archit
         full = layers.get(str(types.index(FULL)), {}) if FULL in types else {}
         own = {"global_head_dim": "head_dim", "num_global_key_value_heads": "num_key_value_heads"}
         part.update({name: full[key] for name, key in own.items() if name not in part and key in full})
+
+
+def _mimo(part: Mapping[str, Any]) -> dict[str, Any]:
+    """What mlx-lm wants of mimo_v2_flash, from what transformers' class writes of it."""
+    found: dict[str, Any] = {
+        "layernorm_epsilon": part.get("rms_norm_eps"),
+        "swa_num_attention_heads": part.get("num_attention_heads"),
+        "swa_head_dim": part.get("head_dim"),
+        "swa_v_head_dim": part.get("v_head_dim"),
+    }
+    if is_length(heads := part.get("num_key_value_heads")):
+        found["swa_num_key_value_heads"] = 2 * heads  # transformers has the 2 in its code
+    if is_length(window := part.get("sliding_window")):
+        found["sliding_window_size"] = window - 1  # without the token itself
+    if isinstance(types := part.get("layer_types"), list):
+        found["hybrid_layer_pattern"] = [int(one == SLIDING) for one in types]
+    if isinstance(types := part.get("mlp_layer_types"), list):
+        found["moe_layer_freq"] = [int(one == "sparse") for one in types]
+    return found
+
+
+def _kimi(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Likewise of kimi_linear, whose layers are counted from 1."""
+    types, blocks = part.get("layer_types"), part.get("mlp_layer_types")
+    if not isinstance(types, list) or not isinstance(blocks, list):
+        return {}
+    linear = {
+        "head_dim": part.get("linear_head_dim"),
+        "num_heads": part.get("linear_num_heads"),
+        "short_conv_kernel_size": part.get("linear_conv_kernel_dim"),
+        "kda_layers": [i for i, one in enumerate(types, 1) if one != FULL],
+        "full_attn_layers": [i for i, one in enumerate(types, 1) if one == FULL],
+    }
+    dense = next((i for i, one in enumerate(blocks) if one == "sparse"), len(blocks))
+    return {"linear_attn_config": linear, "first_k_dense_replace": part.get("first_k_dense_replace", dense)}
 
 
 def _other_names(part: Mapping[str, Any]) -> dict[str, str]:

@@ -208,8 +208,11 @@ ONE_VERSION = (
     "gemma4_unified",
     "gptj",
     "gpt2",
+    "kimi_linear",
     "laguna",
+    "mimo_v2_flash",
     "nanochat",
+    "solar_open",
 )
 
 
@@ -267,6 +270,12 @@ def test_names_that_only_one_version_has_are_translated() -> None:
     assert normalised(positions)["n_ctx"] == positions["n_positions"]
     types = of("granitemoehybrid", layer_types=["linear_attention", FULL])
     assert normalised(types)["layer_types"] == ["mamba", "attention"]
+    mimo = normalised(written("mimo_v2_flash"))
+    assert (mimo["hybrid_layer_pattern"], mimo["moe_layer_freq"]) == ([0, 1, 1, 1], [0, 1, 1, 1])
+    assert (mimo["sliding_window_size"], mimo["swa_num_key_value_heads"]) == (128, 4)
+    kimi = normalised(written("kimi_linear"))
+    assert kimi["linear_attn_config"]["kda_layers"] == [1, 2, 3, 4]
+    assert (kimi["linear_attn_config"]["num_heads"], kimi["first_k_dense_replace"]) == (32, 1)
     for config in (of("llama"), of("gpt2")):  # where nothing is missing, nothing is added
         assert normalised(config) == config
 
