@@ -83,6 +83,7 @@ class TemplateShape:
         self._render, self._source = render, source
         self._several_systems: dict[bool, bool] = {}  # with tools, and without
         self._call_shapes: dict[bool, CallShape] = {}
+        self._twice: dict[tuple[str, bool], bool] = {}  # by role, with tools, and without
 
     def shaped(self, messages: Messages, tools: Messages = ()) -> list[dict[str, Any]]:
         """The messages as the template takes them. Raises NotTaken."""
@@ -105,7 +106,8 @@ class TemplateShape:
             if with_tools not in self._call_shapes:
                 self._call_shapes[with_tools] = self._call_shape(_TOOLS if tools else ())
             made = [self._call_shapes[with_tools].of(one) for one in made]
-        return made
+        twice = {one["role"] for one, other in itertools.pairwise(made) if one["role"] == other["role"]} - {"system"}
+        return _joined(made, {role for role in twice if not self._takes_twice(role, tools)})
 
     @cached_property
     def _takes_tools(self) -> bool:
@@ -126,6 +128,25 @@ class TemplateShape:
         marks = [f"{_PROBE}_{i}" for i in range(3)]
         first, second, later = ({"role": "system", "content": mark} for mark in marks)
         return self._shows([first, second, _USER, {"role": "assistant", "content": "b"}, later, _USER], tools, *marks)
+
+    def _takes_twice(self, role: str, tools: Messages) -> bool:
+        """Whether two messages of one role may follow each other: Gemma's and Mistral's templates want a user's and an
+        assistant's by turns."""
+        key = role, bool(tools)
+        if key not in self._twice:
+            marks = [f"{_PROBE}_{i}" for i in range(2)]
+            given: list[dict[str, Any]] = [{"role": role, "content": mark} for mark in marks]
+            before: list[Mapping[str, Any]] = [] if role == "user" else [_USER]
+            if role == "tool":
+                function = {"name": _PROBE, "arguments": {_ARGUMENT: 1}}
+                ids = [f"{_ID[:-1]}{i}" for i in range(2)]
+                calls = [{"id": one, "type": "function", "function": function} for one in ids]
+                before.append({"role": "assistant", "content": "", "tool_calls": calls})
+                given = [one | {"tool_call_id": id, "name": _PROBE} for one, id in zip(given, ids, strict=True)]
+            after = [] if role in ("user", "tool") else [_USER]
+            shape = self._call_shapes.get(bool(tools), CallShape())
+            self._twice[key] = self._shows([shape.of(one) for one in (*before, *given, *after)], tools, *marks)
+        return self._twice[key]
 
     def _shows(self, messages: Messages, tools: Messages, *marks: str) -> bool:
         try:
@@ -151,6 +172,24 @@ class TemplateShape:
             if self._shows([shape.of(one) for one in probe], tools, _ARGUMENT, _RESULT):
                 return shape
         return CallShape()  # the template says why
+
+
+def _joined(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:
+    """With one message for several in a row of one of these roles, as Anthropic's API makes one turn of them."""
+    if not roles:
+        return messages
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        last = made[-1] if made else None
+        if last is None or last["role"] != message["role"] or message["role"] not in roles:
+            made.append(dict(message))
+            continue
+        for name in ("content", "reasoning_content"):
+            if texts := [one[name] for one in (last, message) if one.get(name)]:
+                last[name] = "\n\n".join(texts)
+        if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
+            last["tool_calls"] = calls
+    return made
 
 
 def _short(identifier: str) -> str:

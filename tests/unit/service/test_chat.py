@@ -216,6 +216,26 @@ async def test_instructions_go_where_the_template_takes_them(renderer: ChatRende
     assert await rendered(renderer, source, SEVERAL) == text
 
 
+# As Gemma's and Mistral's.
+BY_TURNS = "{% set turn = namespace(last='') %}" + TOOLS.replace(
+    "<{{ m.role }}>",
+    "{% if m.role == turn.last %}{{ raise_exception('roles must alternate') }}{% endif %}{% set turn.last = m.role %}"
+    "<{{ m.role }}>",
+)
+
+
+async def test_messages_of_one_role_are_joined_where_the_template_wants_turns(renderer: ChatRenderer) -> None:
+    said = (("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e"))
+    chat = Chat(tuple(Message(role, text) for role, text in said))
+    assert await rendered(renderer, BY_TURNS, chat) == "<user>a\n\nb<assistant>c\n\nd<user>e"
+    assert await rendered(renderer, TOOLS, chat) == "<user>a<user>b<assistant>c<assistant>d<user>e"
+    calls = (CALL, CALL._replace(id="call_1"))
+    results = tuple(Message("tool", text, (), call.id, "clock") for text, call in zip("xy", calls, strict=True))
+    several = replace(ASKED, messages=(ASKED.messages[0], Message("assistant", "", calls), *results))
+    assert "<tool>x\n\nyclock" in await rendered(renderer, BY_TURNS, several)
+    assert "<tool>xclock" in await rendered(renderer, TOOLS, several)
+
+
 BEGUN = Chat((Message("user", "Count."), Message("assistant", " one two")), continues=True)
 TURNS = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
