@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
+from draftd.models.idle_keywords import without_idle_keywords
 from draftd.models.parameters import closed
 from draftd.models.tokenizer_file import without_holes
 
@@ -53,7 +54,11 @@ def _parsed_schema(text: str) -> dict[str, Any]:
     found = _parsed(text)
     if not isinstance(found, dict):
         raise ValueError("a JSON schema is an object")
-    return found
+    try:
+        made: dict[str, Any] = without_idle_keywords(found)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return made
 
 
 def json_object() -> str:

@@ -1,0 +1,85 @@
+"""A JSON schema without the keywords that demand nothing.
+
+llguidance refuses a schema for every keyword that it does not enforce, whatever its value. Generators write many that
+say only what is so anyway, or that JSON Schema leaves to whoever reads it: annotations, and formats it does not know.
+What is left means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # a schema for each name
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE = (
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "items",
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+# What these values of a keyword allow is everything.
+_IDLE: Mapping[str, Sequence[object]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "exclusiveMinimum": (False,),  # of drafts before 6, and OpenAPI 3.0
+    "exclusiveMaximum": (False,),
+    "nullable": (False,),
+    "minProperties": (0,),
+}
+# JSON Schema's and OpenAPI's, for people and for code that is generated.
+_ANNOTATIONS = (
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "discriminator",
+    "xml",
+    "externalDocs",
+    "example",
+)
+_ENFORCED_FORMATS = (
+    "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"
+)  # fmt: skip
+
+
+def without_idle_keywords(schema: Any) -> Any:
+    """A copy. OpenAPI's `nullable: true` is the type null besides. Raises RecursionError for one that is nested very
+    deeply."""
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            value = {name: without_idle_keywords(one) for name, one in value.items()}
+        elif key in _LISTED and isinstance(value, list):
+            value = [without_idle_keywords(one) for one in value]
+        elif key in _SINGLE:
+            value = without_idle_keywords(value)
+        if not _is_idle(key, value):
+            made[key] = value
+    if made.pop("nullable", None) is True and isinstance(made.get("type"), str):
+        made["type"] = [made["type"], "null"]
+        if isinstance(made.get("enum"), list) and None not in made["enum"]:
+            made["enum"] = [*made["enum"], None]
+    return made
+
+
+def _is_idle(key: str, value: Any) -> bool:
+    if key in _ANNOTATIONS or key.startswith("x-"):
+        return True
+    if key == "format":
+        return isinstance(value, str) and value not in _ENFORCED_FORMATS
+    # True equals 1, and means something else.
+    return any(type(value) is type(idle) and value == idle for idle in _IDLE.get(key, ()))
