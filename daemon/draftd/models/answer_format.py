@@ -52,14 +52,14 @@ class JsonStyle(NamedTuple):
     closing: re.Pattern[str] = re.compile(r"\s*")
 
 
-_OBJECT = r'\{\s*"name"\s*:\s*"(?P<name>[\w-]+)"\s*,\s*"arguments"\s*:\s*(?=\{)'
+_OBJECT = r'\{\s*"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"arguments"\s*:\s*(?=\{)'
 _JSON_STYLES = {
     "json_tools": (
         JsonStyle(re.compile(rf"\s*{_OBJECT}"), re.compile(r"\s*\}"), ('\n{"name": "NAME", "arguments": ', "}\n")),
     ),
     "mistral": (
         JsonStyle(
-            re.compile(r"\s*(?:\[TOOL_CALLS\]\s*)?(?P<name>[\w-]+)\s*\[ARGS\]\s*(?=\{)"),
+            re.compile(r"\s*(?:\[TOOL_CALLS\]\s*)?(?P<name>[\w.-]+)\s*\[ARGS\]\s*(?=\{)"),
             re.compile(""),
             ("NAME[ARGS]", ""),
         ),
@@ -73,7 +73,7 @@ _JSON_STYLES = {
     "kimi_k2": (
         JsonStyle(
             re.compile(
-                r"\s*<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w-]+):\d+"
+                r"\s*<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w.-]+):\d+"
                 r"\s*<\|tool_call_argument_begin\|>\s*(?=\{)"
             ),
             re.compile(r"\s*<\|tool_call_end\|>"),

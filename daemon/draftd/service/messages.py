@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from draftd.errors import InvalidRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MAX_TOOLS = 128
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NAMES = "1 to 64 letters, digits, underscores and dashes"
+MAX_TOOLS = 1024
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_NAMES = "1 to 256 letters, digits, underscores, dashes and dots"
 _DEEPEST = 64  # of JSON in JSON
 # What the template is given anyway, or what governs how it is rendered.
 _RESERVED = frozenset(
@@ -26,7 +26,7 @@ _RESERVED = frozenset(
 
 
 class ToolCall(NamedTuple):
-    """`arguments`: a JSON object."""
+    """`arguments`: a JSON object; of a call that was cut short, or that a model wrote badly, any text."""
 
     id: str
     name: str
@@ -134,7 +134,6 @@ def _check_message(message: Message, field: str, known: set[str]) -> None:
             raise InvalidRequest(f"{at}.id", "", "an id, to which the tool's message refers")
         if not _NAME.fullmatch(call.name):
             raise InvalidRequest(f"{at}.name", _short(call.name), _NAMES)
-        json_object(call.arguments, f"{at}.arguments")
     if role == "tool" and message.tool_call_id not in known:
         raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "the id of an earlier tool call")
     if role != "tool" and message.tool_call_id:
@@ -160,7 +159,7 @@ def _check_tools(chat: Chat) -> None:
             raise InvalidRequest(f"chat.tools[{i}].name", tool.name, "a name that no other tool has")
         names.add(tool.name)
         schema = json_object(tool.parameters, f"chat.tools[{i}].parameters") if tool.parameters else {}
-        if schema and schema.get("type") != "object":
+        if schema.get("type", "object") != "object":
             raise InvalidRequest(f"chat.tools[{i}].parameters", _short(tool.parameters), "a schema of type object")
     choice = chat.tool_choice
     if choice is ToolMode.REQUIRED and not names:
@@ -205,11 +204,19 @@ def message_dict(message: Message) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
             }
             for call in message.tool_calls
         ]
     return made
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Of a call, for templates, which expect an object: what is none has a name in one."""
+    try:
+        return json_object(text, "")
+    except InvalidRequest:
+        return {"arguments": text}
 
 
 def tool_dicts(tools: Sequence[Tool]) -> list[dict[str, Any]]:

@@ -3,13 +3,14 @@
 Where a format writes arguments as JSON, a call begins as soon as its name is known and its arguments have begun, and
 they are told piece by piece, as they are written. All other calls are told at once when they are complete.
 
-A call that is malformed, or that the answer ends within, is told as the text that it is. If it had begun before, it is
-never ended.
+A call that is malformed, or that the answer ends within, is told as the text that it is. If it had begun before, it
+ends with the arguments that were told, and what words follow them are text: nothing is told twice.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 
 from draftd.models.answer_format import FoundCall, JsonStyle, MalformedCall, ToolFormat, is_object
@@ -66,6 +67,11 @@ class CallReader:
                 raise MalformedCall("it is not as it began")
             return [self._ended(call)]
         except MalformedCall as error:
+            if call is not None:
+                self._warn(f"a tool call is malformed and is sent as far as it was understood: {str(error)[:200]}")
+                rest = raw[call.at :]
+                told: list[Delta] = [self._ended(call)]
+                return [*told, TextDelta(rest)] if re.search(r"\w", rest) else told
             self._warn(f"a tool call is malformed and is sent as text: {str(error)[:200]}")
         return [TextDelta(raw if before is not None else f"{self._written.start}{raw}{mark}")]
 

@@ -18,7 +18,7 @@ from mlx_lm import tool_parsers
 
 from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.errors import InvalidRequest
-from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat
+from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat, is_object
 from draftd.service.answer import AnswerStream, Reading, reading_of, stop_matcher
 from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
 from draftd.service.request import (
@@ -120,9 +120,12 @@ class Told:
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
-        return [
-            (one.call.name, json.loads(one.call.arguments)) for one in self.deltas if isinstance(one, ToolCallEnded)
-        ]
+        """Their arguments as objects; as texts where they are none."""
+        return [(one.call.name, _read(one.call.arguments)) for one in self.deltas if isinstance(one, ToolCallEnded)]
+
+
+def _read(arguments: str) -> Any:
+    return json.loads(arguments) if is_object(arguments) else arguments
 
 
 def by_token(text: str) -> range:
@@ -185,10 +188,16 @@ def test_calls_do_not_depend_on_cuts(family: str, cuts: list[int]) -> None:
 
 
 @given(st.sampled_from(FAMILIES), st.floats(0, 1), st.lists(st.integers(0, 2000), max_size=3))
-def test_a_call_cut_short_comes_as_text(family: str, share: float, cuts: list[int]) -> None:
+def test_a_call_cut_short_comes_as_text_unless_it_had_begun(family: str, share: float, cuts: list[int]) -> None:
     text = ANSWERS[family][: round(share * len(ANSWERS[family]))]
     told = Told(text, reading(family), cuts, reason=FinishReason.LENGTH)
+    assert well_formed(told.deltas)
     assert text.endswith(told.text)
+    last = told.calls[-1][1] if told.calls else None
+    if isinstance(last, str):  # it was cut within its arguments, which are all that came of it
+        assert text.endswith(last)
+        assert told.text == ""
+        return
     before = Told(text.removesuffix(told.text), reading(family))
     assert (before.calls, before.text) == (told.calls, "")
 
@@ -205,12 +214,8 @@ def test_a_call_of_an_unknown_tool_comes_as_text(family: str) -> None:
 
 
 MALFORMED = [
-    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"city": oops}}</tool_call>'),
-    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"days": NaN}}</tool_call>'),
     ("json_tools", '<tool_call>{"name": "weather", "arguments": ["São Paulo"]}</tool_call>'),
-    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"city": "x"}</tool_call>'),
     ("json_tools", "<tool_call></tool_call>"),
-    ("mistral", '[TOOL_CALLS]weather[ARGS]{"city" "x"}'),
     ("mistral", "[TOOL_CALLS]the weather"),
     ("kimi_k2", "<|tool_calls_section_begin|>hm<|tool_calls_section_end|>"),
     ("pythonic", "<|tool_call_start|>[weather(city=__import__('os'))]<|tool_call_end|>"),
@@ -241,6 +246,29 @@ def test_a_malformed_call_comes_as_text(family: str, text: str) -> None:
         assert (told.text, told.calls) == (f"{text}, I say", [])
         assert told.finished.warning.startswith("a tool call is malformed and is sent as text: ")
         assert told.finished.tool_calls == 0
+
+
+# Their arguments were told before anything was wrong.
+BEGUN = [
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"city": oops}}</tool_call>', '{"city": oops}', ""),
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"days": NaN}}</tool_call>', '{"days": NaN}', ""),
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {"city": "x"}</tool_call>', {"city": "x"}, ""),
+    ("json_tools", '<tool_call>{"name": "weather", "arguments": {}, hm}</tool_call>', {}, ", hm}"),
+    ("mistral", '[TOOL_CALLS]weather[ARGS]{"city" "x"}', '{"city" "x"}', None),
+]
+
+
+@pytest.mark.parametrize(("family", "text", "arguments", "rest"), BEGUN)
+def test_a_malformed_call_that_had_begun_is_told_once(
+    family: str, text: str, arguments: object, rest: str | None
+) -> None:
+    for cuts in ((), by_token(text)):
+        told = Told(f"{text}, I say", reading(family), cuts)
+        assert told.calls == [("weather", arguments)]
+        assert told.text == (", I say" if rest is None else f"{rest}, I say")
+        assert well_formed(told.deltas)
+        assert "as far as it was understood" in told.finished.warning
+        assert told.finished.tool_calls == 1
 
 
 def test_a_call_that_would_take_too_long_is_not_read() -> None:

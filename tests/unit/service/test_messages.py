@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from draftd.errors import InvalidRequest
-from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode, check_chat, json_object, message_parts
+from draftd.service.messages import (
+    Chat,
+    Message,
+    Tool,
+    ToolCall,
+    ToolMode,
+    check_chat,
+    json_object,
+    message_dict,
+    message_parts,
+)
 
 SCHEMA = '{"type": "object", "properties": {"city": {"type": "string"}}}'
 CALL = ToolCall("c1", "weather", '{"city": "Bern"}')
@@ -55,22 +65,16 @@ BAD = [
     (with_message("tool", tool_call_id="c3"), "chat.messages[6].tool_call_id", "the id of an earlier tool call"),
     (with_message("user", tool_call_id="c1"), "chat.messages[6].tool_call_id", "only of the role tool"),
     (with_call(id=""), "chat.messages[6].tool_calls[0].id", "an id"),
-    (with_call(name="the weather"), "chat.messages[6].tool_calls[0].name", "1 to 64 letters"),
-    (with_call(arguments=""), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
-    (with_call(arguments="[1]"), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
-    (with_call(arguments='{"a": NaN}'), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
-    (with_call(arguments='{"a": ' * 65 + "1" + "}" * 65), "chat.messages[6].tool_calls[0].arguments", "64 levels"),
-    (with_call(arguments='{"a": "\\ud83e"}'), "chat.messages[6].tool_calls[0].arguments", "a JSON object"),
-    (with_call(arguments='{"a": ' * 99_999), "chat.messages[6].tool_calls[0].arguments", "64 levels"),
+    (with_call(name="the weather"), "chat.messages[6].tool_calls[0].name", "1 to 256 letters"),
     (replace(CHAT, continues=True), "chat.messages[5].role", "assistant"),
     (replace(with_call(), continues=True), "chat.messages[6].tool_calls", "none in a last message"),
-    (with_tool(name=""), "chat.tools[2].name", "1 to 64 letters"),
-    (with_tool(name="x" * 65), "chat.tools[2].name", "1 to 64 letters"),
-    (with_tool(name="wetter_für_heute"), "chat.tools[2].name", "letters, digits, underscores and dashes"),
+    (with_tool(name=""), "chat.tools[2].name", "1 to 256 letters"),
+    (with_tool(name="x" * 257), "chat.tools[2].name", "1 to 256 letters"),
+    (with_tool(name="wetter_für_heute"), "chat.tools[2].name", "letters, digits, underscores, dashes and dots"),
     (with_tool(name="clock"), "chat.tools[2].name", "a name that no other tool has"),
     (with_tool(parameters="{"), "chat.tools[2].parameters", "a JSON object"),
     (with_tool(parameters='{"type": "string"}'), "chat.tools[2].parameters", "a schema of type object"),
-    (replace(CHAT, tools=tuple(Tool(f"t{i}") for i in range(129))), "chat.tools", "at most 128"),
+    (replace(CHAT, tools=tuple(Tool(f"t{i}") for i in range(1025))), "chat.tools", "at most 1024"),
     (replace(CHAT, tool_choice="wether"), "chat.tool_choice", "clock, weather"),
     (replace(CHAT, tools=(), tool_choice=ToolMode.REQUIRED), "chat.tool_choice", "none or auto"),
     (replace(CHAT, tools=()), "chat.tool_choice", "none or auto"),
@@ -118,3 +122,14 @@ def test_telemetry_has_messages_in_parts() -> None:
         "tool",
         ({"type": "tool_call_response", "id": "c1", "response": "sun"},),
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "[1]", '{"a": NaN}', '{"a": ' * 65 + "1" + "}" * 65, '{"a": "\\ud83e"}', '{"a": ' * 99_999, '{"a": 1'],
+)
+def test_arguments_of_an_earlier_call_that_are_no_object_are_text_in_one(arguments: str) -> None:
+    chat = with_call(arguments=arguments)
+    check_chat(chat)
+    shown = message_dict(chat.messages[6])["tool_calls"][0]["function"]["arguments"]
+    assert shown == {"arguments": arguments}
