@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 import ssl
 from pathlib import Path
@@ -33,6 +34,12 @@ def server_context(cert: Path, key: Path) -> ssl.SSLContext:
     # A key with a password would be asked for on the terminal.
     context.load_cert_chain(cert, key, password=lambda: b"")
     return context
+
+
+def is_bearer(given: bytes, token: bytes) -> bool:
+    """Whether an Authorization header's value has this token, compared in constant time."""
+    scheme, _, found = given.strip().partition(b" ")
+    return hmac.compare_digest(found.strip(), token) and scheme.lower() == b"bearer"
 
 
 async def read_whole(request: web.BaseRequest, most: int, seconds: float) -> bytes:

@@ -20,6 +20,7 @@ from cachetools import TTLCache
 from multidict import MultiMapping
 
 from draftd.fallback.alerts.payload import Refused, Result
+from draftd.listening import is_bearer
 
 
 class ReplayGuard(TTLCache[bytes, float]):
@@ -74,7 +75,7 @@ class Authentication:
         Raises Refused.
         """
         given = _all(headers, "Authorization")
-        if self._token is not None and len(given) == 1 and _is_bearer(given[0], self._token):
+        if self._token is not None and len(given) == 1 and is_bearer(given[0], self._token):
             return None
         signatures = _all(headers, SIGNATURE_HEADER)
         if self._secret is not None and signatures:
@@ -107,11 +108,6 @@ class Authentication:
         if len(signatures) > 1:
             raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
         return Signed(times[0], signatures[0])
-
-
-def _is_bearer(given: bytes, wanted: bytes) -> bool:
-    scheme, _, token = given.partition(b" ")
-    return hmac.compare_digest(token.strip(), wanted) and scheme.lower() == b"bearer"
 
 
 def _all(headers: MultiMapping[str], name: str) -> list[bytes]:

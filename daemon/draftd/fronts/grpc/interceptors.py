@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import re
 from collections import Counter
@@ -21,6 +20,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated
+from draftd.listening import is_bearer
 from draftd.protocol import DETAILS_KEY, duration
 from draftd.telemetry.rpc import around, inner_of
 from draftd.v1 import inference_pb2
@@ -41,7 +41,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Lets through calls whose `authorization` is `Bearer TOKEN`, and health checks."""
 
     def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+        self._token = token.encode()
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
@@ -57,7 +57,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         # Every value is compared, in constant time: neither length of match nor order tells anything.
         found = [value for key, value in details.invocation_metadata or () if key == "authorization"]
         given = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in found)
-        return sum(hmac.compare_digest(value, self._expected) for value in given) > 0
+        return sum(is_bearer(value, self._token) for value in given) > 0
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
