@@ -102,7 +102,7 @@ TABLE: list[tuple[str, pb.GenerateRequest, str, str]] = [
     ("max_tokens zero", request(max_tokens=0), "max_tokens", "1 or more"),
     ("an unknown role", message("wizard"), "chat.messages[0].role", "system, developer, user, assistant, tool"),
     ("a token id out of range", pb.GenerateRequest(tokens=pb.TokenInput(ids=[1, 256])), "tokens.ids[1]", "0 to 255"),
-    ("an empty stop string", request(stop=[""]), "stop[0]", "not empty"),
+    ("a long stop string", request(stop=["x" * 257]), "stop[0]", "256 bytes"),
     ("an unknown mode", request(mode=9), "mode", "DECODE_MODE_SPECULATIVE"),
     ("an unknown drafter", request(drafter="eagle"), "drafter", "prompt_lookup"),
     ("a prompt far beyond the context", request(prompt="x" * 60_000), "prompt", "got '60000 characters'"),

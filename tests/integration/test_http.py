@@ -136,7 +136,7 @@ OWN = "response_format.json_schema"
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"messages": HELLO, "sampling": SamplingParams(-1.0)}, {"temperature": -1}, "sampling.temperature", "temperature"),
     ({"messages": [("user", "x"), ("wizard", "y")]}, {}, "chat.messages[1].role", "messages[1].role"),
-    ({"prompt": "x", "stop": ["a", ""]}, {"stop": ["a", ""]}, "stop[1]", "stop[1]"),
+    ({"prompt": "x", "stop": ["a", "b" * 257]}, {"stop": ["a", "b" * 257]}, "stop[1]", "stop[1]"),
     ({"tokens": [1, 1 << 30]}, {}, "tokens.ids[1]", "prompt[1]"),
     ({"messages": HELLO, "drafter": "eagle"}, {"draftd": {"drafter": "eagle"}}, "drafter", "draftd.drafter"),
     ({"prompt": "x", "max_draft_tokens": -1}, {"draftd": {"max_draft_tokens": -1}}, DEPTH, f"draftd.{DEPTH}"),

@@ -236,7 +236,8 @@ def checked(request: Request, model: ServedModel) -> Request:
     check_caller(request.caller)
     # -0.0 would be greedy too, and look strange on a span.
     sampling = replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
-    return replace(request, max_tokens=max_tokens, sampling=sampling, stop=tuple(dict.fromkeys(request.stop)))
+    stop = tuple(dict.fromkeys(filter(None, request.stop)))  # an empty one, which some clients send, is none
+    return replace(request, max_tokens=max_tokens, sampling=sampling, stop=stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +322,7 @@ def _check_sampling(p: SamplingParams) -> None:
     # No comparison holds for a value that is not a number.
     allowed = f"0 to {MAX_TEMPERATURE:g}; 0 is greedy"
     _check(0 <= p.temperature <= MAX_TEMPERATURE, "sampling.temperature", p.temperature, allowed)
-    _check(0 < p.top_p <= 1, "sampling.top_p", p.top_p, "above 0, up to 1; 1 is off")
+    _check(0 <= p.top_p <= 1, "sampling.top_p", p.top_p, "0 to 1; 0 is the likeliest token, 1 is off")
     _check(p.top_k >= 0, "sampling.top_k", p.top_k, "0 or more; 0 is off")
     _check(0 <= p.min_p <= 1, "sampling.min_p", p.min_p, "0 to 1; 0 is off")
 
@@ -329,7 +330,6 @@ def _check_sampling(p: SamplingParams) -> None:
 def _check_stop(stops: Sequence[str]) -> None:
     _check(len(stops) <= MAX_STOPS, "stop", f"{len(stops)} strings", f"at most {MAX_STOPS} strings")
     for i, stop in enumerate(stops):
-        _check(stop != "", f"stop[{i}]", "", "text that is not empty")
         _check(len(stop.encode()) <= MAX_STOP_BYTES, f"stop[{i}]", stop, f"at most {MAX_STOP_BYTES} bytes")
 
 

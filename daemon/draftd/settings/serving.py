@@ -82,7 +82,7 @@ class ServerSettings(Section):
     """Port of the OpenAI-compatible HTTP server, on the same host, with the same token and certificate; 0 picks a free
     one. Unset: no HTTP."""
     http_aliases: Names = ()
-    """Other names by which HTTP clients may ask for the model."""
+    """Other names by which HTTP clients may ask for the model; `claude-*` is any that begins so."""
     http_origins: Names = ()
     """Origins of web pages that may call the HTTP server, such as https://chat.example.com; `*` is any. Unset: none."""
     http_connections: int = Field(default=512, ge=1, le=65536)

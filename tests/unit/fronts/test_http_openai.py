@@ -83,7 +83,10 @@ async def test_a_streamed_call_adds_up(front: Fronted, client: AsyncOpenAI) -> N
         done = await stream.get_final_completion()
     (choice,) = done.choices
     assert choice.finish_reason == "tool_calls"
-    assert (choice.message.content, choice.message.model_extra) == ("Let me see.", {"reasoning_content": "hm"})
+    assert (choice.message.content, choice.message.model_extra) == (
+        "Let me see.",
+        {"reasoning_content": "hm", "reasoning": "hm"},
+    )
     (made,) = choice.message.tool_calls or []
     assert (made.id, made.function.name, made.function.arguments) == ("call_0", "weather", OSLO)
     assert done.usage is not None

@@ -100,7 +100,7 @@ async def test_a_silent_stream_is_kept_alive_and_ends_with_done(session: aiohttp
         response = await session.post(front.url + PATH, json={**CHAT, "stream": True})
         text = await response.text()
         assert response.headers["Content-Type"].startswith("text/event-stream")
-        assert 2 <= text.count(": keep-alive\n\n") <= 6
+        assert 2 <= text.count(": keep-alive\n") <= 6
         assert text.endswith("data: [DONE]\n\n")
         front.will_say(Says(said("late"), pause=0.3))
         message = {**CHAT, "max_tokens": 5, "stream": True}

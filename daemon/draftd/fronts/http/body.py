@@ -7,21 +7,27 @@ or is refused by name.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest, wrong_field
 from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
 from draftd.listening import BodyTooLarge, read_whole
 from draftd.planning.planner import Wish
-from draftd.service.request import FormatKind, ResponseFormat
+from draftd.service.request import MAX_CALLER_BYTES, FormatKind, ResponseFormat
 from draftd.strategies import QualityClass, Strategy
 
+log = logging.getLogger(__name__)
+
 BODY_SECONDS = 30.0  # for all of it
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Body")
@@ -37,6 +43,8 @@ class _FailFast(FailFast):
 #: Lists stop at the first item that is wrong: a body has room for a million of them.
 Items = Annotated[list[T], _FailFast()]
 Int = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+#: Of an answer; -1, which other servers take for all that the context has, is more than any context.
+MostTokens = Annotated[Int, AfterValidator(lambda most: 2**31 - 1 if most == -1 else most)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
 
@@ -127,16 +135,37 @@ class Common(Body):
     include_metrics: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    # Of vLLM and llama.cpp, what the text would be another with: refused, unless it is nought or empty.
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    dry_multiplier: Any = None
+    logits_processors: Any = None
+    mirostat: Any = None
+    prompt_embeds: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    xtc_probability: Any = None
     draftd: Wishes = Field(default_factory=Wishes)
 
     def shared(self, client: str) -> dict[str, Any]:
         """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
+        for name in UNSERVED:
+            if value := getattr(self, name):
+                raise InvalidRequest(name, value, "none: it is not served")
         wishes = self.draftd
         return {
             "sampling": self._sampling(),
             "wish": wishes.wish(),
             "workload": member(WorkloadClass, wishes.workload, "draftd.workload") or WorkloadClass.UNSPECIFIED,
-            "caller": wishes.caller or self.user or "",
+            "caller": wishes.caller or beginning(self.user or ""),
             "client": client,
             "min_tokens": self.min_tokens or 0,
             "ignore_eos": bool(self.ignore_eos),
@@ -158,6 +187,32 @@ class Common(Body):
         if self.logit_bias:
             told["logit_bias"] = tuple(_biases(self.logit_bias))
         return SamplingParams(**told)
+
+
+#: Fields of `Common` that are refused.
+UNSERVED = (
+    "allowed_token_ids",
+    "bad_words",
+    "chat_template",
+    "documents",
+    "dry_multiplier",
+    "logits_processors",
+    "mirostat",
+    "prompt_embeds",
+    "truncate_prompt_tokens",
+    "use_beam_search",
+    "xtc_probability",
+)
+
+
+def beginning(caller: str) -> str:
+    """As much of a name as a caller's may have: clients send longer ones unasked."""
+    return caller.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
+
+
+def leave_out(kind: str, field: str) -> None:
+    """Tells of a tool that its server would run: an offer, of which the model is not told here."""
+    log.info("%s: %s is left out: this server runs no tools", field, kind[:80])
 
 
 def continues(final_message: bool | None, generation_prompt: bool | None) -> bool:
@@ -241,40 +296,54 @@ _STRUCTURED = {
 }
 
 
-def structured_outputs(given: Mapping[str, Any] | None) -> ResponseFormat | None:
-    """vLLM's `structured_outputs`: one of json, json_object, regex, choice, grammar. Raises InvalidRequest."""
-    found = {name: given[name] for name in _STRUCTURED if given.get(name) not in (None, False)} if given else {}
+# vLLM's older names, and llama.cpp's, of members of `structured_outputs`.
+_OTHERWISE = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "json_schema": "json",
+    "grammar": "grammar",
+}
+
+
+def wanted_format(
+    given: Common, own: ResponseFormat | None, name: str, schema: str
+) -> tuple[ResponseFormat | None, dict[str, str]]:
+    """The format that a body demands, by its protocol's own field (`own`, called `name`, with its schema in `schema`),
+    vLLM's `structured_outputs`, or one of their other names; and what the body calls the service's fields of it. Raises
+    InvalidRequest, also for two."""
+    outputs = (given.structured_outputs or {}).items()
+    found = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
+    found |= {other: (member, getattr(given, other)) for other, member in _OTHERWISE.items()}
+    found = {field: one for field, one in found.items() if one[1] is not None and one[1] is not False}
+    if len(found) > 1 or (found and own is not None):
+        raise InvalidRequest(next(iter(found)), ", ".join([*found, *([] if own is None else [name])]), "one of them")
     if not found:
-        return None
-    if len(found) > 1:
-        raise InvalidRequest("structured_outputs", ", ".join(found), "one of them")
-    ((name, value),) = found.items()
-    if name == "json_object":
-        return ResponseFormat(FormatKind.JSON_OBJECT)
-    field = f"structured_outputs.{name}"
-    if name in ("regex", "grammar") and not isinstance(value, str):
+        return own, {"response_format.json_schema": f"{name}.{schema}", "response_format.json_object": f"{name}.type"}
+    ((field, (member, value)),) = found.items()
+    kind = _STRUCTURED[member]
+    called = {f"response_format.{'choices' if kind is FormatKind.CHOICE else kind.value}": field}
+    if kind is FormatKind.JSON_OBJECT:
+        return ResponseFormat(kind), called
+    if member in ("regex", "grammar") and not isinstance(value, str):
         raise InvalidRequest(field, value, "text")
-    if name == "choice" and not (isinstance(value, list) and all(isinstance(text, str) for text in value)):
+    if member == "choice" and not (isinstance(value, list) and all(isinstance(text, str) for text in value)):
         raise InvalidRequest(field, value, "a list of texts")
-    return ResponseFormat(_STRUCTURED[name], value if isinstance(value, str) else as_json(value, field))
+    return ResponseFormat(kind, value if isinstance(value, str) else as_json(value, field)), called
 
 
-def format_fields(own: str, schema: str, structured: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the body calls the service's fields of a format: `own` is its protocol's, `schema` is where that has a JSON
-    schema. `structured`: the format is vLLM's."""
-    if structured:
-        named = {kind.value: f"structured_outputs.{name}" for name, kind in _STRUCTURED.items()}
-        named["choices"] = named.pop(FormatKind.CHOICE.value)
-    else:
-        named = {"json_schema": f"{own}.{schema}", "json_object": f"{own}.type"}
-    return {f"response_format.{name}": field for name, field in named.items()}
-
-
-def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str]) -> str:
+def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str], *, of_tool: bool = False) -> str:
     """The text of a content's parts, a line break between two. `kinds`: which of a part's fields has the text of each
-    type that is taken. Raises InvalidRequest for the rest: images, audio, files."""
+    type that is taken. Raises InvalidRequest for the rest: images, audio, files. `of_tool`: what a tool gave, where the
+    text says what else there was. Clients send that unasked, and again with each later request."""
     texts = []
     for i, part in enumerate(parts or ()):
+        if part.type not in kinds and of_tool:
+            kind = _NO_NAME.sub("", part.type)[:40]
+            log.info("%s[%d]: %s is left out of a tool's result: only text is served", field, i, kind)
+            texts.append(f"[{kind} left out: only text can be shown]")
+            continue
         if part.type not in kinds:
             raise InvalidRequest(f"{field}[{i}].type", part.type, f"{', '.join(kinds)}: only text is served")
         text = getattr(part, kinds[part.type])
@@ -285,12 +354,25 @@ def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str]) 
 
 
 def parsed(kind: type[B], data: bytes) -> B:
-    """Raises InvalidRequest, which names the first field that is wrong."""
+    """Half a character, which JavaScript has where it cuts a text, becomes U+FFFD. Raises InvalidRequest, which names
+    the first field that is wrong."""
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid" and (whole := _without_halves(data)) is not None:
+            return parsed(kind, whole)
         field, value, allowed = wrong_field(error)
         raise InvalidRequest(field or "body", value, allowed) from None
+
+
+def _without_halves(data: bytes) -> bytes | None:
+    """The same JSON with U+FFFD for each half of a character; None where it has none, or is no JSON."""
+    try:
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    whole = _LONE_SURROGATE.sub("\ufffd", text)
+    return None if whole == text else whole.encode()
 
 
 def checked_part(kind: type[B], part: Mapping[str, Any]) -> B:

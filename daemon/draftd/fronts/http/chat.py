@@ -20,7 +20,7 @@ from draftd.fronts.http.answer import (
     token_logprobs,
     usage,
 )
-from draftd.fronts.http.body import Body, Common, Int, Items, Parts, Texts, as_json, parsed, text_of
+from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
 from draftd.fronts.http.errors import Names, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.stream import COMMENT, DONE, data
@@ -88,6 +88,7 @@ class JsonSchema(Body):
 class Format(Body):
     type: str
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")  # llama.cpp's place for it
 
 
 class StreamOptions(Body):
@@ -96,8 +97,8 @@ class StreamOptions(Body):
 
 class ChatBody(Common):
     messages: Items[ChatMessage]
-    max_tokens: Int | None = None
-    max_completion_tokens: Int | None = None
+    max_tokens: MostTokens | None = None
+    max_completion_tokens: MostTokens | None = None
     n: Int | None = None
     stop: Texts | None = None
     stream_options: StreamOptions | None = None
@@ -123,12 +124,14 @@ def asked(call: Call, scope: Scope) -> Asked:
     given = parsed(ChatBody, call.body)
     model = scope.served(given.model)
     _check_unserved(given)
-    own_format = response_format(given.response_format)
+    wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)
+    choice, allowed = tool_choice(given.tool_choice)
+    offered = [one for one in tools(given.tools or ()) if allowed is None or one[0].name in allowed]
     request = Request(
         prompt=Chat(
             tuple(messages(given.messages)),
-            tools=tuple(tools(given.tools or ())),
-            tool_choice=tool_choice(given.tool_choice),
+            tools=tuple(one for one, _ in offered),
+            tool_choice=choice,
             parallel_tool_calls=given.parallel_tool_calls is not False,
             template_arguments=template_arguments(given, given.reasoning_effort),
             continues=fields.continues(given.continue_final_message, given.add_generation_prompt),
@@ -138,13 +141,13 @@ def asked(call: Call, scope: Scope) -> Asked:
         logprobs=(given.top_logprobs or 0) if given.logprobs else None,
         prompt_logprobs=fields.prompt_logprobs(given.prompt_logprobs, given.stream),
         n=1 if given.n is None else given.n,
-        response_format=own_format or fields.structured_outputs(given.structured_outputs),
+        response_format=wanted,
         **given.shared(call.client),
     )
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
-        **fields.format_fields(*FORMAT, None if own_format else given.structured_outputs),
+        **called,
         "chat.messages": "messages",
         "chat.tools": "tools",
         "chat.tool_choice": "tool_choice",
@@ -156,7 +159,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     names = Names(
         table,
         [f"messages[{i}]" for i in range(len(given.messages))],
-        [f"tools[{i}].function" for i in range(len(given.tools or ()))],
+        [place for _, place in offered],
         [(r"^(\.tool_calls\[\d+\])(\.name|\.arguments)$", r"\1.function\2")],
     )
     made = ChatStream if given.stream else ChatWhole
@@ -180,7 +183,7 @@ def _check_unserved(given: ChatBody) -> None:
 def messages(given: Sequence[ChatMessage]) -> Iterable[Message]:
     for i, one in enumerate(given):
         field = f"messages[{i}]"
-        content = text_of(one.content, f"{field}.content", _TEXT)
+        content = text_of(one.content, f"{field}.content", _TEXT, of_tool=one.role == "tool")
         if not content and one.refusal:
             content = one.refusal
         yield Message(
@@ -200,11 +203,15 @@ def _calls(given: Sequence[CallOfMessage], field: str) -> Iterable[ToolCall]:
         yield ToolCall(one.id, one.function.name, one.function.arguments or "{}")
 
 
-def tools(given: Sequence[ToolOfBody]) -> Iterable[Tool]:
+def tools(given: Sequence[ToolOfBody]) -> Iterable[tuple[Tool, str]]:
+    """Each with where the body has it."""
     for i, one in enumerate(given):
-        if one.type != "function" or one.function is None:
-            raise InvalidRequest(f"tools[{i}].type", one.type, "function, with its function")
-        yield tool(one.function, f"tools[{i}].function")
+        if one.function is not None:
+            yield tool(one.function, f"tools[{i}].function"), f"tools[{i}].function"
+        elif one.type == "function":
+            raise InvalidRequest(f"tools[{i}].function", None, "a function: it must be given")
+        else:
+            fields.leave_out(one.type, f"tools[{i}]")
 
 
 def tool(given: Function, field: str) -> Tool:
@@ -212,28 +219,48 @@ def tool(given: Function, field: str) -> Tool:
     return Tool(given.name, given.description or "", parameters)
 
 
-def tool_choice(given: object) -> ToolMode | str:
-    """A mode, or the name of a function. Raises InvalidRequest."""
+_MODES = {"any": ToolMode.REQUIRED} | {str(mode): mode for mode in ToolMode}
+
+
+def tool_choice(given: object) -> tuple[ToolMode | str, frozenset[str] | None]:
+    """A mode, or the name of a function; and the names of those that are allowed, None where all are. Raises
+    InvalidRequest."""
     if given is None:
-        return ToolMode.AUTO
-    if isinstance(given, str) and given in tuple(ToolMode):
-        return ToolMode(given)
-    if isinstance(given, dict) and given.get("type") in ("function", "custom"):
-        function = given.get("function")
-        name = function.get("name") if isinstance(function, dict) else given.get("name")
-        if isinstance(name, str) and name:
-            return name
-    raise InvalidRequest("tool_choice", given, "none, auto, required, or a function by its name")
+        return ToolMode.AUTO, None
+    kind = given.get("type") if isinstance(given, dict) else given
+    if isinstance(kind, str) and kind in _MODES:
+        return _MODES[kind], None
+    if isinstance(given, dict) and kind == "allowed_tools":
+        listed = given.get("allowed_tools", given)
+        mode, members = (listed.get("mode"), listed.get("tools")) if isinstance(listed, dict) else (None, None)
+        names = list(map(_name_of, members)) if isinstance(members, list) else []
+        if mode in _MODES and names and all(names):
+            return _MODES[mode], frozenset(names)
+    elif isinstance(given, dict) and kind in ("function", "custom") and (name := _name_of(given)):
+        return name, None
+    allowed = "none, auto, required, a function by its name, or allowed_tools with a mode and tools"
+    raise InvalidRequest("tool_choice", given, allowed)
+
+
+def _name_of(tool: object) -> str:
+    """Of a function, beside its type or within it; empty where there is none."""
+    if not isinstance(tool, dict):
+        return ""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else tool.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def response_format(given: Format | None, field: str = "response_format") -> ResponseFormat | None:
     """Raises InvalidRequest."""
     if given is None or given.type == "text":
         return None
+    if given.type not in ("json_object", "json_schema"):
+        raise InvalidRequest(f"{field}.type", given.type, "text, json_object, json_schema")
+    if given.json_schema is None and given.schema_ is not None:
+        return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, f"{field}.schema"))
     if given.type == "json_object":
         return ResponseFormat(FormatKind.JSON_OBJECT)
-    if given.type != "json_schema":
-        raise InvalidRequest(f"{field}.type", given.type, "text, json_object, json_schema")
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise InvalidRequest(f"{field}.json_schema.schema", None, "a JSON schema")
     return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.json_schema.schema_, f"{field}.json_schema.schema"))
@@ -285,7 +312,7 @@ class ChatWhole:
 def _choice(index: int, found: Collected) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": found.text, "refusal": None}
     if found.thoughts:
-        message["reasoning_content"] = found.reasoning
+        message |= _reasoning(found.reasoning)
     if found.calls:
         message["content"] = found.text or None
         message["tool_calls"] = [
@@ -294,6 +321,11 @@ def _choice(index: int, found: Collected) -> dict[str, Any]:
         ]
     logprobs = {"content": found.logprobs, "refusal": None} if found.logprobs else None
     return {"index": index, "message": message, "logprobs": logprobs, **finish(found.end)}
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Under both names that clients read."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def finish(told: Finished) -> dict[str, Any]:
@@ -350,7 +382,7 @@ class ChatStream:
         if isinstance(delta, TextDelta):
             return {"content": delta.text}
         if isinstance(delta, ReasoningDelta):
-            return {"reasoning_content": delta.text}
+            return _reasoning(delta.text)
         if isinstance(delta, ToolCallBegun):
             self._calls[choice] = delta.index
             function = {"name": delta.name, "arguments": ""}

@@ -18,7 +18,7 @@ from draftd.fronts.http.answer import (
     succeeded,
     usage,
 )
-from draftd.fronts.http.body import Common, Int, Texts, parsed, token_ids
+from draftd.fronts.http.body import Common, Int, MostTokens, Texts, parsed, token_ids
 from draftd.fronts.http.chat import FORMAT, Format, StreamOptions, finish, response_format
 from draftd.fronts.http.errors import Names, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope
@@ -30,7 +30,7 @@ _MOST_PROMPTS = 32  # of one question: each is a request
 
 class CompletionBody(Common):
     prompt: Any = None
-    max_tokens: Int | None = None
+    max_tokens: MostTokens | None = None
     n: Int | None = None
     best_of: Int | None = None
     stop: Texts | None = None
@@ -51,7 +51,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         raise InvalidRequest("suffix", given.suffix, "none: text is only added at the end")
     if given.best_of not in (None, choices):
         raise InvalidRequest("best_of", given.best_of, "n: none is left out")
-    own_format = response_format(given.response_format)
+    wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)
     shared: dict[str, Any] = {
         "max_tokens": given.max_tokens,
         "stop": tuple(given.stop or ()),
@@ -59,14 +59,14 @@ def asked(call: Call, scope: Scope) -> Asked:
         "prompt_logprobs": fields.prompt_logprobs(given.prompt_logprobs, given.stream),
         "n": choices,
         "echo": bool(given.echo),
-        "response_format": own_format or fields.structured_outputs(given.structured_outputs),
+        "response_format": wanted,
         **given.shared(call.client),
     }
     requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
-        **fields.format_fields(*FORMAT, None if own_format else given.structured_outputs),
+        **called,
         "tokens.ids": "prompt",
     }
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)

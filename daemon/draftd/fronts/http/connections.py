@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -18,12 +19,13 @@ log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
 _IDLE_SECONDS = 75.0  # between two of its requests
+_GONE_SECONDS = 0.2  # in which a client's machine says that nobody reads any more
 
 
 class Connection(web.RequestHandler):
     """HTTP for one connection. What is no HTTP is answered in JSON, and not logged."""
 
-    __slots__ = ("asked", "connections", "late")
+    __slots__ = ("asked", "connections", "late", "say_something")
 
     def __init__(self, connections: Connections, server: web.Server) -> None:
         super().__init__(
@@ -40,6 +42,7 @@ class Connection(web.RequestHandler):
         self.connections = connections
         self.late: asyncio.TimerHandle | None = None
         self.asked = False  # its first request has arrived
+        self.say_something: Callable[[], None] | None = None  # on the stream that it reads, which means nothing
 
     @property
     def idle(self) -> bool:
@@ -55,6 +58,28 @@ class Connection(web.RequestHandler):
             self.late.cancel()
         self.connections.lost(self)
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's may be either
+        """A client that has said all it will may wait for its answer. Whether it does, or has gone, what it is sent
+        tells: that cuts the connection where it has gone. Before an answer that is an interim one, which every client
+        of HTTP/1.1 skips."""
+        request, transport = self._current_request, self.transport
+        waits = self._waiter is not None and not self._waiter.done()  # for a request
+        if waits or transport is None or transport.get_extra_info("sslcontext"):
+            return None
+        if request is not None and (request.version < (1, 1) or not request.content.is_eof()):
+            return None
+        self.close()  # after this answer
+        for seconds in (0.0, _GONE_SECONDS):
+            asyncio.get_running_loop().call_later(seconds, self._ask_whether_it_waits)
+        return True
+
+    def _ask_whether_it_waits(self) -> None:
+        request, transport = self._current_request, self.transport
+        if self.say_something is not None:
+            self.say_something()
+        elif request is not None and transport is not None and not request.writer.output_size:
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def handle_error(
         self,

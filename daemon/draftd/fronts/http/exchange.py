@@ -94,8 +94,9 @@ async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: flo
     except ClientStalled as error:
         stream.abort()
         raise Told(error, stream.response) from None
-    except ConnectionError:
-        raise
+    except (ConnectionError, asyncio.CancelledError):
+        if not stream.told:  # else the client had its answer, and left
+            raise
     except Exception as error:
         if not stream.begun:
             raise

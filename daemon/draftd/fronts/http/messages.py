@@ -9,13 +9,12 @@ from pydantic import BeforeValidator, Field
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.body import Body, Common, Int, Items, Parts, Texts, as_json, parsed, text_of
+from draftd.fronts.http.body import Body, Common, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
 from draftd.fronts.http.chat import template_arguments
 from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.message_events import MessageReply
 from draftd.service.request import (
-    MAX_CALLER_BYTES,
     Chat,
     FormatKind,
     Message,
@@ -88,12 +87,13 @@ class Metadata(Body):
 class MessageBody(Common):
     messages: Items[MessageItem]
     system: Parts | None = None
-    max_tokens: Int | None = None
+    max_tokens: MostTokens | None = None
     stop_sequences: Texts | None = None
     tools: Items[ToolItem] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
     metadata: Metadata | None = None
     container: Any = None
     mcp_servers: Any = None
@@ -130,12 +130,13 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
     choice = given.tool_choice
     shared = given.shared(client)
     if not shared["caller"] and given.metadata is not None and given.metadata.user_id is not None:
-        # Of ids that are longer, the beginning: clients send them unasked.
-        shared["caller"] = given.metadata.user_id.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
+        shared["caller"] = fields.beginning(given.metadata.user_id)
     config = given.output_config or OutputConfig()
-    own_format = _format(config.format)
+    name = "output_config.format" if config.format is not None else "output_format"
+    own_format = _format(config.format or given.output_format, name)
     if own_format is not None and continues:
-        raise InvalidRequest("output_config.format", "json_schema", "none where the answer continues the last message")
+        raise InvalidRequest(name, "json_schema", "none where the answer continues the last message")
+    wanted, called = fields.wanted_format(given, own_format, name, "schema")
     request = Request(
         prompt=Chat(
             tuple(message for message, _ in read),
@@ -147,13 +148,13 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         ),
         max_tokens=given.max_tokens,
         stop=tuple(given.stop_sequences or ()),
-        response_format=own_format or fields.structured_outputs(given.structured_outputs),
+        response_format=wanted,
         **shared,
     )
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
-        **fields.format_fields("output_config.format", "schema", None if own_format else given.structured_outputs),
+        **called,
         "chat.messages": "messages",
         "chat.tools": "tools",
         "chat.tool_choice": "tool_choice",
@@ -183,7 +184,7 @@ def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[
             names[calls[-1].id] = name
         elif block.type == "tool_result":
             call_id = _given(block.tool_use_id, f"{field}.tool_use_id")
-            content = text_of(block.content, f"{field}.content", _TEXT)
+            content = text_of(block.content, f"{field}.content", _TEXT, of_tool=True)
             yield Message("tool", content, tool_call_id=call_id, name=names.get(call_id, "")), field
         elif block.type != "redacted_thinking":
             raise InvalidRequest(
@@ -217,18 +218,15 @@ def _given(value: str | None, field: str) -> str:
 def _tools(given: Sequence[ToolItem]) -> Iterable[Tool]:
     for i, one in enumerate(given):
         if _is_offer(one):
+            fields.leave_out(one.type or "", f"tools[{i}]")
             continue
-        if one.type not in (None, "custom"):
-            raise InvalidRequest(
-                f"tools[{i}].type", one.type, "custom, with an input_schema: this server runs no tools"
-            )
         schema = "" if one.input_schema is None else as_json(one.input_schema, f"tools[{i}].input_schema")
         yield Tool(one.name, one.description or "", schema)
 
 
 def _is_offer(tool: ToolItem) -> bool:
-    """Of what the server would run: the model is not told of it."""
-    return (tool.type or "").startswith(("web_search", "web_fetch"))
+    """Of what the server would run, or has the schema of."""
+    return tool.type not in (None, "custom")
 
 
 def _choice(given: ToolChoice) -> ToolMode | str:
@@ -249,9 +247,9 @@ def _template_arguments(given: MessageBody, effort: str | None) -> Mapping[str, 
     return found
 
 
-def _format(given: OutputFormat | None) -> ResponseFormat | None:
+def _format(given: OutputFormat | None, field: str) -> ResponseFormat | None:
     if given is None:
         return None
     if given.type != "json_schema" or given.schema_ is None:
-        raise InvalidRequest("output_config.format.type", given.type, "json_schema, with its schema")
-    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, "output_config.format.schema"))
+        raise InvalidRequest(f"{field}.type", given.type, "json_schema, with its schema")
+    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, f"{field}.schema"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Any
 
 from draftd.fronts.http.errors import ModelNotFound
@@ -19,14 +20,14 @@ def names_of(model: ServedModel, aliases: Sequence[str]) -> list[str]:
 def served(model: ServedModel, aliases: Sequence[str], asked: str | None) -> str:
     """The model's own name; where none was asked for, too. Raises ModelNotFound for another's."""
     names = names_of(model, aliases)
-    if asked and asked not in names:
+    if asked and not any(fnmatchcase(asked, name) if name in aliases else asked == name for name in names):
         raise ModelNotFound(asked, names)
     return names[0]
 
 
 def listed(model: ServedModel, aliases: Sequence[str], since: float) -> dict[str, Any]:
-    """All names, as OpenAI lists models, with what Anthropic's clients read beside."""
-    names = names_of(model, aliases)
+    """All names, as OpenAI lists models, with what Anthropic's clients read beside; no patterns."""
+    names = names_of(model, [one for one in aliases if not set("*?[") & set(one)])
     return {
         "object": "list",
         "data": [described(model, name, since) for name in names],

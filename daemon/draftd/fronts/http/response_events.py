@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from draftd.fronts.http.answer import TokenBytes, deltas_of, metrics, succeeded,
 from draftd.fronts.http.errors import code_of
 from draftd.fronts.http.store import ResponseStore, Stored
 from draftd.fronts.http.stream import COMMENT, event
+from draftd.models.answer_format import is_object
 from draftd.service.request import (
     AnswerEvent,
     Chunk,
@@ -58,8 +59,8 @@ class _Open:
 
 
 class ResponseReply:
-    """The answer, told both ways. `described`: what it repeats of its question; `messages`: those that are stored with
-    it, where there is a `store`; the last is one with the answer that `continues` it."""
+    """The answer, told both ways. `described`: what it repeats of its question; `messages` and `items`, of its input,
+    are stored with it, where there is a `store`; the last message is one with the answer that `continues` it."""
 
     last, keep_alive = b"", COMMENT
 
@@ -72,10 +73,11 @@ class ResponseReply:
         measured: bool,
         store: ResponseStore | None,
         messages: tuple[Message, ...],
+        items: Sequence[Mapping[str, Any]],
         continues: bool = False,
     ) -> None:
         self._response, self._token_bytes, self._offered = described, token_bytes, offered
-        self._measured, self._store, self._messages = measured, store, messages
+        self._measured, self._store, self._messages, self._items = measured, store, messages, items
         self._continues = continues
         self._open: _Open | None = None
         self._number = 0
@@ -129,6 +131,7 @@ class ResponseReply:
             yield from self._begin_call(delta)
         elif isinstance(delta, ToolCallArguments):
             assert self._open is not None
+            self._open.texts.append(delta.text)
             if self._open.item["type"] == "function_call":
                 yield "response.function_call_arguments.delta", {**self._open.place, "delta": delta.text}
         elif isinstance(delta, ToolCallEnded):
@@ -172,15 +175,16 @@ class ResponseReply:
     def _end_call(self, call: ToolCall) -> Iterator[_Event]:
         opened = self._open
         assert opened is not None
+        status = "completed" if is_object(call.arguments) else "incomplete"
         if opened.item["type"] == "function_call":
             done = {**opened.place, "name": call.name, "arguments": call.arguments}
             yield "response.function_call_arguments.done", done
-            yield from self._done({"arguments": call.arguments})
+            yield from self._done({"arguments": call.arguments}, status)
         else:
             text = _free_text(call.arguments)
             yield "response.custom_tool_call_input.delta", {**opened.place, "delta": text}
             yield "response.custom_tool_call_input.done", {**opened.place, "input": text}
-            yield from self._done({"input": text})
+            yield from self._done({"input": text}, status)
 
     def _close(self, status: str = "completed") -> Iterator[_Event]:
         """Ends the item that is being told, where there is one."""
@@ -200,7 +204,9 @@ class ResponseReply:
             yield "response.content_part.done", {**place, "part": part}
             yield from self._done({"content": [part]}, status)
         else:  # a call that was cut short
-            yield from self._done({}, "incomplete")
+            yield from self._done(
+                {"arguments" if opened.item["type"] == "function_call" else "input": text}, "incomplete"
+            )
 
     def _done(self, more: Mapping[str, Any], status: str = "completed") -> Iterator[_Event]:
         opened, self._open = self._open, None
@@ -233,8 +239,10 @@ class ResponseReply:
             whole = begun.content + answer.content
             answer = answer._replace(content=whole, reasoning=begun.reasoning + answer.reasoning)
         messages = (*before, answer)
-        size = len(to_json(self._response)) + sum(map(_size, messages))
-        self._store.put(self._response["id"], Stored(self._response, messages, size))
+        name = self._response["id"].removeprefix("resp_")
+        items = tuple({"id": f"item_{name}{i}", **item} for i, item in enumerate(self._items))
+        size = len(to_json(self._response)) + len(to_json(items)) + sum(map(_size, messages))
+        self._store.put(self._response["id"], Stored(self._response, messages, size, items))
 
 
 def answered(output: list[dict[str, Any]]) -> Message:

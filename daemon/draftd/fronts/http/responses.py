@@ -5,24 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from pydantic import Field
+from typing import Any, NamedTuple
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.body import Body, Common, Int, Items, Parts, as_json, parsed, text_of
-from draftd.fronts.http.chat import Format, Function, JsonSchema, response_format, template_arguments, tool, tool_choice
+from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, as_json, parsed, text_of
+from draftd.fronts.http.chat import (
+    FORMAT,
+    Format,
+    Function,
+    response_format,
+    template_arguments,
+    tool,
+    tool_choice,
+)
 from draftd.fronts.http.errors import Names, ResponseNotFound
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.response_events import CUSTOM_INPUT, ResponseReply, ToolKind
-from draftd.fronts.http.store import ResponseStore
-from draftd.service.request import Chat, Message, Request, Tool, ToolCall
+from draftd.fronts.http.store import ResponseStore, Stored
+from draftd.service.request import Chat, Message, Request, ResponseFormat, Tool, ToolCall
 
 _TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _THOUGHT = {"reasoning_text": "text", "summary_text": "text", "text": "text"}
-#: Tools that a server runs by itself. They are offers: where they are not to be had, the model is not told of them.
-_HOSTED = ("web_search", "web_search_preview", "image_generation", "tool_search")
+_OWN = ("function", "custom", "namespace")  # tools that the client runs
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -48,12 +53,8 @@ class ToolItem(Body):
     tools: Items[ToolItem] | None = None  # of a namespace
 
 
-class TextFormat(Format):
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
-
-
 class TextOptions(Body):
-    format: TextFormat | None = None
+    format: Format | None = None
 
 
 class Reasoning(Body):
@@ -67,13 +68,14 @@ class Input(Body):
 class ResponseBody(Common):
     input: Any = None
     instructions: str | None = None
-    max_output_tokens: Int | None = None
+    max_output_tokens: MostTokens | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     tools: Items[ToolItem] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
+    response_format: Format | None = None
     reasoning: Reasoning | None = None
     include: Items[str] | None = None
     top_logprobs: Int | None = None
@@ -85,39 +87,91 @@ class ResponseBody(Common):
     prompt: Any = None
 
 
+class _Question(NamedTuple):
+    request: Request
+    names: Names
+    offered: Mapping[str, ToolKind]
+    messages: tuple[Message, ...]  # without the instructions
+    items: Sequence[Mapping[str, Any]]  # of the input
+
+
 def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(ResponseBody, call.body)
     model = scope.served(given.model)
+    question = _question(given, call.client, store)
+    prompt = question.request.prompt
+    reply = ResponseReply(
+        _described(given, model),
+        scope.token_bytes,
+        question.offered,
+        measured=bool(given.include_metrics),
+        store=None if given.store is False else store,
+        messages=question.messages,
+        items=question.items,
+        continues=isinstance(prompt, Chat) and prompt.continues,
+    )
+    return Asked((question.request,), reply, bool(given.stream), question.names)
+
+
+def counted(call: Call, scope: Scope, store: ResponseStore) -> tuple[Request, Names]:
+    """The same question, of which only the tokens are counted."""
+    given = parsed(ResponseBody, call.body)
+    scope.served(given.model)
+    question = _question(given, call.client, store)
+    return question.request, question.names
+
+
+def listed(stored: Stored, query: Mapping[str, str]) -> dict[str, Any]:
+    """The items of an answer's input, as OpenAI lists them: the latest first, unless `order` is asc; up to `limit`,
+    those that follow the item `after`. Raises InvalidRequest."""
+    order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order", order, "asc, desc")
+    if not (limit.isdecimal() and limit.isascii() and len(limit) < 4 and 1 <= int(limit) <= 100):
+        raise InvalidRequest("limit", limit, "1 to 100")
+    items = list(stored.items if order == "asc" else reversed(stored.items))
+    if after is not None:
+        names = [one["id"] for one in items]
+        if after not in names:
+            raise InvalidRequest("after", after, "the id of one of these items")
+        items = items[names.index(after) + 1 :]
+    shown = items[: int(limit)]
+    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": len(items) > len(shown)}
+
+
+def _question(given: ResponseBody, client: str, store: ResponseStore) -> _Question:
     for name in ("background", "conversation", "prompt"):
         if getattr(given, name):
             raise InvalidRequest(name, getattr(given, name), "none: it is not served")
     talk = _conversation(given, store)
     offered: dict[str, ToolKind] = {}
-    tools = tuple(_tools(given.tools or (), "tools", offered))
+    choice, allowed = tool_choice(given.tool_choice)
+    tools = [one for one in _tools(given.tools or (), "tools", offered) if allowed is None or one.name in allowed]
     head = [] if given.instructions is None else [Message("system", given.instructions)]
     effort = given.reasoning.effort if given.reasoning is not None else None
     wants_logprobs = _LOGPROBS in (given.include or ()) or bool(given.top_logprobs)
-    own_format = _format(given)
+    wanted, called = fields.wanted_format(given, *_format(given))
     continues = fields.continues(given.continue_final_message, given.add_generation_prompt)
     request = Request(
         prompt=Chat(
             (*head, *talk.messages),
-            tools=tools,
-            tool_choice=tool_choice(given.tool_choice),
+            tools=tuple(tools),
+            tool_choice=choice,
             parallel_tool_calls=given.parallel_tool_calls is not False,
             template_arguments=template_arguments(given, effort),
             continues=continues,
         ),
         max_tokens=given.max_output_tokens,
         logprobs=(given.top_logprobs or 0) if wants_logprobs else None,
-        response_format=own_format or fields.structured_outputs(given.structured_outputs),
-        **given.shared(call.client),
+        response_format=wanted,
+        **given.shared(client),
     )
     table = {
         **fields.FIELDS,
         **fields.caller_field(given),
-        **fields.format_fields("text.format", "schema", None if own_format else given.structured_outputs),
+        **called,
         "chat.messages": "input",
         "chat.tools": "tools",
         "chat.tool_choice": "tool_choice",
@@ -127,19 +181,9 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
         "logprobs": "top_logprobs",
     }
     calls = [(r"^\.tool_calls(\[\d+\])?", "")]  # which are items
-    places = [kind.place for kind in offered.values()]
+    places = [offered[one.name].place for one in tools]
     names = Names(table, [*("instructions" for _ in head), *talk.places], places, calls)
-    keep = given.store is not False
-    reply = ResponseReply(
-        _described(given, model),
-        scope.token_bytes,
-        offered,
-        measured=bool(given.include_metrics),
-        store=store if keep else None,
-        messages=tuple(talk.messages),
-        continues=continues,
-    )
-    return Asked((request,), reply, bool(given.stream), names)
+    return _Question(request, names, offered, tuple(talk.messages), talk.items)
 
 
 def _described(given: ResponseBody, model: str) -> dict[str, Any]:
@@ -183,6 +227,7 @@ class _Conversation:
     messages: list[Message] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     thought: str = ""  # of the assistant's next message
+    items: list[Mapping[str, Any]] = field(default_factory=list)  # as the body has them
 
     def add(self, message: Message, place: str) -> None:
         self.messages.append(message)
@@ -213,13 +258,28 @@ def _conversation(given: ResponseBody, store: ResponseStore) -> _Conversation:
         talk.places += ["previous_response_id"] * len(stored.messages)
     if isinstance(given.input, str):
         talk.add(Message("user", given.input), "input")
+        text = {"type": "input_text", "text": given.input}
+        talk.items.append({"type": "message", "role": "user", "content": [text]})
         return talk
     if not isinstance(given.input, list):
         raise InvalidRequest("input", given.input, "a text, or a list of items")
     # Parsed by itself, so that a text needs no union, whose errors would name its members.
-    for i, item in enumerate(fields.checked_part(Input, {"input": given.input}).input):
+    talk.items = [_referred(item, f"input[{i}]", store) for i, item in enumerate(given.input)]
+    for i, item in enumerate(fields.checked_part(Input, {"input": talk.items}).input):
         _add(item, f"input[{i}]", talk)
     return talk
+
+
+def _referred(item: Any, place: str, store: ResponseStore) -> Any:
+    """The item itself, or the stored one that it stands for. Its type may be left out."""
+    if not isinstance(item, dict) or (item.get("type") != "item_reference" and set(item) != {"id"}):
+        return item
+    name = item.get("id")
+    found = store.item(name) if isinstance(name, str) else None
+    if found is None:
+        allowed = "the id of an item of an answer that is still stored (server.http_stored_bytes)"
+        raise InvalidRequest(f"{place}.id", name, allowed)
+    return found
 
 
 def _add(item: Item, place: str, talk: _Conversation) -> None:
@@ -241,10 +301,11 @@ def _add(item: Item, place: str, talk: _Conversation) -> None:
         talk.call(ToolCall(_needed(item.call_id, f"{place}.call_id"), name, arguments), place)
     elif item.type in ("function_call_output", "custom_tool_call_output"):
         call_id = _needed(item.call_id, f"{place}.call_id")
-        content = text_of(item.output, f"{place}.output", _TEXT)
+        content = text_of(item.output, f"{place}.output", _TEXT, of_tool=True)
         talk.add(Message("tool", content, tool_call_id=call_id, name=talk.name_of(call_id)), place)
     else:
         allowed = "message, reasoning, function_call, function_call_output, custom_tool_call, custom_tool_call_output"
+        allowed += ", item_reference"
         raise InvalidRequest(f"{place}.type", item.type, allowed)
 
 
@@ -257,18 +318,17 @@ def _needed(value: str | None, field: str) -> str:
 def _tools(given: Sequence[ToolItem], place: str, offered: dict[str, ToolKind], space: str = "") -> Iterable[Tool]:
     for i, one in enumerate(given):
         field = f"{place}[{i}]"
-        if one.type in _HOSTED:
+        if one.type not in _OWN:
+            fields.leave_out(one.type, field)
             continue
-        name = _needed(one.name, f"{field}.name") if one.type in ("function", "custom", "namespace") else ""
+        name = _needed(one.name, f"{field}.name")
         if one.type == "namespace":
             yield from _tools(one.tools or (), f"{field}.tools", offered, name)
             continue
         if one.type == "function":
             yield tool(Function(name=name, description=one.description, parameters=one.parameters), field)
-        elif one.type == "custom":
-            yield Tool(name, one.description or "", as_json(_custom(), field))
         else:
-            raise InvalidRequest(f"{field}.type", one.type, "function, custom, namespace: this server runs no tools")
+            yield Tool(name, one.description or "", as_json(_custom(), field))
         offered[name] = ToolKind(custom=one.type == "custom", namespace=space, place=field)
 
 
@@ -277,12 +337,14 @@ def _custom() -> Mapping[str, Any]:
     return {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]}
 
 
-def _format(given: ResponseBody) -> Any:
-    if given.text is None or given.text.format is None:
-        return None
-    found = given.text.format
-    schema = JsonSchema.model_construct(schema_=found.schema_)
+def _format(given: ResponseBody) -> tuple[ResponseFormat | None, str, str]:
+    """The format, and where the body has it and its schema. `response_format` is chat's, which clients send too."""
+    own = None if given.text is None else given.text.format
+    if own is None:
+        return response_format(given.response_format), *FORMAT
+    if given.response_format is not None:
+        raise InvalidRequest("response_format", given.response_format.type, "none beside text.format")
     try:
-        return response_format(Format(type=found.type, json_schema=schema), "text.format")
+        return response_format(own, "text.format"), "text.format", "schema"
     except InvalidRequest as error:
         raise InvalidRequest(error.field.replace(".json_schema", ""), error.value, error.allowed) from None

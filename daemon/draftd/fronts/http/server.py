@@ -18,12 +18,14 @@ from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServi
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
 from draftd.fronts.http.connections import REQUEST_SECONDS, Connection, Connections, listening, tls
-from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, openai_error
+from draftd.fronts.http.errors import Names, WrongMethod, anthropic_error, internal, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
-from draftd.fronts.http.store import ResponseStore
+from draftd.fronts.http.store import ResponseStore, Stored
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
 from draftd.hardware.descriptors import most_connections
+from draftd.listening import is_bearer
 from draftd.service.inference import InferenceService
+from draftd.service.request import Request
 from draftd.settings import ServerSettings
 from draftd.telemetry.http import HttpTelemetry
 
@@ -33,12 +35,14 @@ Endpoint = Callable[[Call], Awaitable[web.StreamResponse]]
 Asking = Callable[[Call, Scope], Asked]
 
 _MODELS, _RESPONSES = "/v1/models", "/v1/responses"
+_INPUT_ITEMS = "/input_items"
 _ANTHROPIC = "/v1/messages"
 _OPEN = ("/health",)  # load balancers ask without credentials
+_MOST_ORIGINS = 64  # refused ones that the log names
 _CLOSED_REQUEST = 499  # nginx's word: the client went before it was answered
 _LEAST_GRACE = 0.05  # seconds: nought would wait for ever
 _CORS = {
-    "Access-Control-Allow-Methods": "GET, POST",
+    "Access-Control-Allow-Methods": "GET, POST, DELETE",
     "Access-Control-Allow-Headers": "*, Authorization",
     "Access-Control-Max-Age": "600",
 }
@@ -76,15 +80,19 @@ class HttpServer:
             "/v1/completions": {"POST": partial(self._ask, completions.asked)},
             _RESPONSES: {"POST": partial(self._ask, partial(responses.asked, store=self._store))},
             f"{_RESPONSES}/{{id}}": {"GET": self._stored, "DELETE": self._forget},
+            f"{_RESPONSES}/{{id}}{_INPUT_ITEMS}": {"GET": self._input_items},
+            f"{_RESPONSES}/input_tokens": {"POST": self._count_response},
+            f"{_RESPONSES}/compact": {"POST": partial(self._not_offered, "compaction")},
             _ANTHROPIC: {"POST": partial(self._ask, messages.asked)},
             f"{_ANTHROPIC}/count_tokens": {"POST": self._count},
-            "/v1/embeddings": {"POST": self._not_offered},
+            "/v1/embeddings": {"POST": partial(self._not_offered, "embeddings")},
         }
         self._handlers = web.Server(self._handle, handler_cancellation=True)
         self._connections = Connections(min(settings.http_connections, most_connections()), request_seconds)
         self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
         self._listener: asyncio.Server | None = None
         self._ready = False
+        self._refused: set[str] = set()  # origins
 
     async def start(self) -> None:
         self._listener = await asyncio.get_running_loop().create_server(
@@ -115,6 +123,8 @@ class HttpServer:
         followed = self._telemetry.begin(request.method, known, request.headers, request.scheme)
         call = Call(request, _client(request), uuid.uuid4().hex, {})
         headers = {"Server": "draftd", "X-Request-Id": call.id, **followed.headers(), **self._cors(request)}
+        if route.startswith(_ANTHROPIC):
+            headers["Request-Id"] = call.id
         call = replace(call, headers=headers)
         status = _CLOSED_REQUEST
         error: BaseException | None = None
@@ -148,6 +158,9 @@ class HttpServer:
         request = call.request
         origin = request.headers.get("Origin")
         if origin is not None and not self._welcome(origin):
+            if origin not in self._refused and len(self._refused) < _MOST_ORIGINS:
+                self._refused.add(origin)
+                log.warning("a page of %.80r may not call this server: server.http_origins does not have it", origin)
             raise Forbidden(f"Origin: got {origin[:80]!r}; allowed: those of server.http_origins")
         methods = self._routes.get(route)
         if methods is None:
@@ -185,6 +198,8 @@ class HttpServer:
             headers["Allow"] = error.allowed
         if error.http_status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if isinstance(error, (NotFound, NotOffered)):
+            headers["X-Should-Retry"] = "false"  # OpenAI's and Anthropic's clients try again after a 501
         anthropic = route.startswith(_ANTHROPIC)
         shape = {**anthropic_error(error), "request_id": call.id} if anthropic else openai_error(error)
         response = json_response(shape, headers, error.http_status)
@@ -196,10 +211,11 @@ class HttpServer:
         """Raises Unauthenticated without the token, as OpenAI's clients send it or as Anthropic's do."""
         if self._token is None:
             return
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = [value.encode(errors="replace") for value in (bearer, request.headers.get("X-Api-Key", ""))]
+        bearer, key = (
+            request.headers.get(name, "").encode(errors="replace") for name in ("Authorization", "X-Api-Key")
+        )
         # Both are compared, in constant time: neither length of match nor order tells anything.
-        if not sum(hmac.compare_digest(value, self._token) for value in given):
+        if not is_bearer(bearer, self._token) + hmac.compare_digest(key, self._token):
             raise Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
 
     def _welcome(self, origin: str) -> bool:
@@ -209,11 +225,15 @@ class HttpServer:
         origin = request.headers.get("Origin")
         if origin is None or not self._welcome(origin):
             return {}
-        exposed = "X-Request-Id, X-Trace-Id, Traceparent, Retry-After"
+        exposed = "X-Request-Id, Request-Id, X-Trace-Id, Traceparent, Retry-After"
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", "Access-Control-Expose-Headers": exposed}
 
     def _route(self, path: str) -> str:
         path = path.rstrip("/")
+        if path in self._routes:
+            return path
+        if path.startswith(f"{_RESPONSES}/") and path.endswith(_INPUT_ITEMS):
+            return f"{_RESPONSES}/{{id}}{_INPUT_ITEMS}"
         for collection in (_MODELS, _RESPONSES):
             if path.startswith(f"{collection}/"):
                 return f"{collection}/{{id}}"
@@ -241,19 +261,35 @@ class HttpServer:
         return json_response(models.described(self._service.model(), name, self._since), call.headers)
 
     async def _stored(self, call: Call) -> web.StreamResponse:
-        if (found := self._store.get(_last(call))) is None:
-            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
-        return json_response(found.response, call.headers)
+        return json_response(self._answer_of(call, _last(call)).response, call.headers)
+
+    async def _input_items(self, call: Call) -> web.StreamResponse:
+        stored = self._answer_of(call, _last(call).removesuffix(_INPUT_ITEMS))
+        return json_response(responses.listed(stored, call.request.query), call.headers)
 
     async def _forget(self, call: Call) -> web.StreamResponse:
-        if not self._store.drop(name := _last(call)):
-            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
+        self._answer_of(call, name := _last(call))
+        self._store.drop(name)
         return json_response({"id": name, "object": "response.deleted", "deleted": True}, call.headers)
 
+    def _answer_of(self, call: Call, name: str) -> Stored:
+        """Raises NotFound."""
+        if (found := self._store.get(name)) is None:
+            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
+        return found
+
     async def _count(self, call: Call) -> web.StreamResponse:
-        request, names = messages.counted(call, self._scope)
+        return await self._counted(call, *messages.counted(call, self._scope))
+
+    async def _count_response(self, call: Call) -> web.StreamResponse:
+        request, names = responses.counted(call, self._scope, self._store)
+        return await self._counted(call, request, names, {"object": "response.input_tokens"})
+
+    async def _counted(
+        self, call: Call, request: Request, names: Names, more: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
         try:
-            return json_response({"input_tokens": await self._service.count(request)}, call.headers)
+            return json_response({**(more or {}), "input_tokens": await self._service.count(request)}, call.headers)
         except DraftdError as error:
             raise names.renamed(error) from None
 
@@ -265,8 +301,8 @@ class HttpServer:
         text = await asyncio.to_thread(self._telemetry.exposition)
         return web.Response(body=text, headers={**call.headers, "Content-Type": self._telemetry.exposition_type})
 
-    async def _not_offered(self, call: Call) -> web.StreamResponse:
-        raise NotOffered("embeddings are not served: draftd decodes text, and serves one language model")
+    async def _not_offered(self, what: str, call: Call) -> web.StreamResponse:
+        raise NotOffered(f"{what}: not served; draftd decodes text, and serves one language model")
 
 
 def _last(call: Call) -> str:

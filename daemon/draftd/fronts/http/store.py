@@ -14,12 +14,13 @@ _MOST = 1024
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One answer: what the client was told, and all messages up to its end, the instructions left out. `size`: about
-    so many bytes."""
+    """One answer: what the client was told, all messages up to its end, the instructions left out, and the items of its
+    own input. `size`: about so many bytes."""
 
     response: Mapping[str, Any]
     messages: tuple[Message, ...]
     size: int
+    items: tuple[Mapping[str, Any], ...] = ()
 
 
 class ResponseStore:
@@ -28,6 +29,7 @@ class ResponseStore:
     def __init__(self, most_bytes: int, most: int = _MOST) -> None:
         self._most_bytes, self._most = most_bytes, most
         self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self._of_item: dict[str, str] = {}  # the answer that has it, in its input or its output
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -39,17 +41,34 @@ class ResponseStore:
             return
         self._kept[name] = stored
         self.bytes += stored.size
+        self._of_item |= dict.fromkeys(map(_name, _items(stored)), name)
         while self.bytes > self._most_bytes or len(self._kept) > self._most:
-            self.bytes -= self._kept.popitem(last=False)[1].size
+            self.drop(next(iter(self._kept)))
 
     def get(self, name: str) -> Stored | None:
         if (found := self._kept.get(name)) is not None:
             self._kept.move_to_end(name)
         return found
 
+    def item(self, name: str) -> Mapping[str, Any] | None:
+        """Of an answer that is kept, in its input or its output."""
+        stored = self.get(self._of_item.get(name, ""))
+        return None if stored is None else next(one for one in _items(stored) if one["id"] == name)
+
     def drop(self, name: str) -> bool:
         """Whether there was one."""
         found = self._kept.pop(name, None)
         if found is not None:
             self.bytes -= found.size
+            for item in _items(found):
+                if self._of_item.get(_name(item)) == name:
+                    del self._of_item[_name(item)]
         return found is not None
+
+
+def _items(stored: Stored) -> list[Mapping[str, Any]]:
+    return [*stored.items, *stored.response.get("output", ())]
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return str(item["id"])

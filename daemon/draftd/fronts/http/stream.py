@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 from pydantic_core import to_json
+
+from draftd.fronts.http.connections import Connection
 
 KEEP_ALIVE_SECONDS = 10.0
 _END_SECONDS = 2.0  # for the last words, to a client that may not read
@@ -19,7 +21,7 @@ _HEADERS = {
     "X-Accel-Buffering": "no",  # proxies that would collect the answer
 }
 DONE = b"data: [DONE]\n\n"
-COMMENT = b": keep-alive\n\n"  # which parsers skip
+COMMENT = b": keep-alive\n"  # which parsers skip; an empty line after it some take for an event
 
 
 def data(what: Mapping[str, Any]) -> bytes:
@@ -45,7 +47,9 @@ class EventStream:
         self._request, self._keep_alive, self._seconds = request, keep_alive, seconds
         self.response = web.StreamResponse(headers={**_HEADERS, **headers})
         self._sent = 0.0
+        self.told = False  # all of it: a client that leaves now has its answer
         self._task: asyncio.Task[None] | None = None
+        self._probes: set[asyncio.Task[None]] = set()
 
     @property
     def begun(self) -> bool:
@@ -56,6 +60,7 @@ class EventStream:
         """Returns when there is room for more. Raises ConnectionError where the client has gone."""
         loop = asyncio.get_running_loop()
         if self._task is None:
+            self._set_probe(self._probe)
             self._task = loop.create_task(self._keep(), name="draftd-http-keep-alive")
             if self._request.version >= (1, 1):
                 self.response.enable_chunked_encoding()
@@ -69,6 +74,7 @@ class EventStream:
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self.send(said)
+                self.told = True
                 await self.response.write_eof()
         except TimeoutError:
             self.abort()
@@ -81,9 +87,24 @@ class EventStream:
 
     async def close(self) -> None:
         """The task of the comments has ended."""
+        self._set_probe(None)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _set_probe(self, probe: Callable[[], None] | None) -> None:
+        if isinstance(self._request.protocol, Connection):
+            self._request.protocol.say_something = probe
+
+    def _probe(self) -> None:
+        if self.response.prepared and not self.told:
+            task = asyncio.get_running_loop().create_task(self._say_nothing(), name="draftd-http-probe")
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    async def _say_nothing(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the request's own task hears of it too
+            await self.response.write(self._keep_alive)
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
