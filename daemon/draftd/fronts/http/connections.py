@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
 _IDLE_SECONDS = 75.0  # between two of its requests
-_GONE_SECONDS = 0.2  # in which a client's machine says that nobody reads any more
+_GONE_SECONDS = 0.2  # in which a client's machine says that the client has gone
 
 
 class Connection(web.RequestHandler):
