@@ -140,7 +140,6 @@ RAW: list[tuple[bytes, int, str]] = [
     (b"{", 400, "valid JSON"),
     (b"[]", 400, "an object"),
     (b"\xff\xfe", 400, "valid JSON"),
-    (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, "valid JSON"),
     (b'{"messages": [], "temperature": NaN}', 400, "finite number"),
     (b'{"messages": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400, "valid JSON"),
     (b'{"messages": [' + b"1," * 100_000 + b"1]}", 400, "messages[0]"),

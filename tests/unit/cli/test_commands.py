@@ -167,7 +167,7 @@ def test_a_raw_prompt_is_not_put_into_the_chat_template(draftd: Run) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [(("--max-tokens", "0"), "max_tokens"), (("--temperature", "-1"), "temperature"), (("--top-p", "0"), "top_p")],
+    [(("--max-tokens", "0"), "max_tokens"), (("--temperature", "-1"), "temperature"), (("--top-p", "2"), "top_p")],
 )
 def test_a_wrong_field_is_one_line_and_exit_code_2(draftd: Run, arguments: tuple[str, str], field: str) -> None:
     ran = draftd("generate", *arguments, "hello")
