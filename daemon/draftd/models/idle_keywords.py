@@ -1,8 +1,8 @@
 """A JSON schema without the keywords that demand nothing.
 
-llguidance refuses a schema for every keyword that it does not enforce, whatever its value. Generators write many that
-say only what is so anyway, or that JSON Schema leaves to whoever reads it: annotations, and formats it does not know.
-What is left means the same.
+llguidance refuses a schema for every keyword that it does not enforce, whatever its value. Generators write many:
+values that allow everything, annotations, and formats that llguidance does not know. The schema that is left means the
+same.
 """
 
 from __future__ import annotations
@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # a schema for each name
-_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SINGLE = (
-    "propertyNames",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "items",
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "not",
-    "if",
-    "then",
-    "else",
-)
+from draftd.models.parameters import LISTED, NAMED, SINGLE
+
+_NAMED = (*NAMED, "dependentSchemas")
+_SINGLE = (*SINGLE, "propertyNames", "unevaluatedItems", "unevaluatedProperties", "not", "if", "then", "else")
 # What these values of a keyword allow is everything.
 _IDLE: Mapping[str, Sequence[object]] = {
     "uniqueItems": (False,),
@@ -55,15 +44,15 @@ _ENFORCED_FORMATS = (
 
 
 def without_idle_keywords(schema: Any) -> Any:
-    """A copy. OpenAPI's `nullable: true` is the type null besides. Raises RecursionError for one that is nested very
-    deeply."""
+    """Copies a schema without them. OpenAPI's `nullable: true` is the type null besides. Raises RecursionError for one
+    that is nested very deeply."""
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, dict):
             value = {name: without_idle_keywords(one) for name, one in value.items()}
-        elif key in _LISTED and isinstance(value, list):
+        elif key in LISTED and isinstance(value, list):
             value = [without_idle_keywords(one) for one in value]
         elif key in _SINGLE:
             value = without_idle_keywords(value)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")  # have a schema for each name
-_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SINGLE = ("items", "additionalItems", "additionalProperties", "contains")
+NAMED = ("properties", "patternProperties", "$defs", "definitions")  # have a schema for each name
+LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+SINGLE = ("items", "additionalItems", "additionalProperties", "contains")
 _BRANCHES = ("allOf", "anyOf", "oneOf", "$ref")  # of the same value
 _DECIDES = ("additionalProperties", "unevaluatedProperties", "enum", "const")  # what else an object may have
 _PATIENCE = 100_000  # branches to look at; a quarter of a second
@@ -52,11 +52,11 @@ class _Closing:
             return schema
         made = dict(schema)
         for key, value in schema.items():
-            if key in _NAMED and isinstance(value, dict):
+            if key in NAMED and isinstance(value, dict):
                 made[key] = {name: self._closed(one) for name, one in value.items()}
-            elif key in _LISTED and isinstance(value, list):
+            elif key in LISTED and isinstance(value, list):
                 made[key] = [self._closed(one) for one in value]
-            elif key in _SINGLE:
+            elif key in SINGLE:
                 made[key] = self._closed(value)
         if id(schema) in self._parts or _is_choice(schema):
             return made
@@ -106,11 +106,11 @@ class _Closing:
 
 def _children(schema: dict[str, Any]) -> Iterator[Any]:
     for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
+        if key in NAMED and isinstance(value, dict):
             yield from value.values()
-        elif key in _LISTED and isinstance(value, list):
+        elif key in LISTED and isinstance(value, list):
             yield from value
-        elif key in _SINGLE:
+        elif key in SINGLE:
             yield value
 
 
