@@ -111,7 +111,23 @@ class Wishes(Body):
         return None if self.quality is None else labels[self.quality]
 
 
-class Common(Body):
+class Unserved(Body):
+    """Fields of vLLM's and llama.cpp's that would change the text: refused, unless they are nought or empty."""
+
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    dry_multiplier: Any = None
+    logits_processors: Any = None
+    mirostat: Any = None
+    prompt_embeds: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    xtc_probability: Any = None
+
+
+class Common(Unserved):
     """What a body has in every protocol. Fields of vLLM's are taken too."""
 
     model: str | None = None
@@ -141,23 +157,11 @@ class Common(Body):
     guided_grammar: Any = None
     json_schema: Any = None
     grammar: Any = None
-    # Of vLLM and llama.cpp, what the text would be another with: refused, unless it is nought or empty.
-    allowed_token_ids: Any = None
-    bad_words: Any = None
-    chat_template: Any = None
-    documents: Any = None
-    dry_multiplier: Any = None
-    logits_processors: Any = None
-    mirostat: Any = None
-    prompt_embeds: Any = None
-    truncate_prompt_tokens: Any = None
-    use_beam_search: Any = None
-    xtc_probability: Any = None
     draftd: Wishes = Field(default_factory=Wishes)
 
     def shared(self, client: str) -> dict[str, Any]:
         """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
-        for name in UNSERVED:
+        for name in Unserved.model_fields:
             if value := getattr(self, name):
                 raise InvalidRequest(name, value, "none: it is not served")
         wishes = self.draftd
@@ -189,24 +193,8 @@ class Common(Body):
         return SamplingParams(**told)
 
 
-#: Fields of `Common` that are refused.
-UNSERVED = (
-    "allowed_token_ids",
-    "bad_words",
-    "chat_template",
-    "documents",
-    "dry_multiplier",
-    "logits_processors",
-    "mirostat",
-    "prompt_embeds",
-    "truncate_prompt_tokens",
-    "use_beam_search",
-    "xtc_probability",
-)
-
-
 def beginning(caller: str) -> str:
-    """As much of a name as a caller's may have: clients send longer ones unasked."""
+    """Cuts a caller's name to the length that one may have: clients send longer ones unasked."""
     return caller.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
 
 
@@ -314,14 +302,16 @@ def wanted_format(
     vLLM's `structured_outputs`, or one of their other names; and what the body calls the service's fields of it. Raises
     InvalidRequest, also for two."""
     outputs = (given.structured_outputs or {}).items()
-    found = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
-    found |= {other: (member, getattr(given, other)) for other, member in _OTHERWISE.items()}
-    found = {field: one for field, one in found.items() if one[1] is not None and one[1] is not False}
-    if len(found) > 1 or (found and own is not None):
-        raise InvalidRequest(next(iter(found)), ", ".join([*found, *([] if own is None else [name])]), "one of them")
-    if not found:
+    demanded = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
+    demanded |= {other: (member, getattr(given, other)) for other, member in _OTHERWISE.items()}
+    demanded = {field: one for field, one in demanded.items() if one[1] is not None and one[1] is not False}
+    if len(demanded) > 1 or (demanded and own is not None):
+        raise InvalidRequest(
+            next(iter(demanded)), ", ".join([*demanded, *([] if own is None else [name])]), "one of them"
+        )
+    if not demanded:
         return own, {"response_format.json_schema": f"{name}.{schema}", "response_format.json_object": f"{name}.type"}
-    ((field, (member, value)),) = found.items()
+    ((field, (member, value)),) = demanded.items()
     kind = _STRUCTURED[member]
     called = {f"response_format.{'choices' if kind is FormatKind.CHOICE else kind.value}": field}
     if kind is FormatKind.JSON_OBJECT:

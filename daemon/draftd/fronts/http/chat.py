@@ -243,7 +243,7 @@ def tool_choice(given: object) -> tuple[ToolMode | str, frozenset[str] | None]:
 
 
 def _name_of(tool: object) -> str:
-    """Of a function, beside its type or within it; empty where there is none."""
+    """Finds a function's name, beside its type or within it; empty where there is none."""
     if not isinstance(tool, dict):
         return ""
     function = tool.get("function")

@@ -225,7 +225,7 @@ def _tools(given: Sequence[ToolItem]) -> Iterable[Tool]:
 
 
 def _is_offer(tool: ToolItem) -> bool:
-    """Of what the server would run, or has the schema of."""
+    """Whether the server would run it, or has its schema: the model is not told of it."""
     return tool.type not in (None, "custom")
 
 

@@ -275,11 +275,11 @@ def _referred(item: Any, place: str, store: ResponseStore) -> Any:
     if not isinstance(item, dict) or (item.get("type") != "item_reference" and set(item) != {"id"}):
         return item
     name = item.get("id")
-    found = store.item(name) if isinstance(name, str) else None
-    if found is None:
+    stored = store.item(name) if isinstance(name, str) else None
+    if stored is None:
         allowed = "the id of an item of an answer that is still stored (server.http_stored_bytes)"
         raise InvalidRequest(f"{place}.id", name, allowed)
-    return found
+    return stored
 
 
 def _add(item: Item, place: str, talk: _Conversation) -> None:
