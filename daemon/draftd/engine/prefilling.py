@@ -144,13 +144,14 @@ class Prefilling:
             size = max(size, self._at_once.tokens(step_seconds))
         chosen = self._sharing(first, size)
         while chosen:
-            left = size - sum(prompt.left for prompt in chosen)
+            rest = size - sum(prompt.left for prompt in chosen)
             self._turn(chosen, size, step_seconds)
             if step_seconds is None:
-                chosen, size = self._whole(left), left
+                chosen, size = self._whole(rest), rest
+            elif fitting := self._fitting(step_seconds, self._timer() - began):
+                chosen, size = [fitting], max(size, fitting.left)
             else:
-                fitting = self._fitting(step_seconds, self._timer() - began)
-                chosen, size = ([fitting], max(size, fitting.left)) if fitting else ([], 0)
+                break
 
     def joined(self) -> list[DecodeSequence]:
         """The sequences that are ready, which now run; none that has ended since."""
@@ -361,8 +362,8 @@ class Prefilling:
     def _fits_whole(self, prompt: Prompt) -> bool:
         """Whether running sequences may wait until all of it is prefilled. Short slices say too little of how fast
         that would be, but may be all that is known."""
-        known = self._at_once, self._rates(None)
-        return any(slices.fit(prompt.unknown, self._slice_seconds) for slices in known)
+        measured = self._at_once, self._rates(None)
+        return any(slices.fit(prompt.unknown, self._slice_seconds) for slices in measured)
 
     def _rates(self, kind: DrafterName | None) -> Slices:
         """Of prompts' first slices."""
