@@ -84,7 +84,7 @@ class ByteTokenizer:
         self.eos_ids = frozenset({vocab_size - 1})
         self.end_tokens = {vocab_size - 1: "<end>"}
         self.has_chat_template = True
-        self.tools = self.thinking = False
+        self.tools = self.thinking = self.generic_tools = False
         self.template: ChatTemplate | None = None
         self.answers = AnswerFormat()
         self.special_tokens: dict[int, str] = {}

@@ -168,6 +168,7 @@ class DecodePlan:
     It is the most that a step may draft; where `depth_mode` is FIXED, each does. `alternatives` may draft in
     `drafter`'s place in the steps where they pay more: not where the caller named one, nor where depth is fixed.
     `strategy`: whose target decodes it; the rest is how it is drafted, and how it goes on where it must go on locally.
+    `generic_tools`: the model is told of its tools in text, since its chat template takes none.
     """
 
     mode: DecodeMode
@@ -179,6 +180,7 @@ class DecodePlan:
     depth_mode: DepthMode = DepthMode.FIXED
     alternatives: frozenset[DrafterName] = frozenset()
     strategy: Strategy = Strategy.LOCAL
+    generic_tools: bool = False
 
     def __post_init__(self) -> None:
         speculative = self.mode is DecodeMode.SPECULATIVE

@@ -13,8 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from draftd.models.generic_tools import CALL
+
 # What a stretch of an answer is. mlx-lm's names; a model's own format may have more.
 NORMAL, REASONING, TOOL, HEADER = "normal", "reasoning", "tool", "header"
+GENERIC = "generic"  # the family of `generic_tools`
 _PATIENCE = 2 * 10**7  # characters to look at, for one call; about a second
 _HEADER_END = "<|message|>"  # of a message to a recipient that the format does not list
 
@@ -53,10 +56,10 @@ class JsonStyle(NamedTuple):
 
 
 _OBJECT = r'\{\s*"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"arguments"\s*:\s*(?=\{)'
+_HERMES = JsonStyle(re.compile(rf"\s*{_OBJECT}"), re.compile(r"\s*\}"), ('\n{"name": "NAME", "arguments": ', "}\n"))
 _JSON_STYLES = {
-    "json_tools": (
-        JsonStyle(re.compile(rf"\s*{_OBJECT}"), re.compile(r"\s*\}"), ('\n{"name": "NAME", "arguments": ', "}\n")),
-    ),
+    "json_tools": (_HERMES,),
+    GENERIC: (_HERMES,),
     "mistral": (
         JsonStyle(
             re.compile(r"\s*(?:\[TOOL_CALLS\]\s*)?(?P<name>[\w.-]+)\s*\[ARGS\]\s*(?=\{)"),
@@ -158,7 +161,8 @@ class ToolFormat:
 
     @property
     def repeats(self) -> bool:
-        """Whether another call may follow with marks of its own."""
+        """Whether a demanded call may be followed by another, with marks of its own. A model that was taught no tools
+        might go on for ever."""
         return self.family == "json_tools"
 
     def call_format(self, name: str) -> CallFormat | None:
@@ -203,6 +207,11 @@ class ToolFormat:
         found_calls = re.findall(shape.call, calls, re.DOTALL)
         pattern = rf"(?:{shape.call}\s*)+" if shape.several else rf"{shape.call}\s*"
         return len(found_calls) == len(found) and re.fullmatch(pattern, calls.strip(), re.DOTALL) is not None
+
+
+def generic_format() -> ToolFormat:
+    """That of `generic_tools`."""
+    return ToolFormat(GENERIC, *CALL, lambda text, tools: json.loads(text))
 
 
 _BARE = r"""\w+=(?:"[^"]*"|'[^']*'|[^,"'][^,]*)"""

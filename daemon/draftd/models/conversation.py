@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from draftd.models import generic_tools
+
 Messages = Sequence[Mapping[str, Any]]
 
 _PROBE, _ARGUMENT, _RESULT = "draftd_probe", "draftd_argument", "draftd_result"
@@ -30,7 +32,8 @@ class NotTaken(ValueError):
 class CallShape(NamedTuple):
     """How messages with calls, and with their results, are given. `no_content`: without content where it is empty;
     `text_arguments`: as JSON; `short_ids`: of nine letters and digits, as Mistral's templates want them; `in_content`:
-    calls as text, for templates that leave them out; `as_user`: results as a user's, for those that leave them out."""
+    calls as text, for templates that leave them out; `as_user`: results as a user's text, for those that leave them
+    out."""
 
     text_arguments: bool = False
     no_content: bool = False
@@ -43,11 +46,11 @@ class CallShape(NamedTuple):
         if self.short_ids and "tool_call_id" in made:
             made["tool_call_id"] = _short(made["tool_call_id"])
         if self.as_user and made["role"] == "tool":
-            made = {"role": "user", "content": made["content"]}
+            made = {"role": "user", "content": generic_tools.result_text(made["content"])}
         if "tool_calls" not in made:
             return made
         if self.in_content:
-            calls = [json.dumps(call["function"], ensure_ascii=False) for call in made.pop("tool_calls")]
+            calls = [generic_tools.call_text(call["function"]) for call in made.pop("tool_calls")]
             made["content"] = "\n".join((*filter(None, [made["content"]]), *calls))
             return made
         if self.no_content and not made["content"]:
@@ -75,18 +78,31 @@ def unfinished(messages: Messages, render: Callable[[Messages], str]) -> str:
     return rendered
 
 
+_GENERIC_CALLS = CallShape(in_content=True, as_user=True)
+
+
 class TemplateShape:
     """What one template takes. Each question is asked when it first matters, and once."""
 
-    def __init__(self, render: Callable[[Messages, Messages], str], source: str | None) -> None:
-        """`render`, of messages and tools, raises whatever it likes. `source` None: code renders the messages."""
-        self._render, self._source = render, source
+    def __init__(
+        self, render: Callable[[Messages, Messages], str], source: str | None, *, generic_tools: bool = False
+    ) -> None:
+        """`render`, of messages and tools, raises whatever it likes. `source` None: code renders the messages.
+        `generic_tools`: tools, calls and results become text, and the template is given none."""
+        self._render, self._source, self._generic_tools = render, source, generic_tools
+        self._systems: dict[bool, bool] = {}  # with tools, and without
         self._several_systems: dict[bool, bool] = {}  # with tools, and without
         self._call_shapes: dict[bool, CallShape] = {}
         self._twice: dict[tuple[str, bool], bool] = {}  # by role, with tools, and without
 
-    def shaped(self, messages: Messages, tools: Messages = ()) -> list[dict[str, Any]]:
-        """The messages as the template takes them. Raises NotTaken."""
+    def shaped(self, messages: Messages, tools: Messages = ()) -> tuple[list[dict[str, Any]], Messages]:
+        """Messages and tools as the template takes them. Raises NotTaken."""
+        if self._generic_tools:
+            told = generic_tools.described(messages, tools) if tools else messages
+            return self._shaped([_GENERIC_CALLS.of(one) for one in told], ()), ()
+        return self._shaped(messages, tools), tools
+
+    def _shaped(self, messages: Messages, tools: Messages) -> list[dict[str, Any]]:
         made, with_tools = [dict(one) for one in messages], bool(tools)
         if tools and not self._takes_tools:
             if not self._takes_tools_with_system:
@@ -102,6 +118,9 @@ class TemplateShape:
             if not self._several_systems[with_tools]:
                 joined = "\n\n".join(made[i]["content"] for i in systems)
                 made = [{"role": "system", "content": joined}, *(one for one in made if one["role"] != "system")]
+                systems = [0]
+        if systems and not self._takes_system(_TOOLS if tools else ()):
+            made = _told_by_user(made)
         if any("tool_calls" in one for one in made):
             if with_tools not in self._call_shapes:
                 self._call_shapes[with_tools] = self._call_shape(_TOOLS if tools else ())
@@ -123,6 +142,13 @@ class TemplateShape:
         if self._source is not None:  # many write whatever role they are given
             return "developer" in self._source
         return self._shows([{"role": "developer", "content": _PROBE}, _USER], (), _PROBE)
+
+    def _takes_system(self, tools: Messages) -> bool:
+        """Gemma's raises on one, others leave it out."""
+        with_tools = bool(tools)
+        if with_tools not in self._systems:
+            self._systems[with_tools] = self._shows([{"role": "system", "content": _PROBE}, _USER], tools, _PROBE)
+        return self._systems[with_tools]
 
     def _takes_several_systems(self, tools: Messages) -> bool:
         marks = [f"{_PROBE}_{i}" for i in range(3)]
@@ -172,6 +198,19 @@ class TemplateShape:
             if self._shows([shape.of(one) for one in probe], tools, _ARGUMENT, _RESULT):
                 return shape
         return CallShape()  # the template says why
+
+
+def _told_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With what systems say before what the user says first, for templates that have no place for them."""
+    told = "\n\n".join(one["content"] for one in messages if one["role"] == "system" and one["content"])
+    made = [one for one in messages if one["role"] != "system"]
+    if not told:
+        return made
+    first = next((i for i, one in enumerate(made) if one["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": told}, *made]
+    made[first] = {**made[first], "content": "\n\n".join(filter(None, (told, made[first]["content"])))}
+    return made
 
 
 def _joined(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:

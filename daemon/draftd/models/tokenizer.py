@@ -7,13 +7,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from draftd.errors import ModelLoadError
-from draftd.models.answer_format import NORMAL, AnswerFormat, ToolFormat
+from draftd.models.answer_format import GENERIC, NORMAL, AnswerFormat, ToolFormat, generic_format
 from draftd.models.check import FETCH, read_json
 from draftd.models.conversation import Messages, TemplateShape, unfinished
 from draftd.models.grammar import Grammars
@@ -26,11 +26,13 @@ _PENDING = 8  # tokens that may be waited for, until they have a text: a charact
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
     """A Jinja template from a model's folder, and the variables that it sees beside the messages: values that JSON
-    has. `with_tools` is another one for conversations with tools, where the model has one."""
+    has. `with_tools` is another one for conversations with tools, where the model has one. `generic_tools`: it is given
+    tools, calls and results as text."""
 
     source: str
     variables: Mapping[str, Any]
     with_tools: str | None = None
+    generic_tools: bool = False
 
 
 class Tokenizer:
@@ -43,9 +45,11 @@ class Tokenizer:
         self.end_tokens = {i: str(wrapper.decode([i])) for i in sorted(self.eos_ids)}
         self.has_chat_template = bool(wrapper.has_chat_template)
         self.tools, self.thinking = bool(wrapper.has_tool_calling), bool(wrapper.has_thinking)
-        # None where there is none, or where code renders the messages that is not the model folder's.
-        self.template = _template(wrapper) if self.has_chat_template else None
         self.answers = _answers(wrapper)
+        self.generic_tools = self.answers.tools is not None and self.answers.tools.family == GENERIC
+        # None where there is none, or where code renders the messages that is not the model folder's.
+        template = _template(wrapper) if self.has_chat_template else None
+        self.template = template and replace(template, generic_tools=self.generic_tools)
         self.special_tokens = _special_tokens(wrapper)
 
     def grammars(self, vocabulary: int) -> Grammars | None:
@@ -71,7 +75,7 @@ class Tokenizer:
         OpenAI's API, `arguments` what the template sees besides. `continues`: the answer goes on from the last
         message's text. Renders here and now, however long the template takes. Raises NotTaken, ValueError where the
         text cannot be continued, and whatever the template raises."""
-        shaped, more = self._shape.shaped(messages, tools), dict(arguments or {})
+        (shaped, tools), more = self._shape.shaped(messages, tools), dict(arguments or {})
         if not continues:
             return list(self._apply(shaped, tools, tokenize=True, **more))
         more |= {"tokenize": False, "add_generation_prompt": False}
@@ -80,7 +84,11 @@ class Tokenizer:
     @cached_property
     def _shape(self) -> TemplateShape:
         source = None if self.template is None else self.template.source + (self.template.with_tools or "")
-        return TemplateShape(lambda messages, tools: str(self._apply(messages, tools, tokenize=False)), source)
+        return TemplateShape(
+            lambda messages, tools: str(self._apply(messages, tools, tokenize=False)),
+            source,
+            generic_tools=self.generic_tools,
+        )
 
     def _apply(self, messages: Messages, tools: Messages, **more: Any) -> Any:
         if tools:
@@ -185,6 +193,8 @@ def _answers(wrapper: Any) -> AnswerFormat:
         tools = ToolFormat(
             family, wrapper.tool_call_start, wrapper.tool_call_end, wrapper.tool_parser, str(template or "")
         )
+    elif wrapper.has_chat_template and not wrapper.response_transitions:
+        tools = generic_format()
     return AnswerFormat(
         thinking=(wrapper.think_start, wrapper.think_end) if wrapper.has_thinking else None,
         tools=tools,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from draftd.core import DecodePlan, Emission, FinishReason, Outcome, StopMatcher
-from draftd.errors import InvalidRequest
 from draftd.models.answer_format import NORMAL, REASONING, TOOL, AnswerFormat
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.messages import Chat, Tool, call_part, text_part
@@ -43,13 +42,10 @@ class Reading:
 
 
 def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading | None:
-    """None where the answer is nothing but text. `ids` are the prompt's. Raises InvalidRequest where the answer's tool
-    calls could not be read, or must have one, which cannot be enforced."""
+    """None where the answer is nothing but text. `ids` are the prompt's."""
     if not isinstance(prompt, Chat):
         return None
     written, tools = tokenizer.answers, prompt.shown_tools
-    if tools and written.tools is None:
-        raise InvalidRequest("chat.tools", f"{len(tools)} tools", "none: how this model writes tool calls is not known")
     if not tools and not written.has_parts:
         return None
     thinks = False

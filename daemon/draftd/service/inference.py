@@ -101,6 +101,7 @@ class InferenceService:
         self._worker, self._planner, self._begin_span = worker, planner, begin_span
         self._remote = remote
         self._default_max_tokens = settings.engine.default_max_tokens
+        self._generic_tools = settings.model.generic_tools
         self._stall = settings.server.write_stall_seconds or None
         self.limit = settings.engine.queue_capacity + settings.engine.max_batch + _SPARE_CALLS
         self.refused = 0
@@ -165,6 +166,7 @@ class InferenceService:
             depth_mode=self._planner.depth_mode,
             chat_template=self._worker.tokenizer.has_chat_template,
             quality=self._planner.router.quality,
+            generic_tools=self._generic_tools and self._worker.tokenizer.generic_tools,
         )
 
     async def beginning(self, request: Request) -> tuple[int, ...]:
@@ -238,6 +240,8 @@ class InferenceService:
             context = _context(valid, model, ids)
             wish = replace(valid.wish, constrained=bool(must.grammar), here=only_here(valid))
             plan = self._planner.plan(wish, context, model.info, valid.max_tokens, by_id=by_id(valid))
+            generic_tools = model.generic_tools and reading is not None and bool(reading.tools)
+            plan = replace(plan, generic_tools=generic_tools)
             span.planned(plan, ContextTier.of(len(ids)))
             if must.grammar:
                 span.constrained(must.kind, must.seconds)

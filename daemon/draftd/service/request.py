@@ -212,6 +212,7 @@ class ServedModel:
     depth_mode: DepthMode
     chat_template: bool
     quality: QualityClass = QualityClass.STANDARD
+    generic_tools: bool = False  # the chat template takes no tools, and they are offered as text
 
 
 def checked(request: Request, model: ServedModel) -> Request:
@@ -316,6 +317,10 @@ def _check_prompt(prompt: Prompt, model: ServedModel) -> None:
         allowed = "prompt or tokens: this model has no chat template"
         _check(model.chat_template, "chat", "messages", allowed)
         check_chat(prompt)
+        if prompt.shown_tools:
+            allowed = "none: the model's chat template takes no tools"
+            allowed += ", and they are not offered as text (model.generic_tools)"
+            _check(model.info.tools or model.generic_tools, "chat.tools", f"{len(prompt.tools)} tools", allowed)
 
 
 def _check_sampling(p: SamplingParams) -> None:

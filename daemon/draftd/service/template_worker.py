@@ -52,7 +52,8 @@ def main() -> None:
         asked = json.loads(line)
         if "source" in asked:
             template = asked
-            shape = TemplateShape(render, template["source"] + (template["with_tools"] or ""))
+            source = template["source"] + (template["with_tools"] or "")
+            shape = TemplateShape(render, source, generic_tools=template["generic_tools"])
             _say({"ready": True})
             continue
         # The signal's default ends the process, whatever the template is at. It is of processor time: on a busy machine
@@ -61,7 +62,7 @@ def main() -> None:
         said: dict[str, Any]
         try:
             tools, arguments = asked["tools"], asked["arguments"]
-            messages = shape.shaped(asked["messages"], tools)
+            messages, tools = shape.shaped(asked["messages"], tools)
             if asked["continues"]:
                 text = unfinished(messages, partial(render, tools=tools, arguments=arguments, answer=False))
             else:

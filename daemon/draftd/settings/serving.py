@@ -42,6 +42,8 @@ class ModelSettings(Section):
     """Also offer drafting by looking up n-grams in the prompt and output."""
     drafter: DrafterName | None = None
     """Drafter if the request names none. Unset: the draft model."""
+    generic_tools: bool = True
+    """Offer tools as text in the system message if the chat template takes none. False: they are refused."""
     quality: Literal["draft", "standard", "professional"] = "standard"
     """What its answers are good for, for the choice between this machine and another."""
 

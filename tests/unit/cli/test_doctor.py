@@ -120,7 +120,9 @@ def test_the_figures_are_those_of_get_model(model: Callable[[str], Path]) -> Non
     models = load_models(str(made.model.path), str(made.model.draft_path), progress=lambda line: None)
     _, limit, info = cache_limit(models, made.engine.limits())
     engine = made.engine
-    served = ServedModel(info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, True)
+    served = ServedModel(
+        info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, True, generic_tools=True
+    )
     assert figures(found) == plain(reply.model(served)) | {"batched": None}
     assert json.dumps([dataclasses.asdict(finding) for finding in found])
     assert info.batched

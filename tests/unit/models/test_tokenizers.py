@@ -323,6 +323,8 @@ def test_the_format_of_answers_is_the_tokenizers(
 
 
 def test_a_model_without_marks_answers_in_plain_text(folder: Path) -> None:
-    answers = Tokenizer(ModelFolder(str(folder)).tokenizer()).answers
-    assert answers == AnswerFormat()
-    assert not answers.has_parts
+    tokenizer = Tokenizer(ModelFolder(str(folder)).tokenizer())
+    assert replace(tokenizer.answers, tools=None) == AnswerFormat()
+    assert not tokenizer.answers.has_parts
+    assert tokenizer.generic_tools
+    assert not tokenizer.tools

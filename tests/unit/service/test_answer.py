@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
 from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
-from draftd.errors import InvalidRequest
 from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat, is_object
 from draftd.service.answer import AnswerStream, Reading, reading_of, stop_matcher
 from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
@@ -498,11 +497,6 @@ def test_a_continued_message_may_end_within_a_thought(content: str, prompt: str,
     assert how.thinks is thinks
     told = Told(" go</think> on", how)
     assert (told.reasoning, told.text) == ((" go", "on") if thinks else ("", " go</think> on"))
-
-
-def test_tools_that_cannot_be_served_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"chat\.tools: got '2 tools'; allowed: none"):
-        reading_of(asked(tools=TOOLS), Model(AnswerFormat()), [65])
 
 
 @pytest.mark.parametrize(

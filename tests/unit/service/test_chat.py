@@ -195,10 +195,11 @@ async def test_a_template_that_takes_no_tools_refuses_them(renderer: ChatRendere
     ):
         await rendered(renderer, PLAIN.source, ASKED)
     kept = await rendered(renderer, PLAIN.source, replace(ASKED, tool_choice=ToolMode.NONE))
-    assert kept == 'user: When?\nassistant: {"name": "clock", "arguments": {"at": {"x": "é"}}}\ntool: noon\n'
+    call = '<tool_call>\n{"name": "clock", "arguments": {"at": {"x": "é"}}}\n</tool_call>'
+    assert kept == f"user: When?\nassistant: {call}\ntool: noon\n"
     known = PLAIN.source.replace("{{ m.role }}", "{{ {'user': 1, 'assistant': 2}[m.role] + 0 }}")
     kept = await rendered(renderer, known, replace(ASKED, tool_choice=ToolMode.NONE))
-    assert kept == '1: When?\n2: {"name": "clock", "arguments": {"at": {"x": "é"}}}\n1: noon\n'
+    assert kept == f"1: When?\n2: {call}\n1: <tool_response>\nnoon\n</tool_response>\n"
 
 
 SEVERAL = Chat((Message("system", "a"), Message("developer", "b"), Message("user", "c"), Message("system", "d")))
@@ -234,6 +235,36 @@ async def test_messages_of_one_role_are_joined_where_the_template_wants_turns(re
     several = replace(ASKED, messages=(ASKED.messages[0], Message("assistant", "", calls), *results))
     assert "<tool>x\n\nyclock" in await rendered(renderer, BY_TURNS, several)
     assert "<tool>xclock" in await rendered(renderer, TOOLS, several)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        TOOLS.replace("{{ m.content }}", "{% if m.role != 'system' %}{{ m.content }}{% endif %}"),
+        BY_TURNS.replace("<{{", "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}<{{"),
+    ],
+)
+async def test_a_user_says_what_a_system_would_where_the_template_has_none(renderer: ChatRenderer, source: str) -> None:
+    assert "<user>a\n\nb\n\nd\n\nc" in await rendered(renderer, source, SEVERAL)
+    alone = Chat((Message("system", "a"),))
+    assert "<user>a" in await rendered(renderer, source, alone)
+
+
+async def test_generic_tools_are_text_for_a_template_that_takes_none(renderer: ChatRenderer) -> None:
+    inner = nano()
+    inner.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    tokenizer = Tokenizer(TokenizerWrapper(inner))
+    assert tokenizer.template is not None
+    chat = replace(ASKED, messages=(Message("system", "Be brief."), *ASKED.messages), template_arguments={})
+    text = await renderer.render(tokenizer.template, chat, 10_000, "a")
+    assert text.startswith("<system>Be brief.\n\nYou may call these tools")
+    assert '{"name": "clock", "description": "", "parameters": {"type": "object", "properties": {"at": {}}}}' in text
+    said = '<assistant><tool_call>\n{"name": "clock", "arguments": {"at": {"x": "é"}}}\n</tool_call>'
+    assert text.endswith(f"<user>When?{said}<user><tool_response>\nnoon\n</tool_response>")
+    messages, tools = [message_dict(one) for one in chat.messages], tool_dicts(chat.tools)
+    assert tokenizer.encode_rendered(text) == tokenizer.render_chat(messages, tools)
+    without = await renderer.render(tokenizer.template, replace(chat, tool_choice=ToolMode.NONE), 10_000, "a")
+    assert without == f"<system>Be brief.<user>When?{said}<user><tool_response>\nnoon\n</tool_response>"
 
 
 BEGUN = Chat((Message("user", "Count."), Message("assistant", " one two")), continues=True)
@@ -299,8 +330,10 @@ def test_templates_in_code_continue_a_message() -> None:
 
 def test_templates_in_code_take_tools_too() -> None:
     from mlx_lm.chat_templates.deepseek_v32 import apply_chat_template
+    from mlx_lm.tool_parsers.json_tools import parse_tool_call
 
-    wrapper = TokenizerWrapper(nano(), chat_template=apply_chat_template)
+    calls: Any = {"tool_call_start": "<a>", "tool_call_end": "</a>", "tool_parser": parse_tool_call}
+    wrapper = TokenizerWrapper(nano(), chat_template=apply_chat_template, **calls)
     tokenizer = Tokenizer(wrapper)
     assert tokenizer.template is None
     messages, tools = [message_dict(one) for one in ASKED.messages], tool_dicts(ASKED.tools)

@@ -14,6 +14,7 @@ from draftd.core import DepthMode, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
+from draftd.service.messages import Tool
 from draftd.service.request import (
     Chat,
     Message,
@@ -156,6 +157,13 @@ def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, a
 def test_a_model_without_a_template_takes_no_chat() -> None:
     with pytest.raises(InvalidRequest, match="prompt or tokens: this model has no chat template"):
         checked(chat(("user", "x")), served(100, 50, 32, chat_template=False))
+
+
+def test_tools_are_refused_where_the_template_takes_none_and_they_are_not_offered_as_text() -> None:
+    asked = Request(Chat((Message("user", "x"),), (Tool("wait"),)))
+    with pytest.raises(InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: .*model\.generic_tools"):
+        checked(asked, MODEL)
+    assert checked(asked, replace(MODEL, generic_tools=True)).prompt == asked.prompt
 
 
 @pytest.mark.parametrize("n", [0, 100, 5000])

@@ -217,7 +217,15 @@ def foresee(
     engine = settings.engine
     layout, limit, info = cache_limit(models, engine.limits(headroom=lambda: takeable(loaded)))
     chat = models.tokenizer.has_chat_template
-    told = reply.model(ServedModel(info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, chat))
+    served = ServedModel(
+        info,
+        engine.default_max_tokens,
+        engine.max_draft_tokens,
+        engine.depth_mode,
+        chat,
+        generic_tools=settings.model.generic_tools and models.tokenizer.generic_tools,
+    )
+    told = reply.model(served)
     figures = output.plain(told)
     batching = ok("batching", "one forward serves all requests, if a short trial of the weights at load confirms it")
     if info.batched_reason:

@@ -91,8 +91,9 @@ def _context(model: inference.GetModelResponse) -> str:
 
 
 def _template(model: inference.GetModelResponse) -> str:
-    has = {"chat": model.chat_template, "tools": model.tools, "thinking": model.thinking}
-    return ", ".join(name if there else f"no {name}" for name, there in has.items())
+    has = {"chat": model.chat_template, "tools": model.tools or model.generic_tools, "thinking": model.thinking}
+    named = {"tools": "generic tools"} if model.generic_tools else {}
+    return ", ".join(named.get(name, name) if there else f"no {name}" for name, there in has.items())
 
 
 def _prefix_cache(cache: pb.PrefixCache) -> str:

@@ -60,6 +60,7 @@ def model(told: ServedModel) -> pb.GetModelResponse:
         chat_template=told.chat_template,
         depth_mode=number(pb.DepthMode, told.depth_mode),
         quality=number(pb.QualityClass, told.quality),
+        generic_tools=told.generic_tools,
     )
 
 

@@ -146,6 +146,7 @@ def _routed(finished: Sequence[Finished]) -> dict[str, Any]:
         "currency": finished[0].worth.currency if costs else None,
         "failed_over": next((one.outcome.failed_over for one in finished if one.outcome.failed_over), None),
         "reason": finished[0].plan.reason,
+        "generic_tools": finished[0].plan.generic_tools,
         "remote": None if remote is None else asdict(remote),
     }
 

@@ -1,0 +1,45 @@
+"""Tools for models whose chat template takes none, in the form that Hermes models were taught and many others know:
+described in the system message, calls and their results between marks in the text.
+
+Source: https://github.com/NousResearch/Hermes-Function-Calling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CALL = "<tool_call>", "</tool_call>"
+_RESULT = "<tool_response>", "</tool_response>"
+_TOLD = """You may call these tools where they help to answer the user. Each is described by a JSON object:
+<tools>
+{tools}
+</tools>
+For each call, write a JSON object with the name of the tool and its arguments between these marks, and end your \
+message after the last one:
+{call}
+The user's next message then has the results, each between {begin} and {end}."""
+
+
+def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the tools, as OpenAI's API has them, at the end of the first system message, or in one of their
+    own before all others."""
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    example = call_text({"name": "name of the tool", "arguments": {"name of the argument": "value"}})
+    text = _TOLD.format(tools=listed, call=example, begin=_RESULT[0], end=_RESULT[1])
+    made = [dict(one) for one in messages]
+    first = made[0] if made and made[0]["role"] in ("system", "developer") else None
+    if first is None:
+        return [{"role": "system", "content": text}, *made]
+    first["content"] = "\n\n".join(filter(None, (first["content"], text)))
+    return made
+
+
+def call_text(function: Mapping[str, Any]) -> str:
+    """`function`: name and arguments of a call."""
+    return f"{CALL[0]}\n{json.dumps(function, ensure_ascii=False)}\n{CALL[1]}"
+
+
+def result_text(content: str) -> str:
+    return f"{_RESULT[0]}\n{content}\n{_RESULT[1]}"
