@@ -220,3 +220,14 @@ def test_the_store_forgets_the_least_recently_used() -> None:
     assert store.get("f") is None
     assert store.drop("e")
     assert store.bytes == 0
+
+
+def test_an_item_that_was_sent_again_stays_until_no_answer_has_it() -> None:
+    store, said, again = ResponseStore(most_bytes=100), {"id": "msg_1", "content": "a"}, {"id": "msg_1", "content": "b"}
+    store.put("first", Stored({"output": [said]}, (), 10))
+    store.put("second", Stored({"output": []}, (), 10, (again, again)))
+    assert store.item("msg_1") == again
+    assert store.drop("second")
+    assert store.item("msg_1") == said
+    assert store.drop("first")
+    assert store.item("msg_1") is None

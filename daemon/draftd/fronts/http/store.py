@@ -29,7 +29,7 @@ class ResponseStore:
     def __init__(self, most_bytes: int, most: int = _MOST) -> None:
         self._most_bytes, self._most = most_bytes, most
         self._kept: OrderedDict[str, Stored] = OrderedDict()
-        self._of_item: dict[str, str] = {}  # the answer that has it, in its input or its output
+        self._holders: dict[str, list[str]] = {}  # by item: the answers that have it, in their input or their output
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -41,7 +41,8 @@ class ResponseStore:
             return
         self._kept[name] = stored
         self.bytes += stored.size
-        self._of_item |= dict.fromkeys(map(_name, _items(stored)), name)
+        for item in dict.fromkeys(map(_name, _items(stored))):
+            self._holders.setdefault(item, []).append(name)
         while self.bytes > self._most_bytes or len(self._kept) > self._most:
             self.drop(next(iter(self._kept)))
 
@@ -52,7 +53,7 @@ class ResponseStore:
 
     def item(self, name: str) -> Mapping[str, Any] | None:
         """Of an answer that is kept, in its input or its output."""
-        stored = self.get(self._of_item.get(name, ""))
+        stored = self.get(self._holders[name][-1]) if name in self._holders else None
         return None if stored is None else next(one for one in _items(stored) if one["id"] == name)
 
     def drop(self, name: str) -> bool:
@@ -60,9 +61,10 @@ class ResponseStore:
         found = self._kept.pop(name, None)
         if found is not None:
             self.bytes -= found.size
-            for item in _items(found):
-                if self._of_item.get(_name(item)) == name:
-                    del self._of_item[_name(item)]
+            for item in dict.fromkeys(map(_name, _items(found))):
+                self._holders[item].remove(name)
+                if not self._holders[item]:
+                    del self._holders[item]
         return found is not None
 
 
