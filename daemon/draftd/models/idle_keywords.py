@@ -7,13 +7,12 @@ same.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from draftd.models.parameters import LISTED, NAMED, SINGLE
+from draftd.models.schemas import rebuilt
 
-_NAMED = (*NAMED, "dependentSchemas")
-_SINGLE = (*SINGLE, "propertyNames", "unevaluatedItems", "unevaluatedProperties", "not", "if", "then", "else")
 # What these values of a keyword allow is everything.
 _IDLE: Mapping[str, Sequence[object]] = {
     "uniqueItems": (False,),
@@ -25,6 +24,8 @@ _IDLE: Mapping[str, Sequence[object]] = {
     "dependencies": ({},),
     "exclusiveMinimum": (False,),  # of drafts before 6, and OpenAPI 3.0
     "exclusiveMaximum": (False,),
+    "minimum": (-sys.float_info.max,),
+    "maximum": (sys.float_info.max,),
     "nullable": (False,),
     "minProperties": (0,),
 }
@@ -46,18 +47,11 @@ _ENFORCED_FORMATS = (
 def without_idle_keywords(schema: Any) -> Any:
     """Copies a schema without them. OpenAPI's `nullable: true` is the type null besides. Raises RecursionError for one
     that is nested very deeply."""
-    if not isinstance(schema, dict):
-        return schema
-    made: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            value = {name: without_idle_keywords(one) for name, one in value.items()}
-        elif key in LISTED and isinstance(value, list):
-            value = [without_idle_keywords(one) for one in value]
-        elif key in _SINGLE:
-            value = without_idle_keywords(value)
-        if not _is_idle(key, value):
-            made[key] = value
+    return rebuilt(schema, _without_own)
+
+
+def _without_own(schema: dict[str, Any]) -> dict[str, Any]:
+    made = {key: value for key, value in schema.items() if not _is_idle(key, value)}
     if made.pop("nullable", None) is True and isinstance(made.get("type"), str):
         made["type"] = [made["type"], "null"]
         if isinstance(made.get("enum"), list) and None not in made["enum"]:
@@ -68,6 +62,8 @@ def without_idle_keywords(schema: Any) -> Any:
 def _is_idle(key: str, value: Any) -> bool:
     if key in _ANNOTATIONS or key.startswith("x-"):
         return True
+    if key == "$schema":  # a dialect that llguidance does not know, such as OpenAPI's
+        return isinstance(value, str) and "json-schema.org" not in value
     if key == "format":
         return isinstance(value, str) and value not in _ENFORCED_FORMATS
     # True equals 1, and means something else.

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
 
-NAMED = ("properties", "patternProperties", "$defs", "definitions")  # have a schema for each name
-LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-SINGLE = ("items", "additionalItems", "additionalProperties", "contains")
+from draftd.models.schemas import LISTED, NAMED, SINGLE, referred
+
 _BRANCHES = ("allOf", "anyOf", "oneOf", "$ref")  # of the same value
 _DECIDES = ("additionalProperties", "unevaluatedProperties", "enum", "const")  # what else an object may have
 _PATIENCE = 100_000  # branches to look at; a quarter of a second
@@ -78,7 +76,7 @@ class _Closing:
         for one in members:  # which grows
             for key in _BRANCHES:
                 value = one.get(key)
-                branches = [self._referred(value)] if key == "$ref" and value is not None else value
+                branches = [referred(self._root, value)] if key == "$ref" and value is not None else value
                 for branch in branches if isinstance(branches, list) else ():
                     self._left -= 1
                     if self._left < 0:
@@ -89,19 +87,6 @@ class _Closing:
                         known.add(id(branch))
                         members.append(branch)
         return members
-
-    def _referred(self, reference: Any) -> Any:
-        """None where there is nothing."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        found: Any = self._root
-        for step in unquote(reference[1:]).split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-                found = found[int(step)]
-            else:
-                found = found.get(step) if isinstance(found, dict) else None
-        return found
 
 
 def _children(schema: dict[str, Any]) -> Iterator[Any]:

@@ -38,6 +38,8 @@ def grammars() -> Grammars:
         ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
         ({"type": "string", "nullable": False}, {}),
         ({"type": "object", "unevaluatedProperties": {}, "dependentRequired": {}}, {}),
+        ({"type": "object", "$schema": "https://spec.openapis.org/oas/3.1/dialect/base"}, {}),
+        ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308}, {}),
     ],
 )
 def test_what_demands_nothing_is_left_out_at_every_depth(
@@ -47,6 +49,7 @@ def test_what_demands_nothing_is_left_out_at_every_depth(
     for wrap in (
         lambda one: one,
         lambda one: {"type": "object", "properties": {"uniqueItems": one, "format": one}},
+        lambda one: {"$ref": "#/components/schemas/A", "components": {"schemas": {"A": one}}},
         lambda one: {"anyOf": [one, {"type": "array", "items": one}], "$defs": {"x-a": one}},
     ):
         given = wrap(copy.deepcopy(schema))
@@ -56,7 +59,7 @@ def test_what_demands_nothing_is_left_out_at_every_depth(
 
 
 @pytest.mark.parametrize(
-    "schema", [{"type": "array", "uniqueItems": True}, {"not": {}}, {"propertyNames": {"pattern": "a"}}]
+    "schema", [{"type": "array", "uniqueItems": True}, {"not": {}}, {"propertyNames": {"format": "uuid"}}]
 )
 def test_what_demands_something_stays_and_is_refused(schema: dict[str, Any], grammars: Grammars) -> None:
     assert without_idle_keywords(schema) == schema
