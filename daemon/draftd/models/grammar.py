@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
+from draftd.models.enforced import in_enforced_words
 from draftd.models.idle_keywords import without_idle_keywords
 from draftd.models.parameters import closed
 from draftd.models.tokenizer_file import without_holes
@@ -55,7 +56,7 @@ def _parsed_schema(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("a JSON schema is an object")
     try:
-        made: dict[str, Any] = without_idle_keywords(found)
+        made: dict[str, Any] = in_enforced_words(without_idle_keywords(found))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return made

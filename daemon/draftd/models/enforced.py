@@ -1,0 +1,200 @@
+"""A JSON schema in other words that mean the same, where llguidance enforces those.
+
+- `oneOf` is `anyOf` where no value can be of two branches: their types differ, or a property that one of them requires,
+  such as the one that tells variants apart.
+- `propertyNames` that lists names, or has a pattern or a length, is `properties` or `patternProperties`.
+- `unevaluatedProperties: false` beside `allOf` is `additionalProperties: false` beside the names that any part has.
+- Patterns of zod's that look ahead are the same without.
+- An integer's `minimum` of 64 bits or more is the least that llguidance takes, 1,024 above that of 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+from draftd.models.schemas import rebuilt, referred
+
+_TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
+_DEEPEST = 4  # references, and properties of properties, until two branches may overlap
+_PATIENCE = 100_000  # pairs of schemas to look at; a quarter of a second
+_LEAST = -(2**63) + 1024  # the next number that a float can hold
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_MORE_NAMES = (
+    "additionalProperties",
+    "patternProperties",
+    "anyOf",
+    "oneOf",
+    "if",
+    "dependentSchemas",
+)  # may allow some
+_SAYS_NOTHING = ("type", "title", "description", "default", "examples", "deprecated", "$comment")
+_SECONDS = r"\d+(?:[.,]\d+)?S"
+_TIME = rf"T(?:\d+H(?:\d+M)?(?:{_SECONDS})?|\d+M(?:{_SECONDS})?|{_SECONDS})"
+_DAYS = r"\d+Y(?:\d+M)?(?:\d+D)?|\d+M(?:\d+D)?|\d+D"
+_WITHOUT_LOOKAHEAD = {
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$":
+        r"^(?:[A-Za-z0-9_'+-]+\.)*[A-Za-z0-9_'+-]*[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9-]*\.)+[A-Za-z]{2,}$",
+    r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$":
+        rf"^P(?:\d+W|(?:{_DAYS})(?:{_TIME})?|{_TIME})$",
+}  # fmt: skip
+
+
+def in_enforced_words(schema: Any) -> Any:
+    """Copies a schema. Raises ValueError for bounds that cannot be enforced, RecursionError for one that is nested very
+    deeply."""
+    return rebuilt(schema, _Rewording(schema).reworded)
+
+
+class _Rewording:
+    def __init__(self, root: Any) -> None:
+        self._root, self._left = root, _PATIENCE
+
+    def reworded(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if "propertyNames" in schema and "properties" not in schema and "patternProperties" not in schema:
+            schema = self._with_names(schema)
+        if schema.get("unevaluatedProperties") is False:
+            schema = self._closed(schema)
+        if isinstance(pattern := schema.get("pattern"), str):
+            schema["pattern"] = _WITHOUT_LOOKAHEAD.get(pattern, pattern)
+        _bound(schema)
+        branches = schema.get("oneOf")
+        if isinstance(branches, list) and branches and self._exclude_each_other(branches):
+            del schema["oneOf"]
+            if "anyOf" in schema:
+                schema["allOf"] = [*_listed(schema, "allOf"), {"anyOf": branches}]
+            else:
+                schema["anyOf"] = branches
+        return schema
+
+    def _with_names(self, schema: dict[str, Any]) -> dict[str, Any]:
+        names, value = schema["propertyNames"], schema.get("additionalProperties", True)
+        if isinstance(names, dict) and set(names).difference(_SAYS_NOTHING) == {"$ref"}:
+            names = referred(self._root, names["$ref"])
+        if not isinstance(names, dict) or names.get("type", "string") != "string":
+            return schema
+        demands = {key: demand for key, demand in names.items() if key not in _SAYS_NOTHING}
+        rest = {key: one for key, one in schema.items() if key != "propertyNames"} | {"additionalProperties": False}
+        if set(demands) in ({"enum"}, {"const"}):
+            listed = [name for name in _values(demands) or () if isinstance(name, str)]
+            return {**rest, "properties": dict.fromkeys(listed, value)}
+        if set(demands) == {"pattern"} and isinstance(demands["pattern"], str):
+            return {**rest, "patternProperties": {demands["pattern"]: value}}
+        lengths = demands.get("minLength", 0), demands.get("maxLength", "")
+        if set(demands) <= {"minLength", "maxLength"} and all(type(one) is int for one in demands.values()):
+            return {**rest, "patternProperties": {f"^[\\s\\S]{{{lengths[0]},{lengths[1]}}}$": value}}
+        return schema
+
+    def _closed(self, schema: dict[str, Any]) -> dict[str, Any]:
+        parts, names = [schema], dict[str, Any]()
+        for part in parts:  # which grows
+            self._left -= 1
+            if self._left < 0 or not isinstance(part, dict) or any(key in part for key in _MORE_NAMES):
+                return schema
+            names |= dict.fromkeys(_properties(part), True)
+            parts += _listed(part, "allOf")
+            if "$ref" in part:
+                parts.append(referred(self._root, part["$ref"]))
+        rest = {key: one for key, one in schema.items() if key != "unevaluatedProperties"}
+        return {**rest, "properties": names | _properties(schema), "additionalProperties": False}
+
+    def _exclude_each_other(self, branches: Sequence[Any]) -> bool:
+        return all(self._exclude(one, other, _DEEPEST) for one, other in combinations(branches, 2))
+
+    def _exclude(self, one: Any, other: Any, depth: int) -> bool:
+        """Whether it is certain that no value is of both."""
+        if one is False or other is False:
+            return True
+        self._left -= 1
+        if self._left < 0 or depth < 0 or not isinstance(one, dict) or not isinstance(other, dict):
+            return False
+        for schema, against in ((one, other), (other, one)):
+            for parts in self._choices(schema):
+                if all(self._exclude(part, against, depth - 1) for part in parts):
+                    return True
+        values, others = _values(one), _values(other)
+        self._left -= len(values or ()) + len(others or ())
+        common = _types(one) & _types(other)
+        if not common:
+            return True
+        if values is not None and others is not None:
+            return set(map(_kind, values)).isdisjoint(map(_kind, others))
+        return common == {"object"} and self._have_other_properties(one, other, depth - 1)
+
+    def _choices(self, schema: dict[str, Any]) -> Iterator[list[Any]]:
+        """Lists of schemas; a value is of one of each list."""
+        if "$ref" in schema:
+            yield [referred(self._root, schema["$ref"])]
+        for key in ("anyOf", "oneOf"):
+            if branches := _listed(schema, key):
+                yield branches
+        yield from ([part] for part in _listed(schema, "allOf"))
+
+    def _have_other_properties(self, one: dict[str, Any], other: dict[str, Any], depth: int) -> bool:
+        for name in dict.fromkeys([*_required(one), *_required(other)]):
+            if self._exclude(_property(one, name), _property(other, name), depth):
+                return True
+        return False
+
+
+def _bound(schema: dict[str, Any]) -> None:
+    """Raises ValueError for a bound of numbers that is too far out."""
+    kinds = schema.get("type", "number")
+    for key in _BOUNDS:
+        value = schema.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) < 2**63:
+            continue
+        if kinds == "number" or (isinstance(kinds, list) and "number" in kinds):
+            raise ValueError(f"{key}: {float(value):g}: bounds of numbers are enforced up to 9.2e18")
+        if value < 0 and "min" in key.lower():
+            schema[key] = _LEAST
+
+
+def _types(schema: dict[str, Any]) -> frozenset[str]:
+    if (values := _values(schema)) is not None:
+        return frozenset(map(_type, values))
+    given = schema.get("type", list(_TYPES))
+    listed = given if isinstance(given, list) else [given]
+    return frozenset("number" if kind == "integer" else str(kind) for kind in listed)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = {type(None): "null", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return kinds[type(value)]
+
+
+def _values(schema: dict[str, Any]) -> list[Any] | None:
+    """All that `const` or `enum` allow; None where there is neither."""
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _kind(value: Any) -> Any:
+    """Equal for values that JSON Schema takes for equal, such as 1 and 1.0; also for all lists, and for all objects."""
+    return _type(value) if isinstance(value, (list, dict)) else value
+
+
+def _required(schema: dict[str, Any]) -> list[str]:
+    return [name for name in _listed(schema, "required") if isinstance(name, str)]
+
+
+def _listed(schema: dict[str, Any], key: str) -> list[Any]:
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _property(schema: dict[str, Any], name: str) -> Any:
+    """The schema of a property; False where an object cannot have it."""
+    if name in (properties := _properties(schema)):
+        return properties[name]
+    return "patternProperties" in schema or schema.get("additionalProperties", True)

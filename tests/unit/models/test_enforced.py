@@ -1,0 +1,138 @@
+"""Schemas in words that llguidance enforces: which are the same, and that what is not is left as it is."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+
+from draftd.models.enforced import _WITHOUT_LOOKAHEAD, in_enforced_words
+from draftd.models.grammar import json_schema
+
+STRING = {"type": "string"}
+INTEGER = {"type": "integer"}
+
+
+def variant(kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"kind": {"const": kind}, **more}, "required": ["kind"]}
+
+
+DEFS = {"Cat": variant("cat"), "Dog": variant("dog"), "Pet": {"enum": ["cat", "dog"]}}
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        [STRING, {"type": "null"}, INTEGER],
+        [variant("cat"), variant("dog")],
+        [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}, variant("fish")],
+        [{"allOf": [{"$ref": "#/$defs/Cat"}, {"required": ["name"]}]}, {"$ref": "#/$defs/Dog"}],
+        [{"enum": ["a", 1]}, {"enum": ["b", 2]}],
+        [{"type": "object", "required": ["a"]}, {"type": "object", "properties": {}, "additionalProperties": False}],
+        [{"anyOf": [variant("cat"), variant("dog")]}, variant("fish")],
+    ],
+)
+def test_branches_that_exclude_each_other_need_no_one_of(branches: list[Any]) -> None:
+    schema = {"oneOf": branches, "$defs": DEFS}
+    before = copy.deepcopy(schema)
+    assert in_enforced_words(schema) == {"anyOf": branches, "$defs": DEFS}
+    assert schema == before
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        [STRING, {"type": "string", "minLength": 2}],
+        [{"type": "number"}, INTEGER],
+        [{"enum": [1]}, {"const": 1.0}],
+        [{"const": [1]}, {"const": [1.0]}],
+        [variant("cat"), variant("cat")],
+        [{"properties": {"kind": {"const": "a"}}}, {"properties": {"kind": {"const": "b"}}}],  # neither requires it
+        [{**variant("a"), "type": ["object", "null"]}, {**variant("b"), "type": ["object", "null"]}],
+        [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}],
+        [{"$ref": "#/$defs/Nobody"}, STRING, {"$ref": "#"}],
+        [True, STRING],
+    ],
+)
+def test_branches_that_may_overlap_keep_their_one_of(branches: list[Any]) -> None:
+    assert in_enforced_words({"oneOf": branches}) == {"oneOf": branches}
+
+
+def test_one_of_beside_any_of_is_demanded_too() -> None:
+    schema = {"anyOf": [STRING, INTEGER], "oneOf": [STRING, {"type": "null"}]}
+    assert in_enforced_words(schema) == {"anyOf": schema["anyOf"], "allOf": [{"anyOf": schema["oneOf"]}]}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"enum": ["a", "b"], "type": "string"}, {"properties": {"a": INTEGER, "b": INTEGER}}),
+        ({"const": "a", "title": "x"}, {"properties": {"a": INTEGER}}),
+        ({"$ref": "#/$defs/Pet"}, {"properties": {"cat": INTEGER, "dog": INTEGER}}),
+        ({"pattern": "^x"}, {"patternProperties": {"^x": INTEGER}}),
+        ({"minLength": 2, "maxLength": 3}, {"patternProperties": {"^[\\s\\S]{2,3}$": INTEGER}}),
+        ({"format": "uuid"}, None),
+        ({"pattern": "^x", "minLength": 3}, None),
+        ({"$ref": "#/$defs/Nobody"}, None),
+        ({"not": {"const": "a"}}, None),
+    ],
+)
+def test_names_of_properties_are_properties(names: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    schema = {"type": "object", "propertyNames": names, "additionalProperties": INTEGER, "$defs": DEFS}
+    if expected is None:
+        assert in_enforced_words(schema) == schema
+    else:
+        assert in_enforced_words(schema) == {
+            "type": "object", **expected, "additionalProperties": False, "$defs": DEFS
+        }  # fmt: skip
+
+
+def test_unevaluated_properties_are_those_that_no_part_names() -> None:
+    parts = [{"properties": {"a": STRING}}, {"$ref": "#/$defs/Cat"}]
+    schema = {"allOf": parts, "properties": {"b": STRING}, "unevaluatedProperties": False, "$defs": DEFS}
+    closed = {"properties": {"b": STRING, "a": True, "kind": True}, "additionalProperties": False}
+    assert in_enforced_words(schema) == {"allOf": parts, "$defs": DEFS, **closed}
+    open_part = {"anyOf": [{"properties": {"c": STRING}}, True]}
+    left = {"allOf": [*parts, open_part], "unevaluatedProperties": False, "$defs": DEFS}
+    assert in_enforced_words(left) == left
+
+
+@pytest.mark.parametrize(("old", "new"), _WITHOUT_LOOKAHEAD.items())
+def test_patterns_without_lookahead_match_the_same(old: str, new: str) -> None:
+    texts = ["", "P", "PT", "P1W", "P1D", "P1Y2M3D", "P1M1D", "PT1H", "PT1M1S", "PT1,5S", "P1DT", "P1WT1H", "P1DT1H1S"]
+    for local in ("a", "a.b", ".a", "a.", "a..b", "a'", "a-", "'.a", "", "a'b"):
+        texts += [f"{local}@{domain}" for domain in ("b.de", "b", "b-.de", "-b.de", "b..de", "b.c.de", "b.d")]
+    assert [text for text in texts if bool(re.match(old, text)) != bool(re.match(new, text))] == []
+
+
+def test_bounds_of_64_bits_are_served_and_wider_ones_of_numbers_named() -> None:
+    for kind in ("integer", ["integer", "null"]):
+        schema = {"type": kind, "minimum": -(2**63), "maximum": 2**63 - 1}
+        assert in_enforced_words(schema) == {**schema, "minimum": -(2**63) + 1024}
+    with pytest.raises(ValueError, match="^maximum: 1e\\+19"):
+        json_schema('{"type": "number", "maximum": 1e19}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": 3, "allOf": 3, "anyOf": 3, "properties": 3, "required": 3, "propertyNames": 3, "type": 3, "enum": 3},
+        {"unevaluatedProperties": False, "allOf": 3, "properties": []},
+        {"oneOf": [{"type": [[]], "required": [[]]}, {"$ref": []}, 3], "anyOf": {}, "allOf": 3},
+        {"oneOf": [], "pattern": 3, "minimum": "x"},
+    ],
+)
+def test_what_is_no_schema_is_left_to_the_compiler(schema: dict[str, Any]) -> None:
+    in_enforced_words(schema)
+
+
+def test_schemas_made_to_take_for_ever_are_left_as_they_are() -> None:
+    many = [{"$ref": "#/$defs/Values"}] * 5000
+    attack = {"oneOf": many, "$defs": {"Values": {"enum": list(range(30_000))}}}
+    assert "oneOf" in in_enforced_words(attack)
+    circle = {"unevaluatedProperties": False, "allOf": [{"$ref": "#"}]}
+    assert "unevaluatedProperties" in in_enforced_words(circle)
+    with pytest.raises(ValueError, match="too deeply"):
+        json_schema('{"items": ' * 5000 + "{}" + "}" * 5000)
