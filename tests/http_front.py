@@ -37,6 +37,7 @@ from draftd.service.request import (
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
+    checked,
 )
 from draftd.settings import ServerSettings
 from draftd.telemetry.setup import Telemetry
@@ -92,11 +93,14 @@ def said(text: str) -> list[list[Delta]]:
 
 @dataclass
 class ScriptedService:
-    """InferenceService as the front knows it. Each request takes the next answer, or all `together` as its choices."""
+    """InferenceService as the front knows it. Each request takes the next answer, or all `together` as its choices.
+    `obliging`: there is always one. `checks`: a request must be in order, as the service itself demands."""
 
     answers: list[Says] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     together: bool = False
+    obliging: bool = False
+    checks: bool = False
     draining: bool = False
     cancelled: int = 0
 
@@ -107,11 +111,18 @@ class ScriptedService:
         return bytes([token])
 
     async def count(self, request: Request) -> int:
-        self.requests.append(request)
+        self._take(request)
         return 7
 
-    async def generate(self, request: Request, send: Send) -> None:
+    def _take(self, request: Request) -> None:
+        if self.checks:
+            checked(request, self.model())
         self.requests.append(request)
+        if self.obliging:
+            self.answers.append(Says(said("ok")))
+
+    async def generate(self, request: Request, send: Send) -> None:
+        self._take(request)
         answers = self.answers if self.together else [self.answers.pop(0)]
         try:
             for i, answer in enumerate(answers):
