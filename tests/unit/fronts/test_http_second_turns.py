@@ -159,6 +159,17 @@ async def test_a_choice_that_cannot_be_met_is_refused(
     assert (refused["status"], refused["param"]) == (400, "tool_choice")
 
 
+async def test_an_allowed_tool_that_is_none_is_refused_by_its_name(
+    session: aiohttp.ClientSession, front: Fronted
+) -> None:
+    given = {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "look"}, {"type": "function", "name": "run"}]}
+    own = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    for path, body in ((CHAT, {"messages": [USER], "tools": [TOOL]}), (RESPONSES, {"input": "a", "tools": [own]})):
+        refused = await asked(session, front, path, {**body, "tool_choice": given})
+        assert (refused["status"], refused["param"]) == (400, "tool_choice")
+        assert "got 'run'; allowed: look" in refused["message"]
+
+
 async def test_hosted_tools_of_every_protocol_are_left_out(session: aiohttp.ClientSession, front: Fronted) -> None:
     own = {"type": "function", "name": "look", "parameters": {"type": "object"}}
     hosted = [{"type": kind} for kind in ("web_search_2025_08_26", "mcp", "local_shell", "computer_use_preview")]

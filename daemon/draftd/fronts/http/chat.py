@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -126,7 +126,9 @@ def asked(call: Call, scope: Scope) -> Asked:
     _check_unserved(given)
     wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)
     choice, allowed = tool_choice(given.tool_choice)
-    offered = [one for one in tools(given.tools or ()) if allowed is None or one[0].name in allowed]
+    offered = list(tools(given.tools or ()))
+    check_allowed(allowed, [one.name for one, _ in offered])
+    offered = [one for one in offered if allowed is None or one[0].name in allowed]
     request = Request(
         prompt=Chat(
             tuple(messages(given.messages)),
@@ -240,6 +242,12 @@ def tool_choice(given: object) -> tuple[ToolMode | str, frozenset[str] | None]:
         return name, None
     allowed = "none, auto, required, a function by its name, or allowed_tools with a mode and tools"
     raise InvalidRequest("tool_choice", given, allowed)
+
+
+def check_allowed(allowed: frozenset[str] | None, names: Collection[str]) -> None:
+    """Raises InvalidRequest for an allowed tool that is none of the tools by these names."""
+    for name in sorted((allowed or frozenset()).difference(names)):
+        raise InvalidRequest("tool_choice", name, ", ".join(sorted(names)) or "none or auto: there are no tools")
 
 
 def _name_of(tool: object) -> str:

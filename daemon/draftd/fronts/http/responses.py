@@ -14,6 +14,7 @@ from draftd.fronts.http.chat import (
     FORMAT,
     Format,
     Function,
+    check_allowed,
     response_format,
     template_arguments,
     tool,
@@ -148,7 +149,9 @@ def _question(given: ResponseBody, client: str, store: ResponseStore) -> _Questi
     talk = _conversation(given, store)
     offered: dict[str, ToolKind] = {}
     choice, allowed = tool_choice(given.tool_choice)
-    tools = [one for one in _tools(given.tools or (), "tools", offered) if allowed is None or one.name in allowed]
+    tools = list(_tools(given.tools or (), "tools", offered))
+    check_allowed(allowed, [one.name for one in tools])
+    tools = [one for one in tools if allowed is None or one.name in allowed]
     head = [] if given.instructions is None else [Message("system", given.instructions)]
     effort = given.reasoning.effort if given.reasoning is not None else None
     wants_logprobs = _LOGPROBS in (given.include or ()) or bool(given.top_logprobs)
