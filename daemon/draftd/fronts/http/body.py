@@ -112,19 +112,45 @@ class Wishes(Body):
 
 
 class Unserved(Body):
-    """Fields of vLLM's and llama.cpp's that would change the text: refused, unless they are nought or empty."""
+    """Fields of any server's that would change the text, or what is told of it: refused, unless they are nought, empty,
+    or have a value that is off."""
 
     allowed_token_ids: Any = None
     bad_words: Any = None
     chat_template: Any = None
     documents: Any = None
     dry_multiplier: Any = None
+    dynatemp_range: Any = None
+    ebnf: Any = None
+    guided_whitespace_pattern: Any = None
     logits_processors: Any = None
+    lora: Any = None
     mirostat: Any = None
+    moderation: Any = None
+    n_predict: Any = None
+    n_probs: Any = None
     prompt_embeds: Any = None
+    regex: Any = None
+    repeat_penalty: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    t_max_predict_ms: Any = None
+    top_n_sigma: Any = None
     truncate_prompt_tokens: Any = None
+    typical_p: Any = None
     use_beam_search: Any = None
+    vllm_xargs: Any = None
     xtc_probability: Any = None
+
+
+_OFF: Mapping[str, object] = {"n_predict": -1, "repeat_penalty": 1, "top_n_sigma": -1, "typical_p": 1}
+_INSTEAD = {
+    "ebnf": "grammar",
+    "n_predict": "max_tokens",
+    "n_probs": "logprobs",
+    "regex": "guided_regex",
+    "repeat_penalty": "repetition_penalty",
+}
 
 
 class Common(Unserved):
@@ -162,8 +188,9 @@ class Common(Unserved):
     def shared(self, client: str) -> dict[str, Any]:
         """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
         for name in Unserved.model_fields:
-            if value := getattr(self, name):
-                raise InvalidRequest(name, value, "none: it is not served")
+            if (value := getattr(self, name)) and value != _OFF.get(name):
+                instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
+                raise InvalidRequest(name, value, f"none: it is not served{instead}")
         wishes = self.draftd
         return {
             "sampling": self._sampling(),
@@ -284,6 +311,7 @@ _STRUCTURED = {
 }
 
 
+_ABOUT_FORMATS = ("disable_fallback", "_backend", "_backend_was_auto")  # how vLLM enforces them
 # vLLM's older names, and llama.cpp's, of members of `structured_outputs`.
 _OTHERWISE = {
     "guided_json": "json",
@@ -302,6 +330,11 @@ def wanted_format(
     vLLM's `structured_outputs`, or one of their other names; and what the body calls the service's fields of it. Raises
     InvalidRequest, also for two."""
     outputs = (given.structured_outputs or {}).items()
+    for member, value in outputs:
+        if value and member not in _STRUCTURED and member not in _ABOUT_FORMATS:
+            raise InvalidRequest(
+                f"structured_outputs.{member[:40]}", value, f"none; {', '.join(_STRUCTURED)} are served"
+            )
     demanded = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
     demanded |= {other: (member, getattr(given, other)) for other, member in _OTHERWISE.items()}
     demanded = {field: one for field, one in demanded.items() if one[1] is not None and one[1] is not False}

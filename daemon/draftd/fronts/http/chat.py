@@ -117,6 +117,7 @@ class ChatBody(Common):
     web_search_options: Any = None
     functions: Any = None
     function_call: Any = None
+    echo: Any = None
 
 
 def asked(call: Call, scope: Scope) -> Asked:
@@ -176,6 +177,8 @@ def _check_unserved(given: ChatBody) -> None:
         if getattr(given, name) is not None:
             instead = "; use tools and tool_choice" if name.startswith("function") else ""
             raise InvalidRequest(name, getattr(given, name), f"null: it is not served{instead}")
+    if given.echo:
+        raise InvalidRequest("echo", given.echo, "false: it is served in completions")
     if any(one != "text" for one in given.modalities or ()):
         raise InvalidRequest("modalities", given.modalities, "text: only text is served")
     if given.top_logprobs and not given.logprobs:

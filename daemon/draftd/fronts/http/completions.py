@@ -39,6 +39,7 @@ class CompletionBody(Common):
     prompt_logprobs: Int | None = None
     echo: bool | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None
     response_format: Format | None = None
 
 
@@ -49,6 +50,8 @@ def asked(call: Call, scope: Scope) -> Asked:
     choices = 1 if given.n is None else given.n
     if given.suffix:
         raise InvalidRequest("suffix", given.suffix, "none: text is only added at the end")
+    if given.add_special_tokens is False:
+        raise InvalidRequest("add_special_tokens", False, "true; a prompt of token ids has only those")
     if given.best_of not in (None, choices):
         raise InvalidRequest("best_of", given.best_of, "n: none is left out")
     wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)

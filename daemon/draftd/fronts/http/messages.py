@@ -97,6 +97,8 @@ class MessageBody(Common):
     metadata: Metadata | None = None
     container: Any = None
     mcp_servers: Any = None
+    compaction: Any = None
+    thread: Any = None
 
 
 def asked(call: Call, scope: Scope) -> Asked:
@@ -119,6 +121,9 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
     for name in ("container", "mcp_servers"):
         if getattr(given, name):
             raise InvalidRequest(name, getattr(given, name), "none: this server runs no tools")
+    for name in ("compaction", "thread"):
+        if getattr(given, name):
+            raise InvalidRequest(name, getattr(given, name), "none: it is not served")
     read: list[tuple[Message, str]] = []
     told = [part for part in given.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
     if system := text_of(told, "system", _TEXT):
