@@ -18,55 +18,13 @@ import pytest
 from draftd.core import FinishReason
 from draftd.engine.pair import LoadedModels
 from tests.integration.test_bad_input import wordy
+from tests.mangling import CHAT, bodies, mangled
 from tests.serving import Answer, Served, collect, serving
 from tests.speaking import speaking_models
 from tests.waiting import until
 
 LIMIT = 256 * 1024
-CHAT = "/v1/chat/completions"
-BODIES: dict[str, dict[str, Any]] = {
-    CHAT: {
-        "model": "speaking",
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "x"}]},
-            {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]},
-        ],
-        "max_tokens": 1,
-        "temperature": 0.5,
-        "stop": ["a"],
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-        "tool_choice": "none",  # the scripted model's template takes none
-        "logit_bias": {"5": 1},
-        "draftd": {"mode": "auto"},
-        "stream_options": {"include_usage": True},
-    },
-    "/v1/completions": {"model": "speaking", "prompt": ["x", "y"], "max_tokens": 1, "n": 1, "seed": 3, "stop": "q"},
-    "/v1/responses": {
-        "model": "speaking",
-        "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
-            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c", "output": "y"},
-        ],
-        "max_output_tokens": 1,
-        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
-        "tool_choice": "none",
-        "text": {"format": {"type": "text"}},
-        "store": False,
-    },
-    "/v1/messages": {
-        "model": "speaking",
-        "system": "s",
-        "max_tokens": 1,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
-        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
-        "tool_choice": {"type": "none"},
-    },
-}
-WRONG: list[Any] = [
-    None, True, -1, 10**30, 1.5, 1e308, "", "x", "\x00\ud7ff", [], [[]], [None], {}, {"type": 3}, {"": {"": []}},
-    ["x"] * 50,
-]  # fmt: skip
+BODIES = bodies("speaking")
 
 
 def models() -> LoadedModels:
@@ -107,16 +65,6 @@ def post(served: Served, path: str, body: bytes, kind: str = "application/json")
         return response.status, json.loads(text)
     finally:
         connection.close()
-
-
-def mangled(body: Any, rng: random.Random) -> Any:
-    """The body with one value somewhere in it replaced by another kind."""
-    if not isinstance(body, (dict, list)) or not body or rng.random() < 0.25:
-        return rng.choice(WRONG)
-    made: Any = body.copy()
-    key = rng.choice(list(made)) if isinstance(made, dict) else rng.randrange(len(made))
-    made[key] = mangled(made[key], rng)
-    return made
 
 
 def test_mangled_bodies_are_refused_by_name_or_answered(served: Served, bystander: None) -> None:
