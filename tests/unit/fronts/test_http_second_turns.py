@@ -150,7 +150,15 @@ async def test_a_choice_of_tools_is_read_in_every_form(
 
 
 @pytest.mark.parametrize(
-    "given", [{"type": "web_search"}, {"type": "allowed_tools", "mode": "auto"}, {"type": "function"}, 3, "some"]
+    "given",
+    [
+        {"type": "web_search"},
+        {"type": "allowed_tools", "mode": "auto"},
+        {"type": "allowed_tools", "mode": {}, "tools": [{"name": "look"}]},
+        {"type": "function"},
+        3,
+        "some",
+    ],
 )
 async def test_a_choice_that_cannot_be_met_is_refused(
     session: aiohttp.ClientSession, front: Fronted, given: object

@@ -239,7 +239,7 @@ def tool_choice(given: object) -> tuple[ToolMode | str, frozenset[str] | None]:
         listed = given.get("allowed_tools", given)
         mode, members = (listed.get("mode"), listed.get("tools")) if isinstance(listed, dict) else (None, None)
         names = list(map(_name_of, members)) if isinstance(members, list) else []
-        if mode in _MODES and names and all(names):
+        if isinstance(mode, str) and mode in _MODES and names and all(names):
             return _MODES[mode], frozenset(names)
     elif isinstance(given, dict) and kind in ("function", "custom") and (name := _name_of(given)):
         return name, None
