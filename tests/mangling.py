@@ -60,8 +60,8 @@ def bodies(model: str) -> dict[str, dict[str, Any]]:
     return {CHAT: chat, COMPLETIONS: completion, RESPONSES: response, MESSAGES: message}
 
 
-def more_bodies(model: str) -> list[tuple[str, dict[str, Any]]]:
-    """The rest of the fields, and the paths that take the same bodies."""
+def more_bodies(model: str, stored: str) -> list[tuple[str, dict[str, Any]]]:
+    """The rest of the fields, and the paths that take the same bodies. `stored`: the id of an answer that is kept."""
     plain = bodies(model)
     chat = {
         **plain[CHAT],
@@ -106,6 +106,25 @@ def more_bodies(model: str) -> list[tuple[str, dict[str, Any]]]:
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "y"}]},
         ],
     }
+    items = [
+        {"role": "user", "content": "x"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]},
+        {"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "x"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]},
+        {"type": "item_reference", "id": f"item_{stored.removeprefix('resp_')}0"},
+    ]
+    later = {
+        "model": model,
+        "previous_response_id": stored,
+        "input": items,
+        "tools": [
+            {"type": "custom", "name": "g"},
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]},
+            {"type": "web_search"},
+        ],
+        "tool_choice": {"type": "custom", "name": "g"},
+        "structured_outputs": {"choice": ["a", "b"]},
+    }
     tokens = {"prompt": [1, 2], "stream": True, "logprobs": 1, "best_of": 1, "guided_regex": "a"}
     return [
         *plain.items(),
@@ -113,6 +132,10 @@ def more_bodies(model: str) -> list[tuple[str, dict[str, Any]]]:
         (COMPLETIONS, {**plain[COMPLETIONS], **tokens}),
         (RESPONSES, response),
         (RESPONSES, {"input": "x", "store": True}),
+        (RESPONSES, later),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "structured_outputs": {"json": SCHEMA}, "seed": -1}),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "guided_choice": ["a", "b"], "stop": "a"}),
+        (COMPLETIONS, {"prompt": [[1, 2], [3]], "grammar": 'root ::= "a"', "echo": True, "prompt_logprobs": 1}),
         (MESSAGES, message),
         (f"{MESSAGES}/count_tokens", plain[MESSAGES]),
         (f"{RESPONSES}/input_tokens", plain[RESPONSES]),
@@ -211,7 +234,7 @@ _CHANGES = (_other_kind, _without, _with_junk, _emptied, _swapped, _other_word, 
 def spoilt(model: str, stored: str, count: int, seed: int) -> Iterator[Sent]:
     """`stored`: the id of an answer that the server keeps."""
     rng = random.Random(seed)
-    asking = more_bodies(model)
+    asking = more_bodies(model, stored)
     ways = (*[_changed_body] * 6, _literal, _literal, _twice, _text, _text, _envelope, _path)
     for _ in range(count):
         path, body = rng.choice(asking)

@@ -73,7 +73,8 @@ def fault_of(sent: Sent, status: int, text: str) -> str:
     known = {} if model is None else model.model_fields
     if root not in known and root not in ELSEWHERE and not (root == "model" and route.startswith("/v1/models/")):
         return f"{root} is no field of the body"
-    if root in known and sent.is_json and not is_place(name, json.loads(sent.data)):
+    looked_for = "got None" not in error["message"] and root != "logit_bias"  # whose names may have dots
+    if root in known and sent.is_json and looked_for and not is_place(name, json.loads(sent.data)):
         return f"{name} is no place in the body"
     if error.get("param") not in (None, name) or (status == 400 and "param" in error and error["param"] is None):
         return "param is another field than the message's"
@@ -116,12 +117,13 @@ async def test_two_thousand_spoilt_requests_are_refused_by_name_or_answered() ->
             if fault := fault_of(sent, status, text):
                 faults.append(f"{fault}: {status} {text[:300]} {sent}"[:900])
 
-        await asyncio.gather(*map(judge, spoilt(MODEL, json.loads(kept[1])["id"], COUNT, seed=1)))
-        for path, body in more_bodies(MODEL):
+        stored = json.loads(kept[1])["id"]
+        await asyncio.gather(*map(judge, spoilt(MODEL, stored, COUNT, seed=1)))
+        for path, body in more_bodies(MODEL, stored):
             status, text = await answer(session, front, Sent("whole", "POST", path, json.dumps(body).encode()))
             assert status == 200, text
     assert faults == []
     assert statuses.total() == COUNT
     assert statuses[200] > 200
     assert statuses[400] > 800
-    assert {401, 403, 404, 405, 413, 415, 501} - set(statuses) == {401}
+    assert {403, 404, 405, 413, 415, 501} <= set(statuses)
