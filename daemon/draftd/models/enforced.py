@@ -2,7 +2,8 @@
 
 - `oneOf` is `anyOf` where no value can be of two branches: their types differ, or a property that one of them requires,
   such as the one that tells variants apart.
-- `propertyNames` that lists names, or has a pattern or a length, is `properties` or `patternProperties`.
+- `propertyNames` that lists names, or has a pattern, a length or a format, is `properties` or `patternProperties`.
+- `not: {}`, which zod has for what is never there, is `false`.
 - `unevaluatedProperties: false` beside `allOf` is `additionalProperties: false` beside the names that any part has.
 - Patterns of zod's that look ahead are the same without.
 - An integer's `minimum` of 64 bits or more is the least that llguidance takes, 1,024 above that of 64 bits.
@@ -33,6 +34,11 @@ _SAYS_NOTHING = ("type", "title", "description", "default", "examples", "depreca
 _SECONDS = r"\d+(?:[.,]\d+)?S"
 _TIME = rf"T(?:\d+H(?:\d+M)?(?:{_SECONDS})?|\d+M(?:{_SECONDS})?|{_SECONDS})"
 _DAYS = r"\d+Y(?:\d+M)?(?:\d+D)?|\d+M(?:\d+D)?|\d+D"
+_MONTH_AND_DAY = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|[12]\d)"
+_FORMATS = {
+    "uuid": r"^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$",
+    "date": rf"^\d{{4}}-(?:{_MONTH_AND_DAY})$",
+}
 _WITHOUT_LOOKAHEAD = {
     r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$":
         r"^(?:[A-Za-z0-9_'+-]+\.)*[A-Za-z0-9_'+-]*[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9-]*\.)+[A-Za-z]{2,}$",
@@ -51,7 +57,12 @@ class _Rewording:
     def __init__(self, root: Any) -> None:
         self._root, self._left = root, _PATIENCE
 
-    def reworded(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def reworded(self, schema: dict[str, Any]) -> Any:
+        excluded = schema.get("not")
+        if excluded is True or excluded == {}:
+            return False
+        if excluded is False:
+            del schema["not"]
         if "propertyNames" in schema and "properties" not in schema and "patternProperties" not in schema:
             schema = self._with_names(schema)
         if schema.get("unevaluatedProperties") is False:
@@ -79,6 +90,8 @@ class _Rewording:
         if set(demands) in ({"enum"}, {"const"}):
             listed = [name for name in _values(demands) or () if isinstance(name, str)]
             return {**rest, "properties": dict.fromkeys(listed, value)}
+        if set(demands) == {"format"} and demands["format"] in tuple(_FORMATS):
+            return {**rest, "patternProperties": {_FORMATS[demands["format"]]: value}}
         if set(demands) == {"pattern"} and isinstance(demands["pattern"], str):
             return {**rest, "patternProperties": {demands["pattern"]: value}}
         lengths = demands.get("minLength", 0), demands.get("maxLength", "")

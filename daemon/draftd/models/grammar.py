@@ -56,9 +56,11 @@ def _parsed_schema(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("a JSON schema is an object")
     try:
-        made: dict[str, Any] = in_enforced_words(without_idle_keywords(found))
+        made = in_enforced_words(without_idle_keywords(found))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if not isinstance(made, dict):
+        raise ValueError("not: nothing is allowed")
     return made
 
 
@@ -191,7 +193,7 @@ class Grammars:
 
         matcher = LLMatcher(tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise ValueError(_first_line(matcher.get_error()))
+            raise ValueError(_in_our_words(_first_line(matcher.get_error())))
         made = Compiled(matcher)
         with self._lock:
             self._held[grammar] = made
@@ -229,6 +231,11 @@ def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
         return from_tokenizer(fast, vocabulary, end_ids)
     except Exception as error:  # it raises many kinds
         raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None
+
+
+def _in_our_words(error: str) -> str:
+    """llguidance names an option that requests cannot set."""
+    return "oneOf: its branches may overlap, as far as can be told; use anyOf" if "coerce_one_of" in error else error
 
 
 def _first_line(text: str) -> str:

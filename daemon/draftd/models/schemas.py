@@ -14,7 +14,7 @@ _ALSO_NAMED = (*NAMED, "dependentSchemas")
 _ALSO_SINGLE = (*SINGLE, "propertyNames", "unevaluatedItems", "unevaluatedProperties", "not", "if", "then", "else")
 
 
-def rebuilt(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def rebuilt(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     """Copies a schema, and changes each schema in it, the innermost first. `change` gets a copy. Raises RecursionError
     for one that is nested very deeply."""
     if not isinstance(schema, dict):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from draftd.models.enforced import _WITHOUT_LOOKAHEAD, in_enforced_words
+from draftd.models.enforced import _FORMATS, _WITHOUT_LOOKAHEAD, in_enforced_words
 from draftd.models.grammar import json_schema
 
 STRING = {"type": "string"}
@@ -73,7 +73,8 @@ def test_one_of_beside_any_of_is_demanded_too() -> None:
         ({"$ref": "#/$defs/Pet"}, {"properties": {"cat": INTEGER, "dog": INTEGER}}),
         ({"pattern": "^x"}, {"patternProperties": {"^x": INTEGER}}),
         ({"minLength": 2, "maxLength": 3}, {"patternProperties": {"^[\\s\\S]{2,3}$": INTEGER}}),
-        ({"format": "uuid"}, None),
+        ({"format": "date"}, {"patternProperties": {_FORMATS["date"]: INTEGER}}),
+        ({"format": "email"}, None),
         ({"pattern": "^x", "minLength": 3}, None),
         ({"$ref": "#/$defs/Nobody"}, None),
         ({"not": {"const": "a"}}, None),
@@ -97,6 +98,14 @@ def test_unevaluated_properties_are_those_that_no_part_names() -> None:
     open_part = {"anyOf": [{"properties": {"c": STRING}}, True]}
     left = {"allOf": [*parts, open_part], "unevaluatedProperties": False, "$defs": DEFS}
     assert in_enforced_words(left) == left
+
+
+def test_what_is_never_there_is_false() -> None:
+    schema = {"properties": {"a": {"not": {}}, "b": {"not": {"not": {}}}}, "additionalProperties": {"not": True}}
+    assert in_enforced_words(schema) == {"properties": {"a": False, "b": {}}, "additionalProperties": False}
+    assert in_enforced_words({"not": STRING}) == {"not": STRING}
+    with pytest.raises(ValueError, match="^not: "):
+        json_schema('{"not": {}}')
 
 
 @pytest.mark.parametrize(("old", "new"), _WITHOUT_LOOKAHEAD.items())
