@@ -222,7 +222,8 @@ const odd = z.object({
   nan: z.nan().optional(),
 });
 write(
-  "unrepresentable", "zod 4, toJSONSchema, unrepresentable: any", z.toJSONSchema(odd, { unrepresentable: "any" }), [], [],
+  "unrepresentable", "zod 4, toJSONSchema, unrepresentable: any", z.toJSONSchema(odd, { unrepresentable: "any" }),
+  [{ big: 1, when: AT, nothing: null, any: 1 }], [{ big: 1, when: AT, nothing: null, any: 1, never: 1 }],
 );
 write(
   "anything", "zod 4, toJSONSchema, unrepresentable: any", z.toJSONSchema(odd.omit({ never: true }), { unrepresentable: "any" }),
@@ -317,6 +318,8 @@ write(
 write(
   "not", "TypeBox, Not", Type.Object({ name: Type.Intersect([Type.String(), Type.Not(Type.Literal("root"))]) }), [], [],
 );
+
+write("team", "TypeBox, an array that contains", Type.Object({ members: Type.Array(Type.String(), { contains: Type.Literal("lead"), minContains: 1 }) }), [], []);
 
 // valibot
 

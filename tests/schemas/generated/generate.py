@@ -218,10 +218,23 @@ write(
 
 class Index(BaseModel):
     by_id: dict[UUID, list[int]]
-    by_role: dict[Role, int] = {}
+    by_day: dict[date, int] = {}
 
 
-write("index", "pydantic, keys of a map by a format", Index.model_json_schema(), [], [])
+write(
+    "index",
+    "pydantic, keys of a map by a format",
+    Index.model_json_schema(),
+    [{"by_id": {}}, {"by_id": {UUID_TEXT: [1]}, "by_day": {"2024-02-28": 1}}],
+    [{"by_id": {"a": [1]}}, {"by_id": {}, "by_day": {"2024-02-31": 1}}],
+)
+
+
+class Mailboxes(BaseModel):
+    unread: dict[EmailStr, int]
+
+
+write("mailboxes", "pydantic, keys of a map by another format", Mailboxes.model_json_schema(), [], [])
 
 
 class Quota(BaseModel):
@@ -352,6 +365,15 @@ write(
     [{"movies": [{"title": "a"}], "pet": CAT}, {"movies": [], "pet": CAT, "sizes": {"small": 1}}],
     [{"movies": [], "pet": CAT, "sizes": {"medium": 1}}],
 )
+
+
+class Amount(BaseModel):
+    value: Annotated[
+        Annotated[int, Tag("whole")] | Annotated[float, Tag("part")], Discriminator(lambda value: type(value).__name__)
+    ]
+
+
+write("amount", "pydantic, a union whose members overlap", Amount.model_json_schema(), [], [])
 
 # openai-python
 
