@@ -30,6 +30,7 @@ _MORE_NAMES = (
     "if",
     "dependentSchemas",
 )  # may allow some
+_BESIDE_NAMES = ("properties", "patternProperties", "unevaluatedProperties")  # would mean something else
 _SAYS_NOTHING = ("type", "title", "description", "default", "examples", "deprecated", "$comment")
 _SECONDS = r"\d+(?:[.,]\d+)?S"
 _TIME = rf"T(?:\d+H(?:\d+M)?(?:{_SECONDS})?|\d+M(?:{_SECONDS})?|{_SECONDS})"
@@ -63,7 +64,7 @@ class _Rewording:
             return False
         if excluded is False:
             del schema["not"]
-        if "propertyNames" in schema and "properties" not in schema and "patternProperties" not in schema:
+        if "propertyNames" in schema and not any(key in schema for key in _BESIDE_NAMES):
             schema = self._with_names(schema)
         if schema.get("unevaluatedProperties") is False:
             schema = self._closed(schema)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
+import random
 import re
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from draftd.models.enforced import _FORMATS, _WITHOUT_LOOKAHEAD, in_enforced_words
 from draftd.models.grammar import json_schema
@@ -145,3 +148,48 @@ def test_schemas_made_to_take_for_ever_are_left_as_they_are() -> None:
     assert "unevaluatedProperties" in in_enforced_words(circle)
     with pytest.raises(ValueError, match="too deeply"):
         json_schema('{"items": ' * 5000 + "{}" + "}" * 5000)
+
+
+VALUES: list[Any] = [
+    None, True, 0, 1, 1.0, 1.5, "a", "ab", [], [1], {}, {"a": 1}, {"b": 1}, {"a": 1, "b": "a"}, {"a": "b", "c": 1},
+    {"c": None}, {"ab": 1}, {"a": {"a": 1}},
+]  # fmt: skip
+SIMPLE: list[Any] = [
+    True, False, {}, {"type": "string"}, {"type": "integer"}, {"type": "number"}, {"type": ["object", "null"]},
+    {"const": 1.0}, {"enum": ["a", 1]}, {"enum": [{"a": 1}, None]}, {"not": {}}, {"not": {"type": "null"}},
+]  # fmt: skip
+NAMES: list[Any] = [{"enum": ["a", "b"]}, {"const": "a"}, {"pattern": "^a"}, {"minLength": 2}, {"$ref": "#/$defs/N"}]
+
+
+def drawn(dice: random.Random, depth: int) -> Any:
+    if not depth or dice.random() < 0.25:
+        return dice.choice(SIMPLE)
+    made: dict[str, Any] = {}
+    if dice.random() < 0.6:
+        made["properties"] = {name: drawn(dice, depth - 1) for name in dice.sample("abc", 2)}
+        made["required"] = dice.sample("abc", dice.randint(0, 2))
+    if dice.random() < 0.4:
+        made["type"] = "object"
+    if dice.random() < 0.3:
+        made["additionalProperties"] = drawn(dice, depth - 1)
+    if dice.random() < 0.2:
+        made["propertyNames"] = dice.choice(NAMES)
+    if dice.random() < 0.1:
+        made["unevaluatedProperties"] = False
+    for key in dice.sample(["oneOf", "anyOf", "allOf"], dice.choice((0, 1, 1, 2))):
+        made[key] = [drawn(dice, depth - 1) for _ in range(dice.randint(1, 3))]
+    return {"$ref": "#/$defs/X", **made} if dice.random() < 0.1 else made
+
+
+def test_drawn_schemas_allow_the_same_values_in_other_words() -> None:
+    changed = 0
+    for number in range(600):
+        dice = random.Random(f"schema {number}")
+        schema = {"allOf": [drawn(dice, 3)], "$defs": {"N": {"enum": ["a", "ab"]}, "X": variant("a")}}
+        made = in_enforced_words(schema)
+        if made == schema or '"unevaluatedProperties"' in json.dumps(made):  # the second will be refused
+            continue
+        changed += 1
+        before, after = Draft202012Validator(schema), Draft202012Validator(made)
+        assert [one for one in VALUES if before.is_valid(one) != after.is_valid(one)] == [], schema
+    assert changed > 100
