@@ -6,7 +6,7 @@
 - `not: {}`, which zod has for what is never there, is `false`.
 - `unevaluatedProperties: false` beside `allOf` is `additionalProperties: false` beside the names that any part has.
 - Patterns of zod's that look ahead are the same without.
-- An integer's `minimum` of 64 bits or more is the least that llguidance takes, 1,024 above that of 64 bits.
+- Bounds of integers are at most those of 64 bits, the least 1,024 above that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from draftd.models.schemas import rebuilt, referred
 _TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 _DEEPEST = 4  # references, and properties of properties, until two branches may overlap
 _PATIENCE = 100_000  # pairs of schemas to look at; a quarter of a second
-_LEAST = -(2**63) + 1024  # the next number that a float can hold
+_LEAST, _MOST = -(2**63) + 1024, 2**63 - 1  # integers that llguidance takes; it reads the first as a float
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MORE_NAMES = (
     "additionalProperties",
@@ -153,16 +153,19 @@ class _Rewording:
 
 
 def _bound(schema: dict[str, Any]) -> None:
-    """Raises ValueError for a bound of numbers that is too far out."""
-    kinds = schema.get("type", "number")
+    """Raises ValueError for a bound that is too far out."""
+    given = schema.get("type", "number")
+    kinds = given if isinstance(given, list) else [given]
+    if "number" not in kinds and "integer" not in kinds:
+        return
     for key in _BOUNDS:
         value = schema.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) < 2**63:
             continue
-        if kinds == "number" or (isinstance(kinds, list) and "number" in kinds):
-            raise ValueError(f"{key}: {float(value):g}: bounds of numbers are enforced up to 9.2e18")
-        if value < 0 and "min" in key.lower():
-            schema[key] = _LEAST
+        least = "min" in key.lower()
+        if "number" in kinds or least is (value > 0):
+            raise ValueError(f"{key}: {str(value)[:24]}: bounds are enforced up to 64 bits, 9.2e18")
+        schema[key] = _LEAST if least else _MOST
 
 
 def _types(schema: dict[str, Any]) -> frozenset[str]:

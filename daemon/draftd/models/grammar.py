@@ -193,7 +193,8 @@ class Grammars:
 
         matcher = LLMatcher(tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise ValueError(_in_our_words(_first_line(matcher.get_error())))
+            error = _first_line(matcher.get_error())
+            raise ValueError(_with_keyword(error) if '"json_schema"' in grammar else error)
         made = Compiled(matcher)
         with self._lock:
             self._held[grammar] = made
@@ -233,9 +234,21 @@ def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
         raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None
 
 
-def _in_our_words(error: str) -> str:
-    """llguidance names an option that requests cannot set."""
-    return "oneOf: its branches may overlap, as far as can be told; use anyOf" if "coerce_one_of" in error else error
+# How llguidance's errors begin that do not name the keyword of the schema, or name an option that requests cannot set.
+_KEYWORDS = {
+    "oneOf constraints": "oneOf: its branches may overlap, as far as can be told; use anyOf",
+    "regex parse error": "pattern",
+    "lookarounds not supported": "pattern",
+    "Pointer ": "$ref",
+    "Anchor ": "$ref",
+    "Resource ": "$ref",
+    "Failed to generate regex for": "minimum and maximum",
+}
+
+
+def _with_keyword(error: str) -> str:
+    found = next((keyword for beginning, keyword in _KEYWORDS.items() if error.startswith(beginning)), "")
+    return found if ":" in found else f"{found}: {error}" if found else error
 
 
 def _first_line(text: str) -> str:

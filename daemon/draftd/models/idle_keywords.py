@@ -29,8 +29,11 @@ _IDLE: Mapping[str, Sequence[object]] = {
     "nullable": (False,),
     "minProperties": (0,),
 }
-# JSON Schema's and OpenAPI's, for people and for code that is generated.
+# JSON Schema's and OpenAPI's, for people and for code that is generated. The values of some are of any size, which
+# llguidance does not read.
 _ANNOTATIONS = (
+    "default",
+    "examples",
     "contentEncoding",
     "contentMediaType",
     "contentSchema",

@@ -119,12 +119,19 @@ def test_patterns_without_lookahead_match_the_same(old: str, new: str) -> None:
     assert [text for text in texts if bool(re.match(old, text)) != bool(re.match(new, text))] == []
 
 
-def test_bounds_of_64_bits_are_served_and_wider_ones_of_numbers_named() -> None:
+def test_bounds_of_integers_are_those_of_64_bits_and_wider_ones_of_numbers_are_named() -> None:
     for kind in ("integer", ["integer", "null"]):
-        schema = {"type": kind, "minimum": -(2**63), "maximum": 2**63 - 1}
-        assert in_enforced_words(schema) == {**schema, "minimum": -(2**63) + 1024}
-    with pytest.raises(ValueError, match="^maximum: 1e\\+19"):
-        json_schema('{"type": "number", "maximum": 1e19}')
+        for wide in (2**63, 2**64, 10**400):
+            schema = {"type": kind, "minimum": -wide, "exclusiveMaximum": wide}
+            within = {"minimum": -(2**63) + 1024, "exclusiveMaximum": 2**63 - 1}
+            assert in_enforced_words(schema) == {**schema, **within}
+    for key, value in (("minimum", 2**64), ("maximum", -(2**64))):
+        with pytest.raises(ValueError, match=f"^{key}: "):
+            json_schema(json.dumps({"type": "integer", key: value}))
+    for number in ("1e19", "1" + "0" * 400):
+        with pytest.raises(ValueError, match="^maximum: 1"):
+            json_schema(f'{{"type": "number", "maximum": {number}}}')
+    assert in_enforced_words({"type": "string", "minimum": 2**64}) == {"type": "string", "minimum": 2**64}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def grammars() -> Grammars:
         ({"type": "integer", "minimum": 0, "exclusiveMinimum": False}, {"minimum": 0}),
         ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
         ({"type": "string", "nullable": False}, {}),
+        ({"type": "integer", "default": 2**70, "examples": [-(2**70)]}, {}),
         ({"type": "object", "unevaluatedProperties": {}, "dependentRequired": {}}, {}),
         ({"type": "object", "$schema": "https://spec.openapis.org/oas/3.1/dialect/base"}, {}),
         ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308}, {}),
