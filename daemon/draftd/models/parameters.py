@@ -61,6 +61,8 @@ class _Closing:
         members = self._members(schema)
         if members is None or any(key in one for one in members for key in _DECIDES):
             return made
+        if not isinstance(schema.get("properties", {}), dict):  # which the compiler refuses
+            return made
         if any("patternProperties" in one for one in members[1:]):
             return made
         if outermost or any("properties" in one for one in members):

@@ -104,6 +104,12 @@ def test_formats_of_answers_follow_the_standard(grammars: Grammars, schema: dict
     assert allows(grammars, source, {"b": 1})
 
 
+def test_properties_that_are_no_object_are_refused(grammars: Grammars) -> None:
+    """PHP writes an empty object as a list."""
+    with pytest.raises(ValueError, match="properties must be an object"):
+        grammars.compile(grammar.arguments('{"type": "object", "properties": []}'))
+
+
 def test_schemas_made_to_take_for_ever_are_refused() -> None:
     """As when every object has all others for its branches."""
     every = [{"$ref": f"#/$defs/{i}"} for i in range(800)]
