@@ -127,7 +127,7 @@ QUESTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (tools(pb.ToolChoice(name="wait"), logprobs=0), offered(WAIT, logprobs=True)),
 ]
 DEPTH = "max_draft_tokens"
-NOT = {"type": "object", "properties": {"a": {"not": {}}}}
+NOT = {"type": "object", "properties": {"a": {"not": {"type": "null"}}}}
 NOT_JSON = json.dumps(NOT, separators=(",", ":"))
 UNABLE = [{"type": "function", "function": {"name": "f", "parameters": NOT}}]
 UNNAMED = [{"type": "function", "function": {"name": "a b"}}]

@@ -143,7 +143,7 @@ def test_messages_call_and_are_told_the_result(anthropic: Anthropic) -> None:
 
 
 def test_anthropic_refusals_name_the_field_that_was_sent(anthropic: Anthropic) -> None:
-    schema: Any = {"type": "object", "properties": {"a": {"not": {}}}}
+    schema: Any = {"type": "object", "properties": {"a": {"not": {"type": "null"}}}}
     tools: Any = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "f", "input_schema": schema}]
     with pytest.raises(BadRequestError, match=r"tools\[1\].input_schema: got .*not.* allowed: .*enforced"):
         anthropic.messages.create(
