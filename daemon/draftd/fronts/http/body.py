@@ -332,9 +332,7 @@ def wanted_format(
     outputs = (given.structured_outputs or {}).items()
     for member, value in outputs:
         if value and member not in _STRUCTURED and member not in _ABOUT_FORMATS:
-            raise InvalidRequest(
-                f"structured_outputs.{member[:40]}", value, f"none; {', '.join(_STRUCTURED)} are served"
-            )
+            raise InvalidRequest(f"structured_outputs.{member[:40]}", value, f"only {', '.join(_STRUCTURED)}")
     demanded = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
     demanded |= {other: (member, getattr(given, other)) for other, member in _OTHERWISE.items()}
     demanded = {field: one for field, one in demanded.items() if one[1] is not None and one[1] is not False}
