@@ -10,7 +10,7 @@ IF_REAL = $(if $(filter --real,$(ARGS)),$(REAL))
 WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve real-model test parity-real faults ranks remote models folders schemas check lint types imports words proto-check docs-check collector-check components collector stack proto \
+.PHONY: help demo serve real-model test parity-real faults ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
@@ -48,6 +48,9 @@ folders: $(DEV) ## model folders as people have them, right and faulty: served r
 
 schemas: $(DEV) ## is every answer under a JSON schema valid? 320 schemas, with drafts and without (five minutes)
 	@$(BIN)/python -m tests.schemas $(ARGS)
+
+clients: $(DEV) $(REAL) ## do the clients that people have, as openai-python and Codex, work? (five minutes; ARGS="NAME …")
+	@$(BIN)/python -m tests.clients $(ARGS)
 
 components: # what the tests of the pipeline run; what cannot be had is said, and its tests are skipped
 	@sh scripts/components.sh
