@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from anthropic import AsyncAnthropic
 
-from draftd.errors import EngineFailure
+from draftd.errors import EngineFailure, InvalidRequest
 from draftd.service.request import Chat, Message, ToolCall, ToolMode
 from tests.http_front import Fronted, Says, call, fronted, said, thought
 
@@ -84,6 +84,23 @@ async def test_errors_have_its_shape(front: Fronted, client: AsyncAnthropic) -> 
     with pytest.raises(anthropic.APIStatusError, match="it broke"):
         async with client.messages.stream(model="scripted", max_tokens=5, messages=[ASKED]) as stream:
             await stream.get_final_message()
+
+
+async def test_thread_is_refused_so_that_the_client_sends_the_whole_conversation(client: AsyncAnthropic) -> None:
+    thread = {"type": "create"}
+    with pytest.raises(anthropic.BadRequestError, match="thread: got .*allowed: null") as refused:
+        await client.messages.create(model="", messages=[ASKED], max_tokens=8, extra_body={"thread": thread})
+    body: Any = refused.value.body
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+
+async def test_result_of_an_unknown_call_is_refused_by_the_name_of_its_field(
+    front: Fronted, client: AsyncAnthropic
+) -> None:
+    front.will_say(Says(error=InvalidRequest("chat.messages[0].tool_call_id", "call_1", "the id of an earlier call")))
+    result: Any = {"type": "tool_result", "tool_use_id": "call_1", "content": "5"}
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].tool_use_id: got 'call_1'"):
+        await client.messages.create(model="", messages=[{"role": "user", "content": [result]}], max_tokens=8)
 
 
 async def test_a_last_message_of_the_assistant_is_continued(front: Fronted, client: AsyncAnthropic) -> None:

@@ -57,6 +57,13 @@ class ResponseNotFound(InvalidRequest):
     """The answer that a request goes on from is not stored, or not any more."""
 
 
+class ThreadNotServed(InvalidRequest):
+    """The server would hold the conversation. Anthropic's SDKs send the whole of it when they read this error."""
+
+    def __init__(self, thread: object) -> None:
+        super().__init__("thread", thread, "null: send the whole conversation in messages")
+
+
 class ModelNotFound(NotFound):
     """Another model than the one that is served. `field` is `model`."""
 
@@ -115,10 +122,13 @@ def _is_length(error: InvalidRequest) -> bool:
 
 
 def anthropic_error(error: DraftdError) -> dict[str, Any]:
-    """{"type": "error", "error": {type, message}}."""
+    """{"type": "error", "error": {type, message}}; what programs react to has `details` as well."""
     status = error.http_status
     kind = _ANTHROPIC.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    body: dict[str, Any] = {"type": kind, "message": error.message}
+    if isinstance(error, ThreadNotServed):
+        body["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": body}
 
 
 def internal(error: Exception) -> EngineFailure:

@@ -11,7 +11,7 @@ from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.body import Body, Common, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
 from draftd.fronts.http.chat import template_arguments
-from draftd.fronts.http.errors import Names
+from draftd.fronts.http.errors import Names, ThreadNotServed
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.message_events import MessageReply
 from draftd.service.request import (
@@ -121,9 +121,10 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
     for name in ("container", "mcp_servers"):
         if getattr(given, name):
             raise InvalidRequest(name, getattr(given, name), "none: this server runs no tools")
-    for name in ("compaction", "thread"):
-        if getattr(given, name):
-            raise InvalidRequest(name, getattr(given, name), "none: it is not served")
+    if given.compaction:
+        raise InvalidRequest("compaction", given.compaction, "none: it is not served")
+    if given.thread is not None:
+        raise ThreadNotServed(given.thread)
     read: list[tuple[Message, str]] = []
     told = [part for part in given.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
     if system := text_of(told, "system", _TEXT):
@@ -167,7 +168,11 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         "chat": "messages",
         "stop": "stop_sequences",
     }
-    parts = [(r"^\.parameters$", ".input_schema"), (r"^\.tool_calls.*", ".content")]
+    parts = [
+        (r"^\.parameters$", ".input_schema"),
+        (r"^\.tool_calls.*", ".content"),
+        (r"^\.tool_call_id$", ".tool_use_id"),
+    ]
     places = [f"tools[{i}]" for i, one in enumerate(given.tools or ()) if not _is_offer(one)]
     return request, Names(table, [place for _, place in read], places, parts)
 
