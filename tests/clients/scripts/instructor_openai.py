@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import instructor
@@ -18,7 +19,7 @@ from checks import (
     expect_idle,
     expect_running,
 )
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 
@@ -72,16 +73,28 @@ def tools() -> None:
         response_model=City,
         max_retries=0,
     )
-    expect(filled, City(city="Oslo", is_capital=True))
+    expect(filled.model_dump(), {"city": "Oslo", "is_capital": True})
+
+
+async def begin_and_leave() -> None:
+    async def read(begun: asyncio.Event) -> None:
+        talker = AsyncOpenAI(base_url=f"{TALKER}/v1", api_key="none", max_retries=0)
+        filled: Any = instructor.from_openai(talker, mode=instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
+            model=TALKER_MODEL, messages=user(LONG), response_model=Text, max_retries=0
+        )
+        async for _ in filled:
+            begun.set()
+
+    begun = asyncio.Event()
+    reading = asyncio.create_task(read(begun))
+    await asyncio.wait_for(begun.wait(), 60)
+    expect_running()
+    reading.cancel()
+    await asyncio.wait([reading])
+    await asyncio.to_thread(expect_idle)
 
 
 @check("abort")
-def abort() -> str:
-    filled = client(TALKER, instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
-        model=TALKER_MODEL, messages=user(LONG), response_model=Text, max_retries=0
-    )
-    for _, _ in zip(range(3), filled, strict=False):
-        pass
-    expect_running()
-    filled.close()
-    return expect_idle()
+def abort() -> None:
+    # Its synchronous client reads a whole stream before it gives the first part.
+    asyncio.run(begin_and_leave())

@@ -72,11 +72,21 @@ def tools() -> None:
     expect(asyncio.run(agents_answer()), RESULT)
 
 
-@check("abort")
-def abort() -> str:
-    chunks: Any = model(TALKER, TALKER_MODEL, 4096).stream_chat([ChatMessage(COUNT)])
-    for _, _ in zip(range(3), chunks, strict=False):
-        pass
+async def begin_and_leave() -> None:
+    async def read(begun: asyncio.Event) -> None:
+        async for _ in await model(TALKER, TALKER_MODEL, 4096).astream_chat([ChatMessage(COUNT)]):
+            begun.set()
+
+    begun = asyncio.Event()
+    reading = asyncio.create_task(read(begun))
+    await asyncio.wait_for(begun.wait(), 60)
     expect_running()
-    chunks.close()
-    return expect_idle()
+    reading.cancel()
+    await asyncio.wait([reading])
+    await asyncio.to_thread(expect_idle)
+
+
+@check("abort")
+def abort() -> None:
+    # Its synchronous stream keeps the connection open when it is left.
+    asyncio.run(begin_and_leave())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/param"
 	"github.com/openai/openai-go/v3/responses"
 )
 
@@ -196,7 +197,10 @@ func tools(ctx context.Context) string {
 	item := begun.Output[0].AsFunctionCall()
 	question.PreviousResponseID = openai.String(begun.ID)
 	question.Input = responses.ResponseNewParamsInputUnion{OfInputItemList: responses.ResponseInputParam{
-		responses.ResponseInputItemParamOfFunctionCallOutput(item.CallID, sum(item.Arguments)),
+		// The two versions have different types for the call's id.
+		param.Override[responses.ResponseInputItemUnionParam](map[string]any{
+			"type": "function_call_output", "call_id": item.CallID, "output": sum(item.Arguments),
+		}),
 	}}
 	text := must(atTalker.Responses.New(ctx, question)).OutputText()
 	expect(text == result, text)

@@ -99,7 +99,7 @@ async def begin_and_leave(api: str) -> None:
 
     begun = asyncio.Event()
     reading = asyncio.create_task(read(begun))
-    await begun.wait()
+    await asyncio.wait_for(begun.wait(), 60)
     expect_running()
     reading.cancel()
     await asyncio.wait([reading])
