@@ -273,7 +273,9 @@ class Detokenizer:
     def begins_at(self, token: int) -> int:
         """Which character, from 0, the next token begins, or begins within."""
         unfinished, first = self._decoder.getstate()[0], self.bytes_of(token)[:1]
-        return self.length + (bool(unfinished and first) and not _is_utf8_so_far(unfinished + first))
+        if not first or _is_utf8_so_far(unfinished + first):
+            return self.length
+        return self.length + len(unfinished.decode(errors="replace"))
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
