@@ -110,7 +110,8 @@ async def test_what_cannot_be_shown_of_a_tools_result_is_named_and_a_users_is_re
     session: aiohttp.ClientSession, front: Fronted, path: str, part: dict[str, Any]
 ) -> None:
     await asked(session, front, path, _with_result(path, part))
-    assert chat_of(front).messages[-1].content == f"see\n[{part['type']} left out: only text can be shown]"
+    named = {"search_result": " 'b'", "tool_reference": " 'a'"}.get(part["type"], "")
+    assert chat_of(front).messages[-1].content == f"see\n[{part['type']}{named} left out: only text can be shown]"
     users = {"role": "user", "content": [part]}
     body = {"input": [users]} if path == RESPONSES else {"messages": [users], "max_tokens": 9}
     assert (await asked(session, front, path, body))["status"] == 400

@@ -71,6 +71,8 @@ class Part(Body):
     type: str
     text: str | None = None
     refusal: str | None = None
+    tool_name: str | None = None  # of a reference to a tool
+    title: str | None = None  # of a document, or of something found
 
 
 #: A content: a text, or its parts.
@@ -363,7 +365,8 @@ def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str], 
         if part.type not in kinds and of_tool:
             kind = _NO_NAME.sub("", part.type)[:40]
             log.info("%s[%d]: %s is left out of a tool's result: only text is served", field, i, kind)
-            texts.append(f"[{kind} left out: only text can be shown]")
+            named = f" {name[:100]!r}" if (name := part.tool_name or part.title) else ""
+            texts.append(f"[{kind}{named} left out: only text can be shown]")
             continue
         if part.type not in kinds:
             raise InvalidRequest(f"{field}[{i}].type", part.type, f"{', '.join(kinds)}: only text is served")
