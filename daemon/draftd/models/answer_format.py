@@ -210,7 +210,7 @@ class ToolFormat:
 
 
 def generic_format() -> ToolFormat:
-    """That of `generic_tools`."""
+    """How a model writes the calls that `generic_tools` asks it for."""
     return ToolFormat(GENERIC, *CALL, lambda text, tools: json.loads(text))
 
 

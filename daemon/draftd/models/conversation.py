@@ -98,8 +98,8 @@ class TemplateShape:
     def shaped(self, messages: Messages, tools: Messages = ()) -> tuple[list[dict[str, Any]], Messages]:
         """Messages and tools as the template takes them. Raises NotTaken."""
         if self._generic_tools:
-            told = generic_tools.described(messages, tools) if tools else messages
-            return self._shaped([_GENERIC_CALLS.of(one) for one in told], ()), ()
+            with_description = generic_tools.described(messages, tools) if tools else messages
+            return self._shaped([_GENERIC_CALLS.of(one) for one in with_description], ()), ()
         return self._shaped(messages, tools), tools
 
     def _shaped(self, messages: Messages, tools: Messages) -> list[dict[str, Any]]:
@@ -119,8 +119,8 @@ class TemplateShape:
                 joined = "\n\n".join(made[i]["content"] for i in systems)
                 made = [{"role": "system", "content": joined}, *(one for one in made if one["role"] != "system")]
                 systems = [0]
-        if systems and not self._takes_system(_TOOLS if tools else ()):
-            made = _told_by_user(made)
+        if systems and not self._takes_system(with_tools):
+            made = _with_instructions_of_user(made)
         if any("tool_calls" in one for one in made):
             if with_tools not in self._call_shapes:
                 self._call_shapes[with_tools] = self._call_shape(_TOOLS if tools else ())
@@ -143,11 +143,11 @@ class TemplateShape:
             return "developer" in self._source
         return self._shows([{"role": "developer", "content": _PROBE}, _USER], (), _PROBE)
 
-    def _takes_system(self, tools: Messages) -> bool:
+    def _takes_system(self, with_tools: bool) -> bool:
         """Gemma's raises on one, others leave it out."""
-        with_tools = bool(tools)
         if with_tools not in self._systems:
-            self._systems[with_tools] = self._shows([{"role": "system", "content": _PROBE}, _USER], tools, _PROBE)
+            probe = [{"role": "system", "content": _PROBE}, _USER]
+            self._systems[with_tools] = self._shows(probe, _TOOLS if with_tools else (), _PROBE)
         return self._systems[with_tools]
 
     def _takes_several_systems(self, tools: Messages) -> bool:
@@ -200,17 +200,17 @@ class TemplateShape:
         return CallShape()  # the template says why
 
 
-def _told_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With what systems say before what the user says first, for templates that have no place for them."""
-    told = "\n\n".join(one["content"] for one in messages if one["role"] == "system" and one["content"])
-    made = [one for one in messages if one["role"] != "system"]
-    if not told:
-        return made
-    first = next((i for i, one in enumerate(made) if one["role"] == "user"), None)
+def _with_instructions_of_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Puts the text of system messages before the user's first, for templates that have no place for them."""
+    instructions = "\n\n".join(one["content"] for one in messages if one["role"] == "system" and one["content"])
+    others = [one for one in messages if one["role"] != "system"]
+    if not instructions:
+        return others
+    first = next((i for i, one in enumerate(others) if one["role"] == "user"), None)
     if first is None:
-        return [{"role": "user", "content": told}, *made]
-    made[first] = {**made[first], "content": "\n\n".join(filter(None, (told, made[first]["content"])))}
-    return made
+        return [{"role": "user", "content": instructions}, *others]
+    others[first] = {**others[first], "content": "\n\n".join(filter(None, (instructions, others[first]["content"])))}
+    return others
 
 
 def _joined(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:

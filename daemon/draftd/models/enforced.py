@@ -154,8 +154,7 @@ class _Rewording:
 
 def _bound(schema: dict[str, Any]) -> None:
     """Raises ValueError for a bound that is too far out."""
-    given = schema.get("type", "number")
-    kinds = given if isinstance(given, list) else [given]
+    kinds = _named_types(schema, ["number"])
     if "number" not in kinds and "integer" not in kinds:
         return
     for key in _BOUNDS:
@@ -171,9 +170,13 @@ def _bound(schema: dict[str, Any]) -> None:
 def _types(schema: dict[str, Any]) -> frozenset[str]:
     if (values := _values(schema)) is not None:
         return frozenset(map(_type, values))
-    given = schema.get("type", list(_TYPES))
-    listed = given if isinstance(given, list) else [given]
-    return frozenset("number" if kind == "integer" else str(kind) for kind in listed)
+    return frozenset("number" if kind == "integer" else str(kind) for kind in _named_types(schema, list(_TYPES)))
+
+
+def _named_types(schema: dict[str, Any], default: list[Any]) -> list[Any]:
+    """Lists what `type` names; `default` where there is no `type`."""
+    named = schema.get("type", default)
+    return named if isinstance(named, list) else [named]
 
 
 def _type(value: Any) -> str:

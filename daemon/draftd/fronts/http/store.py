@@ -52,7 +52,7 @@ class ResponseStore:
         return found
 
     def item(self, name: str) -> Mapping[str, Any] | None:
-        """Of an answer that is kept, in its input or its output."""
+        """Finds an item in the input or the output of an answer that is kept; the latest where several have it."""
         stored = self.get(self._holders[name][-1]) if name in self._holders else None
         return None if stored is None else next(one for one in _items(stored) if one["id"] == name)
 
