@@ -50,6 +50,7 @@ from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.ranks.starting import StartedRanks
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
+from draftd.settings.certificates import certificate_expiries
 from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
 from draftd.telemetry.setup import Sources, Telemetry
 
@@ -81,6 +82,7 @@ def run_daemon(
     raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
+    expiries = certificate_expiries(settings)
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
     group = "" if plan is None else new_group_id()
@@ -101,6 +103,7 @@ def run_daemon(
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
         link=parts.link_state,
         verification=parts.verification,
+        certificates=lambda: expiries,
     )
     telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None, group=group)
     link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer) if settings.remote.enabled else None

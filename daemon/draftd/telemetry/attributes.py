@@ -264,6 +264,13 @@ HTTP_ROUTE = _string("http.route", "Path, such as `/v1/chat/completions`; absent
 HTTP_STATUS = _int("http.response.status_code", "Such as 200; 499 where the client went before it was answered")
 URL_SCHEME = _string("url.scheme", "`http` or `https`")
 
+# Certificates.
+CERTIFICATE = _string(
+    "draftd.tls.certificate",
+    "The setting that names the certificate's file",
+    examples=("server.tls_cert", "server.tls_client_ca", "webhook.tls_cert", "remote.tls_ca", "remote.tls_cert"),
+)
+
 # Who serves.
 SERVER_ADDRESS = _string(
     "server.address",

@@ -313,6 +313,13 @@ HARDWARE_ERRORS = _observed(
     "draftd.hardware.errors", "{error}", "Readings that failed or took too long; their values are absent", a.READING
 )
 
+CERTIFICATE_EXPIRY = _gauge(
+    "draftd.tls.certificate.not_after",
+    "s",
+    "Unix time at which the certificate in use expires: of a chain its first certificate that does, of several "
+    "authorities the last",
+    a.CERTIFICATE,
+)
 RPC_DURATION = _histogram(
     "rpc.server.call.duration",
     "Calls on the gRPC server, health checks and reflection left out",

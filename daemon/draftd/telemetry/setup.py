@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from draftd import __version__
@@ -18,7 +18,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.http import HttpTelemetry
-from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed_engine
+from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build
 from draftd.telemetry.ranks import observed_ranks
 from draftd.telemetry.recording import Guard, Naming
@@ -41,6 +41,7 @@ class Sources:
     address: Callable[[], tuple[str, int] | None] = lambda: None  # the host and the port that the daemon listens on
     link: Callable[[], LinkState | None] = lambda: None  # to the remote; None where there is none
     verification: Callable[[], VerificationStatus | None] = lambda: None  # None where this daemon verifies for none
+    certificates: Callable[[], Mapping[str, float]] = dict  # Unix times at which they expire, by setting
 
 
 class Telemetry:
@@ -62,15 +63,16 @@ class Telemetry:
         self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
         guard, naming = guard or Guard(), Naming(sources.info, sources.address)
         ledger = Ledger(naming)
-        observed = {
+        shown = {
             **observed_engine(ledger, naming, sources.status, guard),
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
             **observed_hardware(sources.hardware),
+            **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
             **observed_ranks(sources.status, naming),
             **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
         }
         scope = (catalog.SCOPE, __version__)
-        metrics = Metrics(self._pipeline.meters.get_meter(*scope), observed, guard)
+        metrics = Metrics(self._pipeline.meters.get_meter(*scope), shown, guard)
         tracer, logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
         self._on = Recording(
             tracer, metrics, naming, sources.hardware, guard, self.exporting, capture_content and self.exporting

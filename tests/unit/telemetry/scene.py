@@ -202,8 +202,9 @@ def telemetry(
 ) -> Telemetry:
     link, verification = (lambda: LINK, lambda: VERIFICATION) if status is STATUS else (lambda: None, lambda: None)
     sources = Sources(
-        lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification
-    )
+        lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification,
+        certificates=lambda: {"server.tls_cert": 1_800_000_000.0},
+    )  # fmt: skip
     with mock.patch.dict(os.environ, environ):
         return Telemetry.start(
             TelemetrySettings(capture_content=capture_content), sources, scraped=scraped, group=group
