@@ -63,7 +63,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.PERCENT,
-            fallback_level=FallbackLevel.SHORT_BLOCK,
+            level=FallbackLevel.SHORT_BLOCK,
             summary=f"Few drafted tokens are accepted: {_WHERE}",
             description=f"The target accepts {{figure}} of the drafted tokens that it reaches; the floor is "
             f"{settings.acceptance_floor:.0%}, in two consecutive windows of {settings.window}.",
@@ -78,7 +78,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.PERCENT,
-            fallback_level=FallbackLevel.SHORT_BLOCK,
+            level=FallbackLevel.SHORT_BLOCK,
             summary=f"Acceptance has fallen: {_WHERE}",
             description=f"Acceptance is at {{figure}} of what this pair had on this kind of text in the "
             f"{settings.baseline} that ended {settings.baseline_offset} ago; below {settings.drift_ratio:.0%}, in two "
@@ -94,7 +94,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.NUMBER,
-            fallback_level=FallbackLevel.AUTOREGRESSIVE,
+            level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Speculation costs more than it brings: {_WHERE}",
             description=f"Drafted steps run at {{figure}} times the speed of autoregressive ones, as measured on this "
             f"machine; below {settings.speedup_floor:g} they do not pay.",
@@ -109,7 +109,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             hold=_AT_ONCE,
             severity=Severity.CRITICAL,
             figure=Figure.COUNT,
-            fallback_level=FallbackLevel.AUTOREGRESSIVE,
+            level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Decode steps fail: {_told(label(a.MODEL))} ({_INSTANCE})",
             description=f"{{figure}} requests were in a decode step that failed, within {settings.window}. They went "
             "on autoregressively, or ended in an error.",
@@ -133,7 +133,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.BYTES,
-            fallback_level=FallbackLevel.LIGHT_DRAFT,
+            level=FallbackLevel.LIGHT_DRAFT,
             summary=f"The machine swaps: {_INSTANCE}",
             description=f"{{figure}}B were read back from swap or newly swapped out within {settings.window}, and as "
             "much in the window before.",
@@ -148,7 +148,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.CRITICAL,
             figure=Figure.PERCENT,
-            fallback_level=FallbackLevel.AUTOREGRESSIVE,
+            level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Memory is critically short: {_INSTANCE}",
             description=f"The machine spent {{figure}} of {settings.window} in critical memory pressure.",
             dashboard=_MACHINE,
@@ -162,7 +162,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.COUNT,
-            fallback_level=FallbackLevel.SHORT_BLOCK,
+            level=FallbackLevel.SHORT_BLOCK,
             summary=f"The machine is hot and slowed down: {_INSTANCE}",
             description=f"Thermal level {{figure}} for {settings.machine_hold}: 2 is heavy, 3 trapping, 4 sleeping.",
             dashboard=_MACHINE,

@@ -1,6 +1,6 @@
 """The alerts of two daemons: the edge's lower what its remote is asked for, the verifier's are for people.
 
-`remote_level` is a ceiling, as `fallback_level` is one of the ladder (alerts.py).
+Their `fallback_level` is a level of the remote: a ceiling, as the others are of the ladder (alerts.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.CRITICAL,
             figure=Figure.PERCENT,
-            remote_level=RemoteLevel.LOCAL,
+            level=RemoteLevel.LOCAL,
             summary=f"The remote fails: {_WHERE}",
             description=f"{{figure}} of the requests that the remote was asked for went on with this daemon's own "
             f"model, or ended in an error, in two consecutive windows of {window}.",
@@ -50,7 +50,7 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.NUMBER,
-            remote_level=RemoteLevel.STREAMING,
+            level=RemoteLevel.STREAMING,
             summary=f"The remote is far away: {_WHERE}",
             description=f"Half of the steps take {{figure}} s to the remote and back, its own time left out; above "
             f"{settings.remote_round_trip_seconds:g} s, in two consecutive windows of {window}, drafting does not pay.",
@@ -65,7 +65,7 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             keep_firing=settings.keep_firing,
             severity=Severity.WARNING,
             figure=Figure.NUMBER,
-            remote_level=RemoteLevel.STREAMING,
+            level=RemoteLevel.STREAMING,
             summary=f"Drafting for the remote does not pay: {_WHERE}",
             description=f"Requests that are drafted here and verified there run at {{figure}} times the speed of the "
             f"remote's own streaming; the minimum is {settings.remote_speed_floor:g}.",

@@ -53,8 +53,7 @@ class AlertRule:
     summary: str
     description: str
     dashboard: str
-    fallback_level: FallbackLevel | None = None
-    remote_level: RemoteLevel | None = None
+    level: FallbackLevel | RemoteLevel | None = None  # what it asks for, of the ladder or of the remote
     keep_firing: str = ""
     on_error: OnError = OnError.KEEP
 
@@ -71,9 +70,9 @@ class AlertRule:
     @property
     def labels(self) -> dict[str, str]:
         """What the alert carries besides the labels of its series."""
-        level = {} if self.fallback_level is None else {"fallback_level": self.fallback_level.label}
-        remote = {} if self.remote_level is None else {"remote_level": self.remote_level.label}
-        return {"severity": self.severity.value} | level | remote
+        # The daemon's LEVEL_LABEL (draftd/fallback/alerts/payload.py), which is not imported here.
+        level = {} if self.level is None else {"fallback_level": self.level.label}
+        return {"severity": self.severity.value} | level
 
     def annotations(self, value: str) -> dict[str, str]:
         """Texts; `value` is how the template language at hand names the value."""

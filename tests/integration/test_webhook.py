@@ -22,9 +22,8 @@ from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.leases import Leases, Notice
 from draftd.settings import WebhookSettings
 from scripts.stack import Webhook as Told
-from scripts.stack import alertmanager_config
 from tests.conftest import missing
-from tests.stack.components import ROOT, Alertmanager, alertmanager
+from tests.stack.components import ROOT, Alertmanager, alertmanager, quick
 from tests.waiting import until
 from tests.webhook import SECRET, TOKEN, Counting, Webhook
 
@@ -44,15 +43,6 @@ def heard(webhook: Webhook) -> dict[str, int]:
     """What was counted of its notifications. A connection without one is a stranger's: tests run side by side, and a
     client of a daemon that is gone may still try its port, which is another's by then."""
     return {result: number for result, number in webhook.counted.items() if result != "bad_http"}
-
-
-def quick(told: Told, folder: Path) -> Path:
-    """What `make stack` gives Alertmanager, without its pauses."""
-    config = alertmanager_config(told, folder)
-    made = json.loads(config.read_text())
-    made["route"] |= {"group_wait": "0s", "group_interval": "500ms"}
-    config.write_text(json.dumps(made))
-    return config
 
 
 def test_alertmanager_tells_the_daemon_with_its_token_and_of_nothing_that_asks_for_no_level(tmp_path: Path) -> None:

@@ -271,5 +271,5 @@ def test_alerts_that_ask_for_a_level_are_told_to_the_daemon_signed_and_no_others
     assert always["time_intervals"] == [{"times": [{"start_time": "00:00", "end_time": "24:00"}]}]
     rules = yaml.safe_load((GENERATED / "alerting" / "rules.yaml").read_text())
     levels = {rule["labels"].get("fallback_level") for group in rules["groups"] for rule in group["rules"]}
-    assert levels - {None} <= {"short_block", "light_draft", "autoregressive"}
+    assert levels - {None} <= {"short_block", "light_draft", "autoregressive", "streaming", "local"}
     assert len(levels) > 1

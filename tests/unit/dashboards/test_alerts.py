@@ -56,7 +56,7 @@ def for_grafana(settings: Alerting) -> dict[str, dict[str, Any]]:
 
 
 def test_each_alert_asks_for_its_level_and_those_for_people_for_none() -> None:
-    assert {rule.name: rule.labels.get("fallback_level") or rule.labels.get("remote_level") for rule in RULES} == WANTED
+    assert {rule.name: rule.labels.get("fallback_level") for rule in RULES} == WANTED
     names = {level.label for level in (*FallbackLevel, *RemoteLevel)} - {"full", "speculative"}
     assert {level for level in WANTED.values() if level} <= names
 
@@ -143,7 +143,7 @@ def test_each_alert_has_its_runbook_and_nothing_else_claims_to_be_one() -> None:
 @each_rule
 def test_a_runbook_tells_severity_level_and_panel_as_they_are(rule: AlertRule) -> None:
     text = sections()[rule.name]
-    level = rule.labels.get("fallback_level") or rule.labels.get("remote_level")
+    level = rule.labels.get("fallback_level")
     asks = f"asks for `{level}`" if level else "for people"
     head = text.strip().splitlines()[0]
     found = re.fullmatch(r"(\w+) · (.*) · dashboard ([\w ]+)(?:, \*(.+)\*)?", head)

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from draftd.cli.grafana.client import Grafana, GrafanaError
 from draftd.cli.grafana.content import FOLDER, LABEL, LABEL_VALUE, TAG, Json, ours
 from draftd.fallback.alerts.authentication import SIGNATURE_HEADER
+from draftd.fallback.alerts.payload import LEVEL_LABEL
 from draftd.settings import TIMESTAMP_HEADER
 
 CONTACT_POINT = "draftd-daemon"  # its uid and its name
@@ -36,7 +37,7 @@ _SETS = ("tags", "object_matchers")  # lists whose order says nothing
 #: the first child, so that no other child takes them away from the daemon, it continues to its siblings, and it sends
 #: what it matched to the default contact point too, because Grafana only does that for what no child has matched.
 OUR_ROUTE: Json = {
-    "object_matchers": [["fallback_level", "=~", ".+"], _OURS],
+    "object_matchers": [[LEVEL_LABEL, "=~", ".+"], _OURS],
     "continue": True,
     "routes": [
         {

@@ -48,6 +48,10 @@ ACCEPTED_ALERTS = frozenset(
 )
 
 
+#: The label by which an alert asks for a level, of the ladder or of the remote. Routes and polls select by it.
+LEVEL_LABEL = "fallback_level"
+
+
 class Malformed(InvalidRequest):
     """What came is no JSON."""
 
@@ -253,20 +257,18 @@ def notice_of(alert: Notified | Listed, where: str, instance: str, now: float) -
         return Ignored(where, name, Result.UNKNOWN_ALERT)
     if instance and labels.get("instance") and labels["instance"] != instance:
         return Ignored(where, name, Result.OTHER_INSTANCE)
-    remote = "remote_level" in labels
-    key, known = ("remote_level", _REMOTE_LEVELS) if remote else ("fallback_level", _LEVELS)
-    if not (asks := labels.get(key)):
+    if not (asks := labels.get(LEVEL_LABEL)):
         return Ignored(where, name, Result.NO_LEVEL)
-    if asks not in known:
-        allowed = ", ".join(sorted(known)) + ": an alert can lower the level, but not raise it"
-        raise BadLevel(f"{where}.labels.{key}", asks, allowed)
+    remote = _REMOTE_LEVELS.get(asks)
+    if remote is None and asks not in _LEVELS:
+        allowed = ", ".join(sorted(_LEVELS | _REMOTE_LEVELS)) + ": an alert can lower the level, but not raise it"
+        raise BadLevel(f"{where}.labels.{LEVEL_LABEL}", asks, allowed)
     if alert.starts_at > now + AHEAD_SECONDS:
         allowed = "a time that is not more than a day ahead of this machine's"
         raise InvalidRequest(f"{where}.startsAt", alert.starts_at, allowed)
     hard = labels.get("severity") == "critical"
-    ladder = FallbackLevel.FULL if remote else _LEVELS[asks]
-    of_remote = _REMOTE_LEVELS[asks] if remote else None
-    return Notice(name, alert.fingerprint, alert.firing, alert.starts_at, ladder, hard, of_remote)
+    ladder = _LEVELS[asks] if remote is None else FallbackLevel.FULL
+    return Notice(name, alert.fingerprint, alert.firing, alert.starts_at, ladder, hard, remote)
 
 
 def _shown(name: str) -> str:

@@ -14,7 +14,7 @@ import aiohttp
 
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.fallback.alerts.connections import LoopThread
-from draftd.fallback.alerts.payload import PollResult, notice_of, parse_alerts
+from draftd.fallback.alerts.payload import LEVEL_LABEL, PollResult, notice_of, parse_alerts
 from draftd.fallback.leases import Notice
 from draftd.fallback.logs import OutageLog, RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
@@ -28,7 +28,7 @@ _WANTED = (
     ("unprocessed", "true"),  # so new that no notification was sent yet
     ("silenced", "false"),
     ("inhibited", "false"),
-    ("filter", 'fallback_level=~".+"'),
+    ("filter", f'{LEVEL_LABEL}=~".+"'),
 )
 _SECONDS = 10.0
 _MOST_BYTES = 8 * 1024 * 1024

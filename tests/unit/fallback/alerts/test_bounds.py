@@ -15,6 +15,7 @@ from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, BadLevel, Ignored, N
 from draftd.fallback.alerts.webhook import Rate
 from draftd.fallback.leases import Notice
 from draftd.fallback.logs import RateLimitedLog
+from draftd.strategies import RemoteLevel
 
 NOW = 1769860800.0
 
@@ -40,21 +41,25 @@ def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
 def test_every_level_that_the_rules_ask_for_is_taken() -> None:
     for rule in alert_rules(Alerting()):
         found = noticed({"alertname": rule.name, **rule.labels})
-        if rule.remote_level is not None:
-            assert isinstance(found, Notice)
-            assert (found.level, found.remote) == (FallbackLevel.FULL, rule.remote_level), "nothing of the ladder"
-        elif rule.fallback_level is None:
+        if rule.level is None:
             assert isinstance(found, Ignored)
             assert found.result is Result.NO_LEVEL
-        else:
-            assert isinstance(found, Notice)
-            assert (found.level, found.hard) == (rule.fallback_level, rule.severity == "critical")
+            continue
+        assert isinstance(found, Notice)
+        remote = isinstance(rule.level, RemoteLevel)
+        assert (found.level, found.remote) == ((FallbackLevel.FULL, rule.level) if remote else (rule.level, None))
+        assert found.hard == (rule.severity == "critical")
+
+
+def test_a_level_of_the_ladder_and_one_of_the_remote_have_different_names() -> None:
+    """One label asks for either."""
+    assert not {level.label for level in FallbackLevel} & {level.label for level in RemoteLevel}
 
 
 @pytest.mark.parametrize("level", ["full", "FULL", "Short_Block", "0", "none", " short_block", "short block", "\x00"])
 def test_no_other_level_is_taken_and_least_of_all_full(level: str) -> None:
     labels = {"alertname": "DraftdSwapRising", "fallback_level": level}
-    with pytest.raises(BadLevel, match="autoregressive, light_draft, short_block") as refused:
+    with pytest.raises(BadLevel, match="autoregressive, light_draft, local, short_block, streaming") as refused:
         noticed(labels, where="alerts[4]")
     assert refused.value.field == "alerts[4].labels.fallback_level"
 
@@ -64,9 +69,9 @@ def test_no_notice_ever_asks_for_the_top() -> None:
     labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
     found = [noticed(one) for one in labels]
     assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in found)
-    for level in ("speculative", "full", "light_draft", "0"):
-        with pytest.raises(BadLevel, match="local, streaming"):
-            noticed({"alertname": "DraftdRemoteSlow", "remote_level": level})
+    for level in ("speculative", "full", "0"):
+        with pytest.raises(BadLevel, match="local, short_block, streaming"):
+            noticed({"alertname": "DraftdRemoteSlow", "fallback_level": level})
 
 
 def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None:
