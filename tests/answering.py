@@ -148,7 +148,6 @@ class Told:
     runs: list[tuple[FallbackLevel, str, int]] = field(default_factory=list)
     annotations: list[str] = field(default_factory=list)
     transitions: list[tuple[FallbackLevel, FallbackLevel, str]] = field(default_factory=list)
-    saves_failed: int = 0
     remote: list[tuple[RemoteLevel, RemoteLevel]] = field(default_factory=list)
 
     def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
@@ -156,9 +155,6 @@ class Told:
 
     def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:
         self.remote.append((previous, current))
-
-    def save_failed(self) -> None:
-        self.saves_failed += 1
 
     def notification(self, result: str) -> None: ...
 

@@ -178,11 +178,12 @@ def _told() -> tuple[Panel, ...]:
             colors=_RESULTS,
         ),
         lines(
-            Text("Annotations and saving", "Annotations sent to Grafana in the interval before; and failures to save "
-                 "the ladder's state. While it cannot be saved a restart begins where it was saved last.",
+            Text("Annotations and saving", "Annotations sent to Grafana in the interval before; and failures to write "
+                 "what outlives the daemon, by file. While the ladder cannot be saved a restart begins where it was "
+                 "saved last.",
                  look.COUNT, 6, low=0),
             ask.ANNOTATIONS,
             ask.SAVE_ERRORS,
-            colors={"^annotations (accepted|ok|sent)$": GOOD, "^not saved$": BAD},
+            colors={"^annotations (accepted|ok|sent)$": GOOD, "^not saved: .*": BAD},
         ),
     )  # fmt: skip

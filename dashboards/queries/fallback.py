@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.queries.query import (
     ENGINE,
+    MACHINE,
     MODE,
     RANGE,
     RATE,
@@ -20,6 +21,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 
 SIGNAL, RESULT, LEVEL = label(a.SIGNAL), label(a.RESULT), label(a.PLAN_LEVEL)
+STATE_FILE = label(a.STATE_FILE)
 FROM, TO = label(a.TRANSITION_FROM), label(a.TRANSITION_TO)
 
 LEVELS_DOWN_NOW = Query(
@@ -58,4 +60,4 @@ DIVERGENCES = Query(or_nought(counted(catalog.CANARY_DIVERGENCES, ENGINE, RATE))
 NOTIFICATIONS = Query(counted(catalog.ALERT_NOTIFICATIONS, ENGINE, RATE, (RESULT,)), shown(RESULT))
 POLLS = Query(counted(catalog.ALERT_POLLS, ENGINE, RATE, (RESULT,)), shown(RESULT))
 ANNOTATIONS = Query(counted(catalog.ANNOTATIONS, ENGINE, RATE, (RESULT,)), f"annotations {shown(RESULT)}")
-SAVE_ERRORS = Query(or_nought(counted(catalog.FALLBACK_SAVE_ERRORS, ENGINE, RATE)), "not saved")
+SAVE_ERRORS = Query(counted(catalog.STATE_SAVE_ERRORS, MACHINE, RATE, (STATE_FILE,)), f"not saved: {shown(STATE_FILE)}")

@@ -99,6 +99,7 @@ def run_daemon(
         status=lambda: None if parts.worker is None else parts.worker.status(),
         fallback=lambda: None if parts.fallback is None else parts.fallback.controller.state(),
         flag_enabled=lambda: None if parts.flags is None else parts.flags.default_value(),
+        save_errors=lambda: {**kept.save_errors, **learning.save_errors, **parts.save_errors(prefixes is not None)},
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
         link=parts.link_state,
@@ -217,6 +218,15 @@ class _Parts:
     def verification(self) -> VerificationStatus | None:
         found = None if self.daemon is None else self.daemon.verification
         return found.status() if found is not None and found.enabled else None
+
+    def save_errors(self, prefixes: bool) -> dict[str, int]:
+        """Failures to write the flag's file, and prefixes where they are kept on disk."""
+        flag = None if self.flags is None else self.flags.save_errors
+        found = {} if flag is None else {"flag": flag}
+        if prefixes and self.worker is not None:
+            status = self.worker.status().prefix
+            found |= {"prefixes": status.disk_errors, "pins": status.pin_errors}
+        return found
 
     def tokenizer(self) -> Tokenizer | None:
         try:

@@ -40,20 +40,24 @@ class Kept:
         self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
+        self._history: History | None = None
         path = settings.fallback.state_dir
         if path is None and not settings.server.port:
             return
+        folder = path or state_dir(environ) / str(settings.server.port)
+        digest = hashlib.sha256(pair_of(settings.model).encode()).hexdigest()[:12]
+        store = StateStore(folder / f"ladder-{digest}.json")
         try:
-            self._folder = StateFolder(path or state_dir(environ) / str(settings.server.port))
+            self._folder = StateFolder(folder)
         except ConfigError as error:
-            if path is not None and getattr(error.__cause__, "errno", None) not in _DISK:
+            if not (full := getattr(error.__cause__, "errno", None) in _DISK) and path is not None:
                 raise
             log.warning("the level is not kept over a restart: %s", error.message)
+            if full:  # there is no such folder: each attempt to save fails, and is counted
+                self.store = store
             return
-        self.path = folder = self._folder.path
-        digest = hashlib.sha256(pair_of(settings.model).encode()).hexdigest()[:12]
-        self.store = StateStore(folder / f"ladder-{digest}.json")
-        history = History(folder / _HISTORY)
+        self.path, self.store = folder, store
+        self._history = history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
 
@@ -64,6 +68,12 @@ class Kept:
             self._prefixes = StateFolder(named, "engine.prefix_dir")
             return named
         return self.path and self.path / _PREFIXES
+
+    @property
+    def save_errors(self) -> dict[str, int]:
+        """Failures to write each of its files."""
+        found = {} if self.store.path is None else {"ladder": self.store.errors}
+        return found if self._history is None else {**found, "events": self._history.errors}
 
     def close(self) -> None:
         for folder in (self._folder, self._prefixes):
@@ -81,7 +91,8 @@ class Learning:
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in an existing folder")
         self._path = path or (folder and folder / _LEARNT)
-        self._file = LearntFile(StateStore(self._path), lambda: identity(settings))
+        self._store = StateStore(self._path)
+        self._file = LearntFile(self._store, lambda: identity(settings))
 
     def recall(self) -> Learnt | None:
         """Of earlier runs of this pair; what cannot be used is said in the log."""
@@ -96,6 +107,11 @@ class Learning:
         """From now on it is kept, where there is a place."""
         if self._path is not None:
             self._file.start(lambda: None if (found := learnt()) is None else found.to_document())
+
+    @property
+    def save_errors(self) -> dict[str, int]:
+        """Failures to write its file."""
+        return {} if self._path is None else {"learnt": self._store.errors}
 
     def close(self) -> bool:
         """True when it is kept."""

@@ -111,6 +111,8 @@ class Engine:
             disk_files=usage.files,
             pins=usage.pins,
             pinned_bytes=usage.pinned_bytes,
+            disk_errors=usage.errors,
+            pin_errors=usage.pin_errors,
         )
 
     def measures(self, *, idle: bool) -> bool:

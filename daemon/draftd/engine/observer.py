@@ -94,7 +94,8 @@ class PrefixStatus:
     the engine started, counted as they end: those that looked for a prefix, those that found one, and the prompt tokens
     that were not computed because of it. `limit_bytes` is what may be held now, less while the machine's memory is
     short; 0 keeps nothing. `entries`: texts that are kept, those not counted that others continue. On disk: of all
-    files, of which those of the `pins` are beyond `disk_limit_bytes`."""
+    files, of which those of the `pins` are beyond `disk_limit_bytes`; `disk_errors` and `pin_errors` are writes that
+    failed since the start."""
 
     bytes: int = 0
     limit_bytes: int = 0
@@ -107,6 +108,8 @@ class PrefixStatus:
     disk_files: int = 0
     pins: int = 0
     pinned_bytes: int = 0
+    disk_errors: int = 0
+    pin_errors: int = 0
 
 
 @dataclass(frozen=True, slots=True)

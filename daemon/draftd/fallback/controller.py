@@ -104,7 +104,7 @@ class Controller:
         self._clock = clock if clock is not None else SteadyClock()
         self._levels, now = in_force.ladder, self._clock()
         self._limits = LadderSettings.of(settings)
-        self._saved_state = SavedState(store, self._levels, telemetry, runner.baselines)
+        self._saved_state = SavedState(store, self._levels, runner.baselines)
         saved = self._saved_state.restore(now)
         self._frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **self._frozen}

@@ -102,6 +102,7 @@ class History:
         self._capacity = capacity
         self._count = 0
         self._torn = False  # the last line may not be whole
+        self.errors = 0  # transitions that could not be written
         self._outage = OutageLog(log)
 
     def restore(self) -> tuple[Transition, ...]:
@@ -130,6 +131,7 @@ class History:
             self._count += 1
         except OSError as error:
             self._torn = True
+            self.errors += 1
             self._outage.began(f"{self._path} cannot be written: {error.strerror}; events are lost in a restart")
         else:
             self._outage.ended()

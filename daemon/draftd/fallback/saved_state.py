@@ -19,7 +19,6 @@ from draftd.fallback.baselines import Baselines, ProbeBaselines
 from draftd.fallback.ladder import Cause, LadderLevel, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
 from draftd.fallback.logs import OutageLog
-from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.store import Document, StateStore, explained
 
 log = logging.getLogger(__name__)
@@ -116,11 +115,9 @@ class SavedState:
         self,
         store: StateStore,
         levels: Sequence[LadderLevel],
-        telemetry: FallbackTelemetry,
         probe_baselines: ProbeBaselines,
     ) -> None:
-        self._store, self._levels, self._telemetry = store, tuple(levels), telemetry
-        self._probe_baselines = probe_baselines
+        self._store, self._levels, self._probe_baselines = store, tuple(levels), probe_baselines
         self._kept = ""  # as it is on the disk, but for its time
         self.unsaved = ""  # why it is not, where it could not be saved
         self._outage = OutageLog(log)
@@ -157,7 +154,7 @@ class SavedState:
                 return
             self._store.save(saved.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
-            self._telemetry.save_failed()
+            self._store.errors += 1
             self.unsaved = f"{self.path} cannot be saved: {getattr(error, 'strerror', None) or error}"
             self._outage.began(f"{self.unsaved}; a restart would not know the present level")
             return

@@ -74,10 +74,12 @@ def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda n
 
 
 class StateStore:
-    """Keeps one document in a file that only its owner may read; nothing where `path` is None."""
+    """Keeps one document in a file that only its owner may read; nothing where `path` is None. `errors`: how often it
+    could not be saved, also for a reason that its owner counts."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.errors = 0
 
     def load(self) -> str | None:
         """None where there is none. Removes what a process that was killed while it saved has left. Raises ValueError
@@ -222,6 +224,7 @@ class LearntFile:
             document = _Learnt(pairs=[_Pair(of=identity, learnt=dict(learnt)), *others][:_MOST_PAIRS])
             self._store.save(document.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
+            self._store.errors += 1
             self._outage.began(f"{self._store.path} cannot be saved: {error}; a restart would learn it again")
             return False
         self._outage.ended()
@@ -248,5 +251,6 @@ class LearntFile:
                 now = learnt()
                 if now is not None and now != self._kept and self.save(now):
                     self._kept = now
-            except Exception:  # whatever it is, no request waits for this
-                log.exception("what was learnt cannot be saved")
+            except Exception as error:  # whatever it is, no request waits for this
+                self._store.errors += 1
+                self._outage.began("what was learnt cannot be saved", level=logging.ERROR, error=error)

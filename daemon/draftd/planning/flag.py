@@ -122,6 +122,11 @@ class FlagService:
         said = self._look(SPECULATION)
         return None if said.reason == "ERROR" else bool(said.value)
 
+    @property
+    def save_errors(self) -> int | None:
+        """How often the flag file could not be written; None where the flags are another program's."""
+        return None if self._file is None else self._file.errors
+
     def _look(self, flag: Flag) -> FlagResolution:
         return self._resolved(self._details(flag), flag)
 

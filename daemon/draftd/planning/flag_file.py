@@ -103,13 +103,13 @@ class FlagFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.errors = 0  # writes that failed
 
     def create_if_missing(self, defaults: Mapping[Flag, str]) -> bool:
         """With these flags and their default variants. Whether it was written. Raises OSError where it cannot be."""
         remove_leftovers(self.path, _LEFT_SECONDS)
         if self.path.exists():
             return False
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         document: Document = {"$schema": _SCHEMA, "flags": {}}
         for flag, variant in defaults.items():
             document = with_default_variant(document, variant, flag)
@@ -151,7 +151,16 @@ class FlagFile:
             raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
 
     def _write(self, document: Document) -> None:
-        target = self.path.resolve()
+        """Raises OSError, and counts it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._replace(self.path.resolve(), json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        except OSError:
+            self.errors += 1
+            raise
+
+    @staticmethod
+    def _replace(target: Path, text: str) -> None:
         before = target.stat() if target.exists() else None
 
         def finish(name: str) -> None:
@@ -161,4 +170,4 @@ class FlagFile:
                 later = max(os.stat(name).st_mtime_ns, before.st_mtime_ns + 1_000_000)
                 os.utime(name, ns=(later, later))
 
-        replace_file(target, json.dumps(document, indent=2, ensure_ascii=False) + "\n", finish)
+        replace_file(target, text, finish)

@@ -149,6 +149,10 @@ OUTCOME = _string(
 # Metrics only.
 TOKEN_TYPE = _string("gen_ai.token.type", "`input` or `output`")
 POSITION = _int("draftd.position", "Position in the draft, counted from 0")
+STATE_FILE = _string(
+    "draftd.state.file",
+    "What is kept there: `ladder` (level, holds, leases, baselines), `events`, `learnt`, `flag`, `prefixes` or `pins`",
+)
 TELEMETRY_PART = _string("draftd.telemetry.part", "Where telemetry itself failed, such as `observer` or `span`")
 READING = _string("draftd.hardware.reading", "The reading that failed, such as `gpu` or `macmon`")
 MLX_STATE = _string(

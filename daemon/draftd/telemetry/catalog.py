@@ -162,7 +162,6 @@ FALLBACK_TRANSITIONS = _model_counter(
     a.TRANSITION_TO,
     a.SIGNAL,
 )
-FALLBACK_SAVE_ERRORS = _model_counter("draftd.fallback.save.errors", "{error}", "Failures to save the ladder's state")
 DRIFT_SUM = _model_gauge(
     "draftd.drift.sum",
     "1",
@@ -338,6 +337,13 @@ HTTP_DURATION = _histogram(
     a.URL_SCHEME,
     a.HTTP_STATUS,
     a.ERROR_TYPE,
+)
+STATE_SAVE_ERRORS = _observed(
+    "draftd.state.save.errors",
+    "{error}",
+    "Failures to write what outlives the process, by file; 0 from the start for each file that the daemon writes. A "
+    "save that fails is tried again: the ladder's within seconds, what was learnt within a minute",
+    a.STATE_FILE,
 )
 TELEMETRY_ERRORS = _observed(
     "draftd.telemetry.errors",

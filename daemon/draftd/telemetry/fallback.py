@@ -95,9 +95,6 @@ class FallbackRecorder:
         """A change of what the remote is asked for."""
         self._count(remote.TRANSITIONS, previous.label, current.label, signal)
 
-    def save_failed(self) -> None:
-        self._count(catalog.FALLBACK_SAVE_ERRORS)
-
     def notification(self, result: str) -> None:
         """One notification at the webhook; `result` is `accepted`, or why it was not."""
         self._count(catalog.ALERT_NOTIFICATIONS, result)

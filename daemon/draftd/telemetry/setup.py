@@ -42,6 +42,7 @@ class Sources:
     link: Callable[[], LinkState | None] = lambda: None  # to the remote; None where there is none
     verification: Callable[[], VerificationStatus | None] = lambda: None  # None where this daemon verifies for none
     certificates: Callable[[], Mapping[str, float]] = dict  # Unix times at which they expire, by setting
+    save_errors: Callable[[], Mapping[str, int]] = dict  # failures to save, by the file that the daemon writes
 
 
 class Telemetry:
@@ -66,6 +67,7 @@ class Telemetry:
         shown = {
             **observed_engine(ledger, naming, sources.status, guard),
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
+            **observed(sources.save_errors, {catalog.STATE_SAVE_ERRORS: lambda counts: counts}),
             **observed_hardware(sources.hardware),
             **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
             **observed_ranks(sources.status, naming),

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from draftd.cli import state
-from draftd.cli.state import Learning, identity, pair_of, paths_of
+from draftd.cli.state import Kept, Learning, identity, pair_of, paths_of
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
-from draftd.settings import EngineSettings, ModelSettings, Settings
+from draftd.fallback.baselines import ProbeBaselines
+from draftd.fallback.journal import Subject
+from draftd.fallback.ladder import LadderState
+from draftd.fallback.saved_state import SavedState
+from draftd.settings import EngineSettings, FallbackSettings, ModelSettings, Settings
+from tests.fallback import LADDER
 
 NONE = (0.0,) * DEEPEST
 LEARNT = Learnt(
@@ -107,6 +114,34 @@ def test_what_is_not_what_was_written_is_said_and_learnt_anew(
     (said,) = caplog.messages
     assert "learnt.plain[0]" in said
     assert "learnt again" in said
+
+
+@pytest.mark.parametrize("never_there", [False, True], ids=["the folder goes", "the folder cannot be made"])
+def test_each_save_that_fails_is_counted_by_its_file(
+    never_there: bool, pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "state"
+    chosen = Settings(model=pair, fallback=FallbackSettings(state_dir=folder))
+    if never_there:
+        monkeypatch.setattr(Path, "mkdir", refused)
+    files = Kept(chosen, {})
+    learning = Learning(chosen, files.path)
+    if not never_there:
+        assert files.save_errors | learning.save_errors == {"ladder": 0, "events": 0, "learnt": 0}
+        shutil.rmtree(folder)
+    files.journal.record(Subject.LEVEL, "full", "light_draft", "drift")
+    ladder = SavedState(files.store, LADDER, ProbeBaselines(prompts=""))
+    for at in (0.0, 1.0):
+        ladder.keep(at, LadderState())
+    learning.start(lambda: LEARNT)
+    learning.close()
+    assert files.save_errors | learning.save_errors == (
+        {"ladder": 2} if never_there else {"ladder": 2, "events": 1, "learnt": 1}
+    )
+
+
+def refused(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
 
 
 def test_nothing_named_is_the_embedded_pair() -> None:

@@ -215,6 +215,9 @@ def test_a_full_disk_refuses_and_costs_no_request(engine, tmp_path, caplog):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert len([record for record in caplog.records if "can be written" in record.message]) == 1
+    counted = one.worker.status().prefix
+    assert counted.disk_errors >= 2
+    assert counted.pin_errors == 1
     assert not list((tmp_path / "prefixes").glob("*.safetensors"))
     assert not list((tmp_path / "prefixes").glob("*.writing"))
     assert one.worker.pin_prefix("system", prompt).result(30).name == "system"

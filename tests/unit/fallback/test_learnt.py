@@ -164,6 +164,7 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCapt
         "disk cannot be saved: [Errno 28] No space left on device; a restart would learn it again"
     )
     assert len(caplog.messages) == 1
+    assert disk.errors >= 4
     disk.full = False
     until(lambda: disk.kept == [LEARNT])
     assert keeper.close(10)

@@ -135,7 +135,8 @@ def test_a_disk_that_takes_nothing_keeps_nothing_and_ends_nothing(
 
     monkeypatch.setattr(Path, "mkdir", refused)
     kept = Kept(settings(50551, tmp_path / "state"), {})
-    assert kept.store.path is None
+    assert kept.path is None
+    assert kept.store.load() is None
     assert os.strerror(full) in caplog.text
 
 

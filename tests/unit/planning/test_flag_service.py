@@ -190,6 +190,7 @@ def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
         assert service.evaluate(ANY).value is (variant == "on")
         with pytest.raises(FlagReadOnly, match="cannot be written"):
             service.set_variant("on")
+        assert service.save_errors == 2
     finally:
         service.close()
     assert f"the flag is {variant} until there is one" in caplog.text

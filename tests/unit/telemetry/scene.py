@@ -40,6 +40,7 @@ from tests.fallback import LADDER, LEASE, fallback_state
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), 1000, 200, "cpu (openblas)")
 ADDRESS = ("127.0.0.1", 50551)
+SAVE_ERRORS = {"ladder": 2, "events": 0}
 LADDER_STATE = fallback_state(
     position=1,
     hold=Hold(1),
@@ -204,6 +205,7 @@ def telemetry(
     sources = Sources(
         lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification,
         certificates=lambda: {"server.tls_cert": 1_800_000_000.0},
+        save_errors=lambda: SAVE_ERRORS,
     )  # fmt: skip
     with mock.patch.dict(os.environ, environ):
         return Telemetry.start(

@@ -38,6 +38,7 @@ from tests.unit.telemetry.scene import (
     INFO,
     LADDER_STATE,
     PARKED_STEP,
+    SAVE_ERRORS,
     SPECULATIVE,
     SPECULATIVE_STEP,
     STATUS,
@@ -108,13 +109,19 @@ def fall_back(scene: Scene) -> None:
     recorder = scene.telemetry.fallback_recorder
     recorder.transition(FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, "acceptance_drift")
     recorder.remote_transition(RemoteLevel.SPECULATIVE, RemoteLevel.STREAMING, "remote_round_trip")
-    recorder.save_failed()
     recorder.notification("accepted")
     recorder.poll("ok")
     recorder.annotation("sent")
     recorder.probe(ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5, 0.25))
     diverged = CanaryOutcome("one", True, True, Divergence(3, None))
     recorder.canaries(FallbackLevel.FULL, CanaryReport(Verdict.BAD, "", (diverged, diverged), 1.5))
+
+
+def test_failures_to_save_are_counted_by_file_before_the_model_is_loaded(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
+    open_scene(receiver.environ(), info=None).telemetry.shutdown(30.0)
+    assert receiver.by("draftd.state.save.errors", "draftd.state.file") == SAVE_ERRORS
 
 
 def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver: OtlpReceiver) -> None:

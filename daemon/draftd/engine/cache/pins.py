@@ -109,7 +109,8 @@ class Pins:
             self._pins[pin.name] = pin
 
     def drop(self, name: str) -> None:
-        with contextlib.suppress(OSError):
+        """Raises OSError where the disk keeps it."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (self._folder / _file(name)).unlink()
         with self._lock:
             self._pins.pop(name, None)

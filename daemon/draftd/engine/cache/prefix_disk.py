@@ -64,12 +64,14 @@ class Part(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """Bytes and files, the pinned ones among them."""
+    """Bytes and files, the pinned ones among them; `errors`: writes that failed since the start."""
 
     bytes: int = 0
     files: int = 0
     pinned_bytes: int = 0
     pins: int = 0
+    errors: int = 0
+    pin_errors: int = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +99,7 @@ class PrefixDisk:
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-write")
         self._coming: set[str] = set()  # files of pins that do not name them yet
         self._full = False  # the last file could not be written, which was said
+        self._errors = self._pin_errors = 0
 
     def start(self) -> Future[None]:
         """Looks at what is there. Until that is done nothing is found."""
@@ -116,7 +119,8 @@ class PrefixDisk:
         with self._lock:
             sizes = {name: file.nbytes for name, file in self._files.items()}
         held = sum(size for name, size in sizes.items() if name in pinned)
-        return DiskUsage(sum(sizes.values()), len(sizes), held, len(self.pins.names))
+        pins = len(self.pins.names)
+        return DiskUsage(sum(sizes.values()), len(sizes), held, pins, self._errors, self._pin_errors)
 
     # finding
 
@@ -209,8 +213,9 @@ class PrefixDisk:
         """Ends when the disk has it. Its files are no longer counted among the others."""
 
         def kept() -> None:
-            with self._told_once():
+            with self._told_once(pin=True):
                 self.pins.save(pin)
+            self._full = False
 
         return self._writing.submit(kept)
 
@@ -228,7 +233,8 @@ class PrefixDisk:
         """Its files are as others from now on. No error where there is no such pin."""
 
         def dropped() -> None:
-            self.pins.drop(name)
+            with self._told_once(pin=True):
+                self.pins.drop(name)
             self._bound()
 
         return self._writing.submit(dropped)
@@ -244,19 +250,19 @@ class PrefixDisk:
                 )
         elif nbytes > self.limit:
             raise NoRoom(f"a prefix of {nbytes} bytes is larger than engine.prefix_disk_bytes, {self.limit}")
-        with self._told_once():
+        with self._told_once(pin=pin is not None):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return PrefixWriter(self.folder, header, kinds)
 
     def _put(self, writing: Writing, one: Stored) -> None:
         writer = writing.writer.result()
-        with self._told_once(writer):
+        with self._told_once(writer, pin=writing.pin is not None):
             writer.put(one)
 
     def _finish(self, writing: Writing) -> str:
         header, writer = writing.header, writing.writer.result()
         name = self.name_of(header.key, header.tokens, header.start)
-        with self._told_once(writer):
+        with self._told_once(writer, pin=writing.pin is not None):
             writer.finish(self.folder / name)
         self._full = False
         self._add(DiskPrefix(name, writer.nbytes, time.time(), header))
@@ -267,13 +273,17 @@ class PrefixDisk:
         return name
 
     @contextlib.contextmanager
-    def _told_once(self, writer: PrefixWriter | None = None) -> Iterator[None]:
-        """An error of the disk becomes NoRoom, and is told in the log once until something can be written again."""
+    def _told_once(self, writer: PrefixWriter | None = None, *, pin: bool) -> Iterator[None]:
+        """An error of the disk becomes NoRoom, is counted, and is logged once until something can be written again."""
         try:
             yield
         except OSError as error:
             if writer is not None:
                 writer.abort()
+            if pin:
+                self._pin_errors += 1
+            else:
+                self._errors += 1
             told = f"no prefix can be written to {self.folder}: {error.strerror}"
             if not self._full:
                 self._full = True
