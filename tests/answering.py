@@ -147,10 +147,10 @@ class Told:
     probes: list[tuple[FallbackLevel, str, float | None, float | None]] = field(default_factory=list)
     runs: list[tuple[FallbackLevel, str, int]] = field(default_factory=list)
     annotations: list[str] = field(default_factory=list)
-    transitions: list[tuple[FallbackLevel, FallbackLevel, str]] = field(default_factory=list)
+    transitions: list[tuple[str, str, str]] = field(default_factory=list)
     remote: list[tuple[RemoteLevel, RemoteLevel]] = field(default_factory=list)
 
-    def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
+    def transition(self, previous: str, current: str, signal: str) -> None:
         self.transitions.append((previous, current, signal))
 
     def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:

@@ -58,7 +58,7 @@ def _how(group: pb.GroupStatus) -> str:
 def _rank(one: pb.RankStatus, share: float | None) -> Text:
     held = size(one.memory_bytes) + (f" of {size(one.limit_bytes)}" if one.limit_bytes else "")
     seconds = one.collective.ToTimedelta().total_seconds()
-    together = f"{seconds:.0f} s in collectives" if share is None else f"{percent(share)} of the time in collectives"
+    together = f"{seconds:.0f} s exchanging data" if share is None else f"{percent(share)} of the time exchanging data"
     shown = Text(f"{one.host}: {held}, {together}")
     if one.rank:
         shown.append(f", {one.lag} behind", BAD if one.lag > _BEHIND else "")

@@ -173,7 +173,7 @@ class Controller:
             hold = Hold(highest(self._levels, level), until, before)
             self._ladder = replace(self._ladder, hold=hold)
             if hold.position == self._ladder.position:
-                self._note("hold", hold.evidence)
+                self._note(Cause.HOLD, hold.evidence)
 
     def release(self) -> bool:
         """Ends the holds of the ladder and of the remote. Whether there was one."""
@@ -333,7 +333,7 @@ class Controller:
             return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
         self._ladder = after
         if before.hold is not None and after.hold is None:
-            self._note("release", "by an operator" if before.hold.released else "the hold's time is over")
+            self._note(Cause.RELEASED, "by an operator" if before.hold.released else "the hold's time is over")
         if position == before.position or signal is None:
             self._drafters.hold(level)
             return
@@ -342,7 +342,7 @@ class Controller:
         if down:
             self._save(now)
         self._in_force.move(position, signal)
-        self._telemetry.transition(self._levels[before.position].kind, level.kind, signal.cause)
+        self._telemetry.transition(self._levels[before.position].label, level.label, signal.cause)
         if down and signal.hard:
             self._lower(position, signal)
         self._drafters.hold(level, revoke=down and signal.hard)

@@ -60,6 +60,7 @@ class Cause(enum.StrEnum):
     REMOTE_BREAK_EVEN = "remote_break_even"
     ALERT = "alert"
     HOLD = "hold"
+    RELEASED = "released"
     RECOVERED = "recovered"
     UNREADABLE_STATE = "unreadable_state"
 
@@ -237,7 +238,8 @@ def move(
         state = replace(state, since=now)
     if (hold := state.hold) is not None:
         if hold.until is None or now < hold.until:
-            return _to(state, hold.position, Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence), now)
+            held = Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence)
+            return _to(_explained(state, held), hold.position, held, now)
         return _unheld(state, hold, ladder, signals, now)
     wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]
     below = [(position, signal) for position, signal in wanted if position > state.position]
@@ -290,10 +292,15 @@ def _unheld(
 ) -> LadderState:
     """The hold is over: back at once to where the ladder was before it, or lower where a signal asks for that. A ladder
     that was held higher stays there until one does. The next step is at least a cooldown away."""
-    back = Signal(Cause.HOLD, ladder[hold.before].kind, "the hold is over")
+    back = Signal(Cause.RELEASED, ladder[hold.before].kind, "the hold is over")
     found = [(min(hold.before, state.position), back), *((lowest(ladder, one.asks_for), one) for one in signals)]
     position, signal = max(found, key=lambda one: one[0])
-    return _to(replace(state, hold=None, since=now), position, signal, now)
+    return _to(replace(_explained(state, signal), hold=None, since=now), position, signal, now)
+
+
+def _explained(state: LadderState, signal: Signal) -> LadderState:
+    """A level that a hold led to is explained by the hold as it is now, or by what replaces it."""
+    return replace(state, signal=signal) if state.signal is not None and state.signal.cause is Cause.HOLD else state
 
 
 def _down(state: LadderState, position: int, signal: Signal, settings: LadderSettings, now: float) -> LadderState:

@@ -228,7 +228,7 @@ class RemoteSwitch:
         self.ladder = after
         if before.hold is not None and after.hold is None:
             why = "by an operator" if before.hold.released else "the hold's time is over"
-            self._note(before.position, "release", why)
+            self._note(before.position, Cause.RELEASED, why)
         signal = after.signal
         if after.position == before.position or signal is None:
             return
@@ -245,7 +245,7 @@ class RemoteSwitch:
         hold = Hold(highest(REMOTE_LADDER, level), until, before)
         self.ladder = replace(self.ladder, hold=hold)
         if hold.position == self.ladder.position:
-            self._note(hold.position, "hold", hold.evidence)
+            self._note(hold.position, Cause.HOLD, hold.evidence)
 
     def release(self, now: float) -> bool:
         """Whether there was a hold; ended by the next look."""

@@ -290,9 +290,13 @@ COMPONENT_NAME = _string("otel.component.name", "That part with its number, such
 TRANSITION_SUBJECT = _string(
     "draftd.transition.subject", "`flag`, `level` or `remote`", values=("flag", "level", "remote")
 )
-TRANSITION_FROM = _string("draftd.transition.from", "The variant or level before", examples=(*_LEVELS, "on", "off"))
+TRANSITION_FROM = _string(
+    "draftd.transition.from", "The variant or level before", examples=("full", "short_block 3", "on", "off")
+)
 TRANSITION_TO = _string(
-    "draftd.transition.to", "The variant or level after the change", examples=(*_LEVELS, "on", "off")
+    "draftd.transition.to",
+    "The variant or level after the change",
+    examples=("short_block 3", "autoregressive", "on", "off"),
 )
 TRANSITION_CAUSE = _string("draftd.transition.cause", "Why", examples=("acceptance_drift", "recovered"))
 TRANSITION_EVIDENCE = _string(

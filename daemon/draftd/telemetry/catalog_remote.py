@@ -78,7 +78,11 @@ ANSWERS = _counter(
     a.STRATEGY, a.QUALITY,
 )  # fmt: skip
 COST = _counter(
-    "draftd.cost", "{currency}", "What answers cost, in `cost.currency`, by whose target was paid for", a.VERIFIER
+    "draftd.cost",
+    "{currency}",
+    "What answers cost, by whose target was paid for, in `cost.currency`; absent without prices",
+    a.VERIFIER,
+    a.CURRENCY,
 )
 
 # The verifier: what this daemon does for edges.

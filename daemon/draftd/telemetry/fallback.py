@@ -87,9 +87,10 @@ class FallbackRecorder:
                 ),
             )
 
-    def transition(self, previous: FallbackLevel, current: FallbackLevel, signal: str) -> None:
-        """One step of the ladder; `signal` is what asked for it."""
-        self._count(catalog.FALLBACK_TRANSITIONS, previous.label, current.label, signal)
+    def transition(self, previous: str, current: str, signal: str) -> None:
+        """One step between two levels of the ladder, by their labels: of one kind there are several. `signal` is what
+        asked for it."""
+        self._count(catalog.FALLBACK_TRANSITIONS, previous, current, signal)
 
     def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:
         """A change of what the remote is asked for."""

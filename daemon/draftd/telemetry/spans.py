@@ -129,7 +129,11 @@ class InferenceSpan:
             if cost:
                 self._span.set_attributes({remote.COST.name: sum(cost.values()), a.CURRENCY.name: currency})
             for verifier, amount in cost.items():
-                labels = {a.MODEL.name: self._on.naming.model(), a.VERIFIER.name: verifier.value}
+                labels = {
+                    a.MODEL.name: self._on.naming.model(),
+                    a.VERIFIER.name: verifier.value,
+                    a.CURRENCY.name: currency,
+                }
                 self._on.metrics.count(remote.COST, labels, self._context, amount)
 
     def constrained(self, kind: str, compile_seconds: float) -> None:

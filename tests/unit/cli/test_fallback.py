@@ -185,8 +185,8 @@ def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Serv
 
 
 def test_a_word_that_moved_nothing_has_no_arrow(run: Run, served: Served) -> None:
-    served.journal.record(Subject.LEVEL, "full", "full", "release", "an operator's word")
-    assert run("events", "--limit", "1").out.rstrip().endswith("level   full  release (an operator's word)")
+    served.journal.record(Subject.LEVEL, "full", "full", "released", "an operator's word")
+    assert run("events", "--limit", "1").out.rstrip().endswith("level   full  released (an operator's word)")
 
 
 def test_a_number_that_is_yet_to_come_is_asked_wrongly(run: Run) -> None:

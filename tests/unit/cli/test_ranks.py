@@ -36,8 +36,8 @@ def test_each_rank_is_told_with_what_is_wrong_of_it() -> None:
     assert ranks.rows(pb.GetStatusResponse()) == []
     assert said(GROUP) == [
         "ranks: serving, 2 of one target, tensor over ring, start 4",
-        "rank 0: studio.local: 4.0 GB of 16.0 GB, 30 s in collectives",
-        "rank 1: mini.local: 3.9 GB, 28 s in collectives, 100 behind, silent for 4 s",
+        "rank 0: studio.local: 4.0 GB of 16.0 GB, 30 s exchanging data",
+        "rank 1: mini.local: 3.9 GB, 28 s exchanging data, 100 behind, silent for 4 s",
         "records: 900 sent to each follower, 50 B each",
         "lost: 3: 2 stalled, 1 died · rank 1 (mini.local) is stalled: its step takes more than 20 s",
     ]

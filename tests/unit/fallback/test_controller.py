@@ -15,7 +15,6 @@ from draftd.hardware.state import MemoryPressure, ThermalLevel
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,
-    FULL,
     GOOD,
     LADDER,
     LIGHT,
@@ -322,4 +321,4 @@ def test_what_is_shown_is_what_is() -> None:
     assert state.loaded_drafters == {PROMPT_LOOKUP}
     assert [signal.asks_for for signal in state.signals] == [LIGHT_DRAFT]
     assert (state.hold, len(state.leases), controlled.asked_for()) == (None, 1, {"alert": LIGHT_DRAFT})
-    assert controlled.telemetry.transitions == [(FULL, LIGHT_DRAFT, "alert")]
+    assert controlled.telemetry.transitions == [("full", "light_draft prompt_lookup", "alert")]

@@ -38,7 +38,7 @@ def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
     assert tell(controlled, notice(PLAIN, hard=True)) == [Applied.ACCEPTED]
     assert controlled.until(499) == SHORT
     assert controlled.until(501) == BOTTOM
-    assert [cause for _, _, cause in controlled.told] == ["hold", "release", "alert"]
+    assert [cause for _, _, cause in controlled.told] == ["hold", "released", "alert"]
     assert controlled.journal.latest(3)[0].evidence == "by an operator, until 2027-01-15 08:08:20 UTC"
 
 
@@ -61,7 +61,7 @@ def test_a_hold_of_the_level_in_force_is_in_the_journal_too() -> None:
     controlled = Controlled()
     controlled.controller.hold(FULL, None)
     controlled.controller.release()
-    assert controlled.told == [("full", "full", "hold"), ("full", "full", "release")]
+    assert controlled.told == [("full", "full", "hold"), ("full", "full", "released")]
     assert controlled.telemetry.transitions == []
     assert {transition.subject for transition in controlled.journal.latest(2)} == {Subject.LEVEL}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -166,6 +166,15 @@ def test_a_hold_outranks_everything_until_it_is_over() -> None:
     assert climb.at(1e9, hard()) == 0
 
 
+def test_a_hold_that_is_set_again_explains_the_level() -> None:
+    climb = Climb(LadderState(hold=Hold(2)))
+    climb.at(0)
+    climb.state = replace(climb.state, hold=Hold(2, until=1000.0))
+    climb.at(1)
+    assert climb.state.signal is not None
+    assert climb.state.signal.evidence == Hold(2, until=1000.0).evidence
+
+
 @pytest.mark.parametrize(
     ("before", "held", "signals", "then"),
     [
@@ -184,6 +193,8 @@ def test_the_end_of_a_hold_leads_at_once_to_what_signals_allow(
     assert climb.at(999, *signals) == held
     assert climb.at(1000, *signals) == then
     assert climb.state.hold is None
+    assert climb.state.signal is not None
+    assert climb.state.signal.cause is not Cause.HOLD, "it no longer explains the level"
     if then:
         assert climb.at(1199, probe=True) == then, "the next step up has its usual wait"
 

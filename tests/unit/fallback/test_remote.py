@@ -150,7 +150,7 @@ def test_an_operator_and_an_alert_lower_it_over_a_restart() -> None:
     assert again.remote.level is LOCAL, "it is held"
     assert again.controller.release()
     assert again.remote.level is STREAMING, "as it was before the hold"
-    assert lately(again) == [("local", "local", "release"), ("local", "streaming", "hold")]
+    assert lately(again) == [("local", "local", "released"), ("local", "streaming", "released")]
 
 
 def test_its_levels_are_refused_where_there_is_no_remote() -> None:

@@ -107,7 +107,7 @@ def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpRe
 def fall_back(scene: Scene) -> None:
     """Everything that the fallback records."""
     recorder = scene.telemetry.fallback_recorder
-    recorder.transition(FallbackLevel.FULL, FallbackLevel.SHORT_BLOCK, "acceptance_drift")
+    recorder.transition(LADDER[0].label, LADDER[1].label, "acceptance_drift")
     recorder.remote_transition(RemoteLevel.SPECULATIVE, RemoteLevel.STREAMING, "remote_round_trip")
     recorder.notification("accepted")
     recorder.poll("ok")
@@ -131,7 +131,7 @@ def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver
     assert step.attributes == {
         "gen_ai.request.model": "nano",
         "draftd.transition.from": "full",
-        "draftd.transition.to": "short_block",
+        "draftd.transition.to": "short_block 3",
         "draftd.signal": "acceptance_drift",
     }
     assert receiver.by("draftd.probe.runs", "draftd.result") == {"good": 1}
