@@ -90,7 +90,8 @@ def single(text: Text, *queries: Query, steps: Steps = NEUTRAL, words: Words | N
         .justify_mode(shape.BigValueJustifyMode.CENTER)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     )
-    return panel.text_mode(shape.BigValueTextMode.VALUE_AND_NAME if len(queries) > 1 else shape.BigValueTextMode.VALUE)
+    named = len(queries) > 1 or any("{{" in query.legend for query in queries)
+    return panel.text_mode(shape.BigValueTextMode.VALUE_AND_NAME if named else shape.BigValueTextMode.VALUE)
 
 
 def lines(

@@ -25,7 +25,7 @@ def board(alerting: Alerting) -> Board:
             Row("Steps and drift", _steps()),
             Row("Probes of the level above", _probes(alerting)),
             Row("Quality canaries", _canaries()),
-            Row("Told by alerts, telling Grafana, saved", _told()),
+            Row("Alerts, annotations, saved state", _told()),
         ),
     )
 
@@ -96,12 +96,12 @@ def _steps() -> tuple[Panel, ...]:
     return (
         lines(
             Text("Steps by what asked for them", "Steps down and up in the interval before: the signal, an "
-                 "operator's hold, or a recovery.", look.COUNT, low=0, no_value="no steps"),
+                 "operator's hold or its end (released), or a recovery.", look.COUNT, low=0, no_value="no steps"),
             ask.TRANSITIONS,
         ),
         bars(
-            Text("Steps from level to level", "Over the time shown. As many steps up as down: the ladder has "
-                 "recovered. Many of both: it flaps.", look.COUNT, low=0, decimals=0, no_value="no steps"),
+            Text("Steps from level to level", "How often over the time shown. As many steps up as down: the ladder has "
+                 "recovered. Many of both: it flaps.", look.OCCURRENCES, low=0, decimals=0, no_value="no steps"),
             ask.TRANSITIONS_BY_WAY,
         ),
         lines(

@@ -12,6 +12,7 @@ SHARE, SECONDS, BYTES, COUNT = "percentunit", "s", "bytes", "short"
 BYTES_PER_SECOND, CELSIUS, RPM, WATTS = "Bps", "celsius", "rotrpm", "watt"
 PER_MINUTE, TIMES, TOKENS_PER_SECOND = "suffix: /min", "suffix:×", "suffix: tok/s"
 PER_SECOND, LEVEL = "suffix: /s", "none"
+OCCURRENCES = "suffix:×"  # how often: beside "short_block 3" a bare figure would read as a level's
 
 LEVELS: Words = {
     FallbackLevel.FULL: Word("full", GOOD),

@@ -41,10 +41,10 @@ def _now(alerting: Alerting) -> tuple[Panel, ...]:
             steps=((None, GOOD), (alerting.swap_bytes, WARN)),
         ),
         single(tile("Heat", "macOS's thermal level, where it is worst. From heavy on the machine is throttled.",
-                    look.LEVEL, no_value="not told"), ask.THERMAL_NOW, words=look.THERMAL),
+                    look.LEVEL, no_value="not reported"), ask.THERMAL_NOW, words=look.THERMAL),
         single(tile("Throttle events", "Times over the time shown that a machine became so hot that it was "
                     "throttled.",
-                    look.COUNT, no_value="not told", decimals=0), ask.THROTTLES_NOW, steps=look.NONE_IS_WELL),
+                    look.COUNT, no_value="not reported", decimals=0), ask.THROTTLES_NOW, steps=look.NONE_IS_WELL),
         single(tile("Readings that failed", "Readings over the time shown that failed or took too long. Their "
                     "values are absent then.",
                     look.COUNT, decimals=0), ask.READING_ERRORS, steps=((None, GOOD), (1, WARN))),
@@ -127,12 +127,12 @@ def _heat() -> tuple[Panel, ...]:
     return (
         states(
             Text("Thermal level", "macOS's own. From heavy on the machine is throttled, and DraftdThermalHeavy "
-                 "fires.", look.LEVEL, height=6, no_value="only macOS tells"),
+                 "fires.", look.LEVEL, height=6, no_value="macOS only"),
             (ask.THERMAL, look.THERMAL),
         ),
         lines(
             Text("Throttles", "Times that the machine became so hot that it was throttled, in the interval before.",
-                 look.COUNT, height=6, low=0, no_value="only macOS tells"),
+                 look.COUNT, height=6, low=0, no_value="macOS only"),
             ask.THROTTLES,
         ),
         lines(
@@ -140,7 +140,7 @@ def _heat() -> tuple[Panel, ...]:
                  look.CELSIUS, height=6, no_value="no sensor"),
             ask.TEMPERATURE,
         ),
-        lines(Text("Fans", "With macmon on macOS; where they are told on Linux.",
+        lines(Text("Fans", "With macmon on macOS; where Linux reports them.",
                    look.RPM, height=6, low=0, no_value="no sensor"),
               ask.FANS),
         lines(
@@ -150,12 +150,12 @@ def _heat() -> tuple[Panel, ...]:
         ),
         lines(
             Text("GPU busy", "Share of the time that the GPU worked, for all processes.",
-                 look.SHARE, height=6, low=0, high=1, no_value="only macOS tells"),
+                 look.SHARE, height=6, low=0, high=1, no_value="macOS only"),
             ask.GPU_BUSY,
         ),
         states(
             Text("Power source", "Low-power mode slows decoding; on battery macOS may choose it by itself.",
-                 look.LEVEL, 24, 4, no_value="not told"),
+                 look.LEVEL, 24, 4, no_value="not reported"),
             (ask.LOW_POWER, power),
             (ask.PLUGGED_IN, power),
         ),

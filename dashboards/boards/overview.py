@@ -65,7 +65,7 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
         no_value="not known",
     )
     tokens = tile(
-        "Tokens a second", "Tokens that are emitted now.", look.TOKENS_PER_SECOND, no_value="idle", decimals=0
+        "Tokens a second", "Tokens that are emitted now.", look.TOKENS_PER_SECOND, no_value="no requests", decimals=0
     )
     return (
         single(serving_text, serving.SERVING, steps=((None, BAD), (1, GOOD)), words={0: Word("DOWN", BAD)}),
@@ -113,7 +113,7 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
         "Thermal level",
         "How hot macOS finds the machine, where it is worst. From heavy on it is throttled. macOS only.",
         look.LEVEL,
-        no_value="not told",
+        no_value="not reported",
     )
     some = ((None, GOOD), (0.001, WARN), (_FEW, BAD))
     return (

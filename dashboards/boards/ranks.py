@@ -16,7 +16,7 @@ _COLORS = {
     GroupState.FAILED: BAD,
 }
 _STATES: Words = {figure: Word(state.value, _COLORS[state]) for state, figure in ask.FIGURES.items()}
-_BYTES, _SILENT_SECONDS = "suffix: B", 3.0
+_BYTES, _SILENT_SECONDS, _NO_GROUP = "suffix: B", 3.0, "no group"
 
 
 def board(alerting: Alerting) -> Board:
@@ -35,15 +35,16 @@ def board(alerting: Alerting) -> Board:
 
 
 def _figures(alerting: Alerting) -> tuple[Panel, ...]:
-    none = "no group"
+    none = _NO_GROUP
     return (
         single(tile("Group", "State of the group, where it is worst.", look.LEVEL, no_value=none), ask.STATE_NOW,
                words=_STATES),
         single(tile("Ranks", "Ranks of the groups, rank 0 of each among them.", look.COUNT, no_value=none, decimals=0),
                ask.RANKS_NOW),
-        single(tile("Lost", "Times that a group was lost.", look.COUNT, decimals=0), ask.LOSSES_NOW,
+        single(tile("Lost", "Times that a group was lost.", look.COUNT, no_value=none, decimals=0), ask.LOSSES_NOW,
                steps=((None, GOOD), (alerting.group_losses + 1, BAD))),
-        single(tile("In collectives", "Share of its time that a rank spent in collectives, at most.", look.SHARE,
+        single(tile("Exchange between ranks", "Share of its time that a rank exchanged data with the others, or waited "
+                    "for them to (in collectives); of the rank with most of it, as estimated.", look.SHARE,
                     no_value=none, decimals=0), ask.COLLECTIVE_NOW),
         single(tile("Lag", "Records that the last rank had not executed.", look.COUNT, no_value=none, decimals=0),
                ask.LAG_NOW, steps=((None, GOOD), (alerting.rank_lag, BAD))),
@@ -60,8 +61,8 @@ def _group() -> tuple[Panel, ...]:
             (ask.STATES, _STATES),
         ),
         bars(
-            Text("Losses by why", "Over the time shown: a rank died, was silent, stalled, fell behind, or failed.",
-                 look.COUNT),
+            Text("Losses by reason", "Over the time shown: a rank died, was silent, stalled, fell behind, or failed.",
+                 look.OCCURRENCES, low=0, decimals=0, no_value=_NO_GROUP),
             ask.LOSSES,
         ),
         lines(
@@ -82,8 +83,9 @@ def _ranks(alerting: Alerting) -> tuple[Panel, ...]:
             dashed=("^limit",),
         ),
         lines(
-            Text("Time in collectives", "Share of each rank's time, as estimated from their number and the time that "
-                 "one took at load; so it is too high where the machine was busy then.", look.SHARE, 12, low=0, high=1),
+            Text("Time of the exchange, by rank", "Share of its time that each rank exchanged data with the others, or "
+                 "waited for them to: estimated from the number of collectives and the time that one took at load; so "
+                 "it is too high where the machine was busy then.", look.SHARE, 12, low=0, high=1),
             ask.COLLECTIVE,
         ),
         lines(

@@ -31,7 +31,7 @@ _ALLOWED: Words = {
     RemoteLevel.LOCAL: Word("local", BAD),
 }
 _STRATEGIES = {"^local$": "text", "^remote$": WARN, "^speculative$": PLAIN}
-_VERIFIERS = {"^local$": "text", "^remote$": PLAIN}
+_VERIFIERS = {"^local": "text", "^remote": PLAIN}
 _TOKENS_PER_SECOND_OF_TARGET = "suffix: tok/s"
 _PER_HOUR, _BYTES = "suffix: /h", "suffix: B"
 
@@ -47,7 +47,7 @@ def board(alerting: Alerting) -> Board:
             Row("How far the remote is", _distance(alerting)),
             Row("What drafting for it brings", _gain(alerting)),
             Row("When it breaks", _faults()),
-            Row("What answers are worth", _money()),
+            Row("What answers are worth and cost", _money()),
             Row("As a verifier", _verifier(alerting)),
             Row("What edges send", _traffic()),
         ),
@@ -69,7 +69,8 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
                     no_value=none, decimals=0), ask.HIDDEN_NOW),
         single(tile("Bytes a token", "Messages both ways, for each token that the remote chose.", _BYTES,
                     no_value=none, decimals=0), ask.BYTES_PER_TOKEN_NOW),
-        single(tile("Failed over", "Requests that went on with this daemon's own model.", look.COUNT, decimals=0),
+        single(tile("Failed over", "Requests that went on with this daemon's own model.", look.COUNT,
+                    no_value="no remote", decimals=0),
                ask.FAILOVERS_NOW, steps=((None, GOOD), (1, WARN))),
     )  # fmt: skip
 
@@ -133,8 +134,8 @@ def _gain(alerting: Alerting) -> tuple[Panel, ...]:
             colors=_VERIFIERS,
         ),
         lines(
-            Text("Time there", "For each verdict: how long its step waited at the verifier, and its share of the "
-                 "target's forward.", look.SECONDS, low=0),
+            Text("Time at the remote", "For each verdict: how long its step waited at the verifier, and its share of "
+                 "the target's forward.", look.SECONDS, low=0),
             *ask.REMOTE_TIME,
             stacked=True,
             colors={"waited": WARN, "target": PLAIN},
@@ -144,7 +145,8 @@ def _gain(alerting: Alerting) -> tuple[Panel, ...]:
                  12, low=0),
             ask.BYTES_PER_TOKEN,
         ),
-        lines(Text("Bytes", "Messages to and from the remote.", look.BYTES_PER_SECOND, 12, low=0), ask.BYTES),
+        lines(Text("Bytes to and from the remote", "Messages both ways, a second.", look.BYTES_PER_SECOND, 12, low=0),
+              ask.BYTES),
     )  # fmt: skip
 
 
@@ -161,14 +163,14 @@ def _faults() -> tuple[Panel, ...]:
                 Text("Faults", "Errors (late, refused, connection lost), requests that went on locally, sequences "
                      "resumed on a new connection, verdicts after the end.", look.COUNT, low=0),
                 *ask.FAILED,
-                colors={"errors": BAD, "failed over": WARN},
+                colors={"errors": BAD, "failed over": WARN, "resumed": PLAIN, "connections": GOOD, "late": "text"},
             ),
             tempo.FAILED_OVER,
             "Requests that failed over",
         ),
         bars(
-            Text("Changes of what is allowed", "Over the time shown: what is allowed now, and which signal asked.",
-                 look.COUNT),
+            Text("Changes of what is allowed", "Over the time shown: from what to what, and which signal asked.",
+                 look.OCCURRENCES, low=0, decimals=0, no_value="no change"),
             ask.CHANGES,
         ),
     )  # fmt: skip
@@ -176,10 +178,11 @@ def _faults() -> tuple[Panel, ...]:
 
 def _money() -> tuple[Panel, ...]:
     return (
-        single(tile("Spent", "On all answers over the time shown, in cost.currency.", look.COUNT, decimals=4),
+        single(tile("Cost of all answers", "Over the time shown, for each currency that a daemon has in cost.currency.",
+                    look.COUNT, no_value="no price", decimals=4),
                ask.COST_NOW),
-        single(tile("An answer costs", "On average over the time shown, in cost.currency.", look.COUNT,
-                    no_value="no price", decimals=5), ask.COST_OF_ANSWER_NOW),
+        single(tile("Cost of an answer", "On average over the time shown, for each currency that a daemon has in "
+                    "cost.currency.", look.COUNT, no_value="no price", decimals=5), ask.COST_OF_ANSWER_NOW),
         single(tile("Allowed", "What the fallback allows of the remote, where it is least.", look.LEVEL,
                     no_value="no remote"), ask.LEVEL_NOW, words=_ALLOWED),
         bars(
@@ -187,8 +190,8 @@ def _money() -> tuple[Panel, ...]:
             ask.ANSWERS,
         ),
         lines(
-            Text("Money by verifier", "What answers cost an hour, in cost.currency, by whose target is paid for.",
-                 _PER_HOUR, low=0),
+            Text("Cost an hour, by verifier", "What answers cost, by whose target is paid for, in cost.currency.",
+                 _PER_HOUR, low=0, no_value="no price"),
             ask.COST,
             stacked=True,
             colors=_VERIFIERS,

@@ -9,6 +9,12 @@ from dashboards.queries import speculation as ask
 from dashboards.queries import traces as tempo
 from dashboards.settings import Alerting
 
+_BLUES = ("super-light-blue", "light-blue", "blue", "semi-dark-blue", "light-purple", "purple", "semi-dark-purple")
+# Deeper is darker, and no depth is bad.
+_DEPTHS = {f"^{depth}$": color for depth, color in zip(range(1, ask.DEEPEST + 1), _BLUES, strict=True)} | {
+    "more$": "dark-purple"
+}
+
 
 def board(alerting: Alerting) -> Board:
     return Board(
@@ -158,7 +164,7 @@ def _depth() -> tuple[Panel, ...]:
                  "None: the prompt's last step, and those in which drafting did not pay.", look.SHARE, low=0, high=1),
             *ask.DEPTH_SHARES,
             stacked=True,
-            colors={"^none$": "text"},
+            colors={"^none$": "text", **_DEPTHS},
         ),
         lines(
             Text("Steps parked", "Share of the steps of speculative requests, by kind of text, that drafted nothing "

@@ -97,6 +97,8 @@ def _daemon() -> tuple[Panel, ...]:
             Text("Lost on the way out", "Dropped because the daemon's queue was full, or not delivered, in the "
                  "interval before. Data points that were not delivered come with the next export.", look.COUNT, low=0),
             *ask.LOST,
+            colors={"^spans not": BAD, "^spans dropped": "dark-red", "^log events not": WARN,
+                    "^log events dropped": "dark-orange", "^data points": "text"},
         ),
         lines(
             Text("The daemon's queues", "How full they are. What finds one full is dropped; no request waits for it.",
@@ -168,7 +170,7 @@ def _traces() -> tuple[Panel, ...]:
             ask.TRACES_KEPT,
         ),
         lines(
-            Text("Requests, told twice", "Requests as the daemon counts them and as the collector makes them of "
+            Text("Requests, counted twice", "Requests as the daemon counts them and as the collector makes them of "
                  "spans, before sampling. They part where spans were lost.", look.PER_MINUTE, low=0),
             *ask.TOLD_TWICE,
             colors={"daemon": PLAIN, "spans": WARN},

@@ -13,10 +13,11 @@ from dashboards.queries.query import (
     counted,
     gauge,
     grouped,
-    or_nought,
+    none_yet,
     shown,
 )
 from dashboards.ratios import INSTANCE, label
+from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 
@@ -29,13 +30,13 @@ LEVELS_DOWN_NOW = Query(
 )
 HELD_NOW = Query(grouped(gauge(catalog.FALLBACK_HOLD, ENGINE), function="max"), "held", instant=True)
 LEASES_NOW = Query(grouped(gauge(catalog.ALERT_LEASES, ENGINE)), "alerts", instant=True)
-STEPS_NOW = Query(or_nought(counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RANGE)), "steps", instant=True)
-DIVERGENCES_NOW = Query(or_nought(counted(catalog.CANARY_DIVERGENCES, ENGINE, RANGE)), "texts", instant=True)
+STEPS_NOW = Query(none_yet(counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RANGE), RANGE), "steps", instant=True)
+DIVERGENCES_NOW = Query(none_yet(counted(catalog.CANARY_DIVERGENCES, ENGINE, RANGE), RANGE), "texts", instant=True)
 
 LEVELS_DOWN = Query(grouped(gauge(catalog.FALLBACK_POSITION, ENGINE), (INSTANCE,), "max"), shown(INSTANCE))
 HOLDS = Query(grouped(gauge(catalog.FALLBACK_HOLD, ENGINE), (INSTANCE,), "max"), f"hold · {shown(INSTANCE)}")
 DEMANDS = Query(
-    grouped(gauge(catalog.FALLBACK_DEMAND, ENGINE), (SIGNAL, INSTANCE), "min"),
+    grouped(f"{gauge(catalog.FALLBACK_DEMAND, ENGINE)} < {FallbackLevel.FULL.value}", (SIGNAL, INSTANCE), "min"),
     f"{shown(SIGNAL)} · {shown(INSTANCE)}",
 )
 TRANSITIONS = Query(counted(catalog.FALLBACK_TRANSITIONS, ENGINE, RATE, (SIGNAL,)), shown(SIGNAL))
@@ -55,7 +56,7 @@ PROBE_SPEEDUP = Query(grouped(gauge(catalog.PROBE_SPEEDUP, ENGINE), (INSTANCE,),
 CANARY_SCORE = Query(grouped(gauge(catalog.CANARY_SCORE, ENGINE), (MODE, INSTANCE), "min"),
                      f"{shown(MODE)} · {shown(INSTANCE)}")  # fmt: skip
 CANARIES = Query(counted(catalog.CANARIES, ENGINE, RATE, (RESULT,)), shown(RESULT))
-DIVERGENCES = Query(or_nought(counted(catalog.CANARY_DIVERGENCES, ENGINE, RATE)), "texts that differ")
+DIVERGENCES = Query(none_yet(counted(catalog.CANARY_DIVERGENCES, ENGINE, RATE), RATE), "texts that differ")
 
 NOTIFICATIONS = Query(counted(catalog.ALERT_NOTIFICATIONS, ENGINE, RATE, (RESULT,)), shown(RESULT))
 POLLS = Query(counted(catalog.ALERT_POLLS, ENGINE, RATE, (RESULT,)), shown(RESULT))

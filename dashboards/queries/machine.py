@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.queries.query import MACHINE, RANGE, RATE, Query, counted, gauge, grouped, of_draftd, or_nought, shown
+from dashboards.queries.query import MACHINE, RANGE, RATE, Query, counted, gauge, grouped, none_yet, of_draftd, shown
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -66,7 +66,9 @@ POWER = parts(catalog.HW_POWER, (SENSOR, PART))
 GPU_BUSY = parts(catalog.GPU_UTILIZATION, (SENSOR,))
 LOW_POWER = each(catalog.POWER_LOW_MODE, "low-power mode")
 PLUGGED_IN = each(catalog.POWER_PLUGGED_IN, "on mains")
-READING_ERRORS = Query(or_nought(counted(catalog.HARDWARE_ERRORS, MACHINE, RANGE)), "readings failed", instant=True)
+READING_ERRORS = Query(
+    none_yet(counted(catalog.HARDWARE_ERRORS, MACHINE, RANGE), RANGE), "readings failed", instant=True
+)
 READING_ERRORS_BY = Query(
     counted(catalog.HARDWARE_ERRORS, MACHINE, RATE, (READING, INSTANCE)), f"{shown(READING)} · {shown(INSTANCE)}"
 )

@@ -15,6 +15,7 @@ from dashboards.queries.query import (
     counted,
     gauge,
     grouped,
+    none_yet,
     or_nought,
     over,
     shown,
@@ -27,6 +28,7 @@ from draftd.telemetry.catalog import Metric
 
 ERROR, PART = label(a.ERROR_TYPE), label(a.TELEMETRY_PART)
 _LOST = f'{ERROR}!=""'
+_COLLECTOR = gauge(external.COLLECTOR_MEMORY)
 _TARGETS = 'job=~"draftd.*|otel.*"'  # as otel-collector/prometheus.yaml names them
 _INFERENCE = 'span_name=~"(chat|text_completion|generate_content) .*"'
 _WORDS = {"spans": "spans", "metric_points": "metric points", "log_records": "log events"}
@@ -47,11 +49,11 @@ POINTS = Query(summed(catalog.DATA_POINTS_EXPORTED, MACHINE, RATE, (INSTANCE,)),
 
 
 def _lost(metric: Metric, window: str) -> str:
-    return counted(metric, matching(MACHINE, _LOST), window)
+    return none_yet(counted(metric, matching(MACHINE, _LOST), window), window)
 
 
 LOST_NOW = tuple(
-    Query(f"{or_nought(_lost(dropped, RANGE))} + {or_nought(_lost(exported, RANGE))}", what, instant=True)
+    Query(f"{_lost(dropped, RANGE)} + {_lost(exported, RANGE)}", what, instant=True)
     for what, dropped, exported in (
         ("spans", catalog.SPANS_PROCESSED, catalog.SPANS_EXPORTED),
         ("log events", catalog.LOGS_PROCESSED, catalog.LOGS_EXPORTED),
@@ -62,11 +64,11 @@ EXPORTED = (
     Query(summed(catalog.LOGS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "log events delivered"),
 )
 LOST = (
-    Query(or_nought(_lost(catalog.SPANS_PROCESSED, RATE)), "spans dropped, queue full"),
-    Query(or_nought(_lost(catalog.LOGS_PROCESSED, RATE)), "log events dropped, queue full"),
-    Query(or_nought(_lost(catalog.SPANS_EXPORTED, RATE)), "spans not delivered"),
-    Query(or_nought(_lost(catalog.LOGS_EXPORTED, RATE)), "log events not delivered"),
-    Query(or_nought(_lost(catalog.DATA_POINTS_EXPORTED, RATE)), "data points not delivered"),
+    Query(_lost(catalog.SPANS_PROCESSED, RATE), "spans dropped, queue full"),
+    Query(_lost(catalog.LOGS_PROCESSED, RATE), "log events dropped, queue full"),
+    Query(_lost(catalog.SPANS_EXPORTED, RATE), "spans not delivered"),
+    Query(_lost(catalog.LOGS_EXPORTED, RATE), "log events not delivered"),
+    Query(_lost(catalog.DATA_POINTS_EXPORTED, RATE), "data points not delivered"),
 )
 SDK_QUEUES = (
     Query(over(grouped(gauge(catalog.SPAN_QUEUE_SIZE, MACHINE), (INSTANCE,)),
@@ -74,7 +76,9 @@ SDK_QUEUES = (
     Query(over(grouped(gauge(catalog.LOG_QUEUE_SIZE, MACHINE), (INSTANCE,)),
                grouped(gauge(catalog.LOG_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"log events · {shown(INSTANCE)}"),
 )  # fmt: skip
-TELEMETRY_ERRORS_NOW = Query(or_nought(counted(catalog.TELEMETRY_ERRORS, MACHINE, RANGE)), "failures", instant=True)
+TELEMETRY_ERRORS_NOW = Query(
+    none_yet(counted(catalog.TELEMETRY_ERRORS, MACHINE, RANGE), RANGE), "failures", instant=True
+)
 TELEMETRY_ERRORS = Query(counted(catalog.TELEMETRY_ERRORS, MACHINE, RATE, (PART,)), shown(PART))
 
 
@@ -90,7 +94,7 @@ def _signals(metrics: Iterable[External], what: str = "") -> tuple[Query, ...]:
 def _losses(metrics: Iterable[External], what: str) -> tuple[Query, ...]:
     """Likewise counted; nought where it never happened, which has no series."""
     return tuple(
-        Query(or_nought(counted(metric, "", RATE)), f"{_WORDS[signal]} {what}")
+        Query(none_yet(counted(metric, "", RATE), RATE, _COLLECTOR), f"{_WORDS[signal]} {what}")
         for signal, metric in zip(external.SIGNALS, metrics, strict=True)
     )
 
@@ -101,7 +105,7 @@ TURNED_DOWN = (*_losses(external.REFUSED, "refused"), *_losses(external.FAILED, 
 NOT_SENT = (*_losses(external.SEND_FAILED, "not sent"), *_losses(external.ENQUEUE_FAILED, "dropped, queue full"))
 LOST_BY_COLLECTOR_NOW = Query(
     " + ".join(
-        or_nought(counted(metric, "", RANGE))
+        none_yet(counted(metric, "", RANGE), RANGE, _COLLECTOR)
         for metric in (*external.REFUSED, *external.FAILED, *external.SEND_FAILED, *external.ENQUEUE_FAILED)
     ),
     "items",

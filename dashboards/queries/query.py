@@ -80,5 +80,14 @@ def over(numerator: str, denominator: str) -> str:
 
 
 def or_nought(expression: str) -> str:
-    """Nought where there is no series: what never happened has none."""
+    """Nought where there is no series."""
     return f"({expression} or vector(0))"
+
+
+_DAEMON = gauge(catalog.MEMORY_FLOOR, MACHINE)  # which every daemon exports
+
+
+def none_yet(expression: str, window: str, known: str = _DAEMON) -> str:
+    """Nought where there is no series, but one of `known` in the window: what never happened has none. No value where
+    nothing is known: that nothing failed would be a guess."""
+    return f"({expression} or 0 * max(last_over_time({known}[{window}])))"

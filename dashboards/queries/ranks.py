@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.queries.query import ENGINE, MODEL, RANGE, RATE, Query, counted, gauge, grouped, or_nought, over, shown
+from dashboards.queries.query import ENGINE, MODEL, RANGE, RATE, Query, counted, gauge, grouped, none_yet, over, shown
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.group import GroupState
 from draftd.telemetry import attributes as a
@@ -13,6 +13,7 @@ STATE, LOSS, RANK, HOST = label(a.GROUP_STATE), label(a.GROUP_LOSS), label(a.RAN
 #: States as figures, the worst the least.
 FIGURES = {GroupState.FAILED: 0, GroupState.RESTARTING: 1, GroupState.STARTING: 2, GroupState.SERVING: 3}
 _BY_RANK = (INSTANCE, RANK, HOST)
+_GROUP = gauge(ranks.STATE, ENGINE)
 _RANK = f"rank {shown(RANK)} · {shown(HOST)}"
 
 
@@ -30,12 +31,12 @@ def _each(metric: Metric) -> Query:
 STATES = Query(grouped(_state(), (MODEL, INSTANCE), "min"), f"group · {shown(INSTANCE)}")
 STATE_NOW = Query(grouped(_state(), function="min"), "worst", instant=True)
 RANKS_NOW = Query(grouped(gauge(ranks.RANKS, ENGINE)), "ranks", instant=True)
-LOSSES_NOW = Query(or_nought(counted(ranks.LOSSES, ENGINE, RANGE)), "lost", instant=True)
+LOSSES_NOW = Query(none_yet(counted(ranks.LOSSES, ENGINE, RANGE), RANGE, _GROUP), "lost", instant=True)
 LOSSES = Query(counted(ranks.LOSSES, ENGINE, RANGE, (LOSS,)), shown(LOSS), instant=True)
 LAG_NOW = Query(grouped(gauge(ranks.LAG, ENGINE), function="max"), "the last", instant=True)
 SILENCE_NOW = Query(grouped(gauge(ranks.SILENCE, ENGINE), function="max"), "the longest", instant=True)
 EVENTS = tuple(
-    Query(or_nought(counted(metric, ENGINE, RATE)), what)
+    Query(none_yet(counted(metric, ENGINE, RATE), RATE, _GROUP), what)
     for metric, what in ((ranks.STARTS, "begun"), (ranks.LOSSES, "lost"))
 )
 

@@ -14,6 +14,7 @@ from dashboards.queries.query import (
     counted,
     gauge,
     grouped,
+    none_yet,
     or_nought,
     over,
     shown,
@@ -25,8 +26,11 @@ from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.catalog import Metric
 
 STRATEGY, QUALITY, VERIFIER = label(a.STRATEGY), label(a.QUALITY), label(a.VERIFIER)
-DIRECTION, SIGNAL, TO = label(a.IO_DIRECTION), label(a.SIGNAL), label(a.REMOTE_TO)
+CURRENCY = label(a.CURRENCY)
+DIRECTION, SIGNAL = label(a.IO_DIRECTION), label(a.SIGNAL)
+FROM, TO = label(a.REMOTE_FROM), label(a.REMOTE_TO)
 _OUTPUT = f'{label(a.TOKEN_TYPE)}="output"'
+_EDGE, _VERIFIER = gauge(remote.UP, ENGINE), gauge(remote.PEERS, MACHINE)  # which only such daemons export
 
 
 def _rate(metric: Metric, *by: str) -> str:
@@ -43,7 +47,11 @@ UP_NOW = Query(grouped(gauge(remote.UP, ENGINE), function="min"), "lowest", inst
 UP = Query(grouped(gauge(remote.UP, ENGINE), (MODEL, INSTANCE), "min"), f"link · {shown(INSTANCE)}")
 LEVELS = Query(grouped(gauge(remote.LEVEL, ENGINE), (MODEL, INSTANCE), "min"), f"allowed · {shown(INSTANCE)}")
 LEVEL_NOW = Query(grouped(gauge(remote.LEVEL, ENGINE), function="min"), "lowest", instant=True)
-CHANGES = Query(counted(remote.TRANSITIONS, ENGINE, RANGE, (TO, SIGNAL)), f"{shown(TO)}: {shown(SIGNAL)}", instant=True)
+CHANGES = Query(
+    counted(remote.TRANSITIONS, ENGINE, RANGE, (FROM, TO, SIGNAL)),
+    f"{shown(FROM)} → {shown(TO)}, {shown(SIGNAL)}",
+    instant=True,
+)
 ROUND_TRIPS = tuple(
     Query(ratios.latency(q, remote.ROUND_TRIP, ENGINE, RATE), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99)
 )
@@ -83,7 +91,7 @@ REMOTE_TIME = (
 
 # When it breaks.
 FAILED = tuple(
-    Query(or_nought(counted(metric, ENGINE, RATE)), what)
+    Query(none_yet(counted(metric, ENGINE, RATE), RATE, _EDGE), what)
     for metric, what in (
         (remote.ERRORS, "errors"),
         (remote.FAILOVERS, "requests failed over"),
@@ -92,17 +100,23 @@ FAILED = tuple(
         (remote.LATE, "late verdicts"),
     )
 )
-FAILOVERS_NOW = Query(or_nought(counted(remote.FAILOVERS, ENGINE, RANGE)), "failed over", instant=True)
+FAILOVERS_NOW = Query(none_yet(counted(remote.FAILOVERS, ENGINE, RANGE), RANGE, _EDGE), "failed over", instant=True)
 
 # What answers are worth, and cost.
 ANSWERS = Query(
     counted(remote.ANSWERS, ENGINE, RANGE, (STRATEGY, QUALITY)), f"{shown(STRATEGY)}, {shown(QUALITY)}", instant=True
 )
-COST = Query(summed(remote.COST, ENGINE, RATE, (VERIFIER,)) + " * 3600", shown(VERIFIER))
-COST_NOW = Query(or_nought(counted(remote.COST, ENGINE, RANGE)), "all", instant=True)
-COST_OF_ANSWER_NOW = Query(
-    over(counted(remote.COST, ENGINE, RANGE), counted(remote.ANSWERS, ENGINE, RANGE)), "an answer", instant=True
+COST = Query(
+    summed(remote.COST, ENGINE, RATE, (VERIFIER, CURRENCY)) + " * 3600", f"{shown(VERIFIER)}, {shown(CURRENCY)}"
 )
+COST_NOW = Query(counted(remote.COST, ENGINE, RANGE, (CURRENCY,)), shown(CURRENCY), instant=True)
+# The answers of daemons with prices in that currency: others have none to divide.
+_priced = grouped(
+    f"group by ({INSTANCE}, {CURRENCY}) (last_over_time({gauge(remote.COST, ENGINE)}[{RANGE}])) "
+    f"* on ({INSTANCE}) group_left () {counted(remote.ANSWERS, ENGINE, RANGE, (INSTANCE,))}",
+    (CURRENCY,),
+)
+COST_OF_ANSWER_NOW = Query(over(COST_NOW.expression, _priced), shown(CURRENCY), instant=True)
 _planned = matching(REQUESTS, f'{STRATEGY}!=""')  # what was refused before has none
 LATENCY = Query(
     over(
@@ -131,7 +145,7 @@ UNVERIFIED = Query(
 )
 VERIFY_QUEUE = Query(over(_rate(remote.VERIFY_QUEUE_TIME), _rate(remote.VERIFY_VERDICTS)), "queue")
 VERIFY_EVENTS = tuple(
-    Query(or_nought(counted(metric, MACHINE, RATE)), what)
+    Query(none_yet(counted(metric, MACHINE, RATE), RATE, _VERIFIER), what)
     for metric, what in (
         (remote.VERIFY_CONNECTIONS, "connections"),
         (remote.VERIFY_OPENED, "sequences"),

@@ -117,7 +117,7 @@ HTTP_BY_STATUS = Query(
     f"HTTP {shown(HTTP_STATUS)}",
 )
 HTTP_P95 = Query(
-    ratios.latency(0.95, catalog.HTTP_DURATION, MACHINE, RATE, (ROUTE,)),
+    ratios.latency(0.95, catalog.HTTP_DURATION, matching(MACHINE, f'{ROUTE}!=""'), RATE, (ROUTE,)),
     shown(ROUTE),
     exemplar=True,
 )

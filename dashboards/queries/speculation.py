@@ -17,7 +17,7 @@ from dashboards.queries.query import (
     counted,
     gauge,
     grouped,
-    or_nought,
+    none_yet,
     over,
     shown,
 )
@@ -140,8 +140,8 @@ FLAG_NOW = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), function="min"), "
 FLAGS = Query(grouped(gauge(catalog.FLAG_ENABLED, ENGINE), (MODEL, INSTANCE), "min"), f"flag · {shown(INSTANCE)}")
 
 FAILURES = (
-    Query(or_nought(counted(catalog.DRAFTER_ERRORS, REQUESTS, RANGE)), "drafting failed", instant=True),
-    Query(or_nought(counted(catalog.VERIFIER_ERRORS, REQUESTS, RANGE)), "a step failed", instant=True),
+    Query(none_yet(counted(catalog.DRAFTER_ERRORS, REQUESTS, RANGE), RANGE), "drafting failed", instant=True),
+    Query(none_yet(counted(catalog.VERIFIER_ERRORS, REQUESTS, RANGE), RANGE), "a step failed", instant=True),
 )
 
 

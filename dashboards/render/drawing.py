@@ -97,12 +97,12 @@ def _stat(page: Page, box: Box, panel: Panel, lines: Sequence[Line]) -> None:
         x, top, height = box.x + 8 + index * part, box.y + _TITLE, box.height - _TITLE - 8
         if solid:
             page.fill(x, top, part - (4 if index + 1 < len(lines) else 0), height, color)
-        named = len(lines) > 1
+        named = panel.options["textMode"] == "value_and_name"
         size = min(40 if not named else 28, (part - 14) / (0.62 * max(len(text), 1)))
         shade = "#ffffff" if solid else color
         page.text(x + part / 2, top + height / 2 + (9 if named else 0), text, size, shade, ha="center", weight="bold")
         if named:
-            small = min(12.5, (part - 8) / (0.56 * len(line.name)))
+            small = min(12.5, (part - 8) / (0.56 * max(len(line.name), 1)))
             page.text(x + part / 2, top + 14, line.name, small, shade if solid else theme.TEXT, ha="center")
 
 

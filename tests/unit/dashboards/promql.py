@@ -10,9 +10,9 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NAME = re.compile(r"[a-zA-Z_:][\w:]*")
 _WORDS = {
     "and", "or", "unless", "by", "on", "without", "ignoring", "group_left", "group_right", "offset", "bool",
-    "sum", "min", "max", "avg", "count", "count_values",
+    "sum", "min", "max", "avg", "count", "count_values", "group",
 }  # fmt: skip
-_JOINED = re.compile(r"\b(?:and|unless) on \(([^)]*)\) ")
+_JOINED = re.compile(r"(?:\band|\bunless|[*/]) on \(([^)]*)\)(?: group_left \(\))? ")
 _GROUPING = re.compile(r"\b(\w+) by \(([^)]*)\) \(")
 
 

@@ -111,7 +111,7 @@ def test_a_name_that_nobody_declares_is_found(expression: str, wrong: list[str])
 
 def test_a_use_is_a_name_with_its_matchers_and_the_groupings_around_it() -> None:
     found = list(uses('max(sum by (a) (increase(x{b="c{d}"}[5m:10s] offset 1h)) / on (a) group_left () (y > bool 0))'))
-    assert found == [Use("x", frozenset({"a", "b"})), Use("y", frozenset())]
+    assert found == [Use("x", frozenset({"a", "b"})), Use("y", frozenset({"a"}))]
 
 
 def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_lost() -> None:
