@@ -1,12 +1,10 @@
-"""Sockets that servers of the daemon listen on, the TLS that they speak, and how they read a body."""
+"""Sockets that servers of the daemon listen on, and how they read a request."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import socket
-import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands that only look at a port do without it
@@ -26,14 +24,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
     made = socket.create_server(address, family=family, backlog=256, dualstack_ipv6=both)
     made.setblocking(False)
     return made
-
-
-def server_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """Raises OSError, of which ssl.SSLError is one, or ValueError where the files have no certificate with its key."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    # A key with a password would be asked for on the terminal.
-    context.load_cert_chain(cert, key, password=lambda: b"")
-    return context
 
 
 def is_bearer(given: bytes, token: bytes) -> bool:

@@ -25,9 +25,9 @@ from draftd.errors import NotServing
 from draftd.telemetry.pipeline import build
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.v1 import inference_pb2 as pb
+from tests.certificates import Authority
 from tests.conftest import NanoPair
 from tests.integration.test_formats import SCHEMA, TOOLS, with_tools
-from tests.integration.test_service_transport import Authority
 from tests.serving import Served, serving
 from tests.waiting import until
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.client.client import CallError, DraftdClient
@@ -19,6 +13,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
+from tests.certificates import Authority
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
 from tests.waiting import until
@@ -28,55 +23,6 @@ TOKEN = "correct-horse-battery-staple"
 
 def models() -> LoadedModels:
     return scripted_models(0.7)
-
-
-@dataclass(frozen=True)
-class Certified:
-    """A certificate and its key, as files."""
-
-    cert: Path
-    key: Path
-
-
-class Authority:
-    """A certificate authority for one test."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
-        builder = self._builder(self._subject, self._key).add_extension(x509.BasicConstraints(True, None), True)
-        self.file = self._write(f"{name}.pem", builder)
-
-    def issue(self, name: str) -> Certified:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = self._builder(subject, key).add_extension(x509.SubjectAlternativeName(names), False)
-        cert = self._write(f"{self._name}-{name}.pem", builder)
-        pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        cert.with_suffix(".key").write_bytes(pem)
-        return Certified(cert, cert.with_suffix(".key"))
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        day = datetime.timedelta(days=1)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-        )
-
-    def _write(self, name: str, builder: x509.CertificateBuilder) -> Path:
-        path = self._folder / name
-        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-        return path
 
 
 def refused(served: Served, client: DraftdClient) -> CallError:

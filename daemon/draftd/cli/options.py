@@ -87,7 +87,7 @@ class Daemon:
     def connect(self) -> DraftdClient:
         """A client; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities that this machine
         trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one. Raises ConfigError
-        for a port that there is not."""
+        for a port that there is not, and for certificates that cannot be used."""
         from draftd.client.client import DraftdClient
 
         port = self.target.rpartition(":")[2]
@@ -96,6 +96,14 @@ class Daemon:
         cert, key = (Path(path) if (path := os.environ.get(f"DRAFTD_TLS_{name}")) else None for name in ("CERT", "KEY"))
         ca = None if self.tls_ca in (None, "system") else Path(str(self.tls_ca))
         tls = self.tls_ca is not None or cert is not None
+        if (cert is None) != (key is None):
+            missing = "KEY" if key is None else "CERT"
+            raise ConfigError(f"DRAFTD_TLS_{missing}", None, "DRAFTD_TLS_CERT and DRAFTD_TLS_KEY together")
+        if ca is not None or cert is not None:
+            from draftd.settings.certificates import CertificateFile, load_certificates
+
+            named = {"--tls-ca": (ca, None), "DRAFTD_TLS_CERT": (cert, key)}
+            load_certificates([CertificateFile(name, one, its) for name, (one, its) in named.items() if one])
         return DraftdClient(self.target, self.token, ca, tls_cert=cert, tls_key=key, tls=tls)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
 import sys
@@ -50,7 +51,7 @@ from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.ranks.starting import StartedRanks
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
-from draftd.settings.certificates import certificate_expiries
+from draftd.settings.certificates import Certificates, certificate_files, load_certificates
 from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
 from draftd.telemetry.setup import Sources, Telemetry
 
@@ -62,6 +63,8 @@ _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 _LINK_CLOSE_SECONDS = 2.0
 _FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
 _ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
+
+log = logging.getLogger(__name__)
 
 Load = Callable[[Callable[[str], None]], LoadedModels]
 
@@ -82,7 +85,8 @@ def run_daemon(
     raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
-    expiries = certificate_expiries(settings)
+    certificates = load_certificates(certificate_files(settings))
+    warn_of(certificates)
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
     group = "" if plan is None else new_group_id()
@@ -104,7 +108,7 @@ def run_daemon(
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
         link=parts.link_state,
         verification=parts.verification,
-        certificates=lambda: expiries,
+        certificates=lambda: {setting: one.expires for setting, one in certificates.items()},
     )
     telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None, group=group)
     link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer) if settings.remote.enabled else None
@@ -334,6 +338,13 @@ def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
         drafters.get(settings.model.drafter, "model.drafter")
     for name in settings.fallback.lighter:
         drafters.get(name, "fallback.lighter")
+
+
+def warn_of(certificates: Mapping[str, Certificates]) -> None:
+    """Logs what will keep clients from connecting."""
+    for setting, one in certificates.items():
+        for warning in one.warnings:
+            log.warning("%s: %s: %s: %s", setting, one.file.path, warning.found, warning.mend)
 
 
 def _check_port(server: ServerSettings) -> None:

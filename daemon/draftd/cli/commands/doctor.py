@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from draftd.models.folder import ModelFolder, is_hub_id
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.request import ServedModel
 from draftd.settings import Settings, state_dir
+from draftd.settings.certificates import certificate_files, load_certificate
 
 _CONNECT_SECONDS = 2.0
 _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in its folder, or send prompts"
@@ -88,7 +90,7 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
         return [*findings, bad("settings", error.message, "correct or remove it")]
     findings += [ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
     findings += [check(settings) for check in (check_port, check_http, check_flag, check_webhook)]
-    findings += [check_state(settings, os.environ), *check_collectors(os.environ)]
+    findings += [*check_certificates(settings), check_state(settings, os.environ), *check_collectors(os.environ)]
     return findings if settings.distributed.hostfile is None else [*findings, *check_hosts(settings)]
 
 
@@ -298,6 +300,21 @@ def _check_listener(subject: str, host: str, port: int, mend: str) -> Finding:
     except OSError as error:
         return bad(subject, f"{host}:{port}: {error.strerror}", mend)
     return ok(subject, f"{host}:{port} is free")
+
+
+def check_certificates(settings: Settings) -> list[Finding]:
+    """What the daemon would show or trust: whether clients take it, and until when."""
+    findings = []
+    for file in certificate_files(settings):
+        try:
+            found = load_certificate(file, time.time())
+        except ConfigError as error:
+            findings.append(bad("certificate", error.message, "serve ends with this error: replace the file"))
+            continue
+        named = f"{file.setting}: {file.path}"
+        findings.append(ok("certificate", f"{named}: {found}"))
+        findings += [note("certificate", f"{named}: {one.found}", one.mend) for one in found.warnings]
+    return findings
 
 
 def check_flag(settings: Settings) -> Finding:

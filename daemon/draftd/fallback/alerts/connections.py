@@ -14,11 +14,10 @@ from typing import Any
 
 from aiohttp import web
 
-from draftd.errors import ConfigError
 from draftd.fallback.alerts.payload import Result
 from draftd.fallback.logs import OutageLog
-from draftd.listening import server_context
 from draftd.settings import WebhookSettings
+from draftd.settings.certificates import load_certificates, server_context, webhook_certificates
 from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
@@ -201,12 +200,6 @@ class Connections:
 
 
 def tls(settings: WebhookSettings) -> ssl.SSLContext | None:
-    """None for plain HTTP. Raises ConfigError where the certificate cannot be had."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    try:
-        return server_context(settings.tls_cert, settings.tls_key)
-    except (OSError, ValueError) as error:
-        said = str(error) or type(error).__name__
-        allowed = f"a PEM file with a certificate, and webhook.tls_key with its key, readable ({said})"
-        raise ConfigError("webhook.tls_cert", str(settings.tls_cert), allowed) from None
+    """None for plain HTTP. Raises ConfigError."""
+    own = load_certificates(tuple(webhook_certificates(settings))).get("webhook.tls_cert")
+    return None if own is None else server_context(own)

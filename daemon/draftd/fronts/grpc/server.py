@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,6 +16,7 @@ from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.hardware.descriptors import most_connections
 from draftd.protocol import MESSAGE_SLACK
 from draftd.settings import ServerSettings
+from draftd.settings.certificates import load_certificates, server_certificates
 from draftd.telemetry.rpc import RpcInterceptor
 from draftd.v1 import (
     control_pb2,
@@ -124,24 +124,13 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials | None:
     """None for plain text; TLS, with client certificates where an authority for them is set. Raises ConfigError where a
-    file cannot be read or is no PEM."""
-    if settings.tls_cert is None or settings.tls_key is None:
+    file cannot be used."""
+    found = load_certificates(tuple(server_certificates(settings)))
+    if (own := found.get("server.tls_cert")) is None:
         return None
-    key = _pem("server.tls_key", settings.tls_key, "PRIVATE KEY")
-    chain = _pem("server.tls_cert", settings.tls_cert, "CERTIFICATE")
-    authority = None
-    if settings.tls_client_ca is not None:
-        authority = _pem("server.tls_client_ca", settings.tls_client_ca, "CERTIFICATE")
+    authority = found.get("server.tls_client_ca")
     return grpc.ssl_server_credentials(
-        [(key, chain)], root_certificates=authority, require_client_auth=authority is not None
+        [(own.key_pem, own.pem)],
+        root_certificates=None if authority is None else authority.pem,
+        require_client_auth=authority is not None,
     )
-
-
-def _pem(field: str, path: Path, kind: str) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(field, str(path), f"a readable PEM file ({error.strerror})") from None
-    if b"-----BEGIN " not in data or kind.encode() + b"-----" not in data:
-        raise ConfigError(field, str(path), f"a PEM file with a {kind}")
-    return data

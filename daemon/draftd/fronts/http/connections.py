@@ -7,13 +7,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 
 from aiohttp import web
 
 from draftd.errors import ConfigError
-from draftd.listening import listening_socket, server_context
+from draftd.listening import listening_socket
 from draftd.settings import ServerSettings
+from draftd.settings.certificates import load_certificates, server_certificates, server_context
 
 log = logging.getLogger(__name__)
 
@@ -144,21 +144,6 @@ def listening(settings: ServerSettings) -> socket.socket:
 
 def tls(settings: ServerSettings) -> ssl.SSLContext | None:
     """None for plain HTTP; with client certificates where an authority for them is set, as gRPC. Raises ConfigError."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    try:
-        context = server_context(settings.tls_cert, settings.tls_key)
-    except (OSError, ValueError) as error:
-        raise _wrong("server.tls_cert", settings.tls_cert, error) from None
-    if settings.tls_client_ca is not None:
-        try:
-            context.load_verify_locations(settings.tls_client_ca)
-        except OSError as error:
-            raise _wrong("server.tls_client_ca", settings.tls_client_ca, error) from None
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _wrong(field: str, path: Path, error: Exception) -> ConfigError:
-    said = str(error) or type(error).__name__
-    return ConfigError(field, str(path), f"a PEM file with a certificate, and its key in server.tls_key ({said})")
+    found = load_certificates(tuple(server_certificates(settings)))
+    own = found.get("server.tls_cert")
+    return None if own is None else server_context(own, found.get("server.tls_client_ca"))

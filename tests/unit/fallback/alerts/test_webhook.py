@@ -350,7 +350,7 @@ def test_a_certificate_that_cannot_be_used_is_named(certified: tuple[Path, Path]
     other.write_text("no key")
     with pytest.raises(ConfigError) as refused:
         Webhook(tls_cert=cert, tls_key=other)
-    assert refused.value.field == "webhook.tls_cert"
+    assert refused.value.field == "webhook.tls_key"
 
 
 def test_it_does_not_say_what_it_is_made_with() -> None:
