@@ -58,8 +58,9 @@ components: # what the tests of the pipeline run; what cannot be had is said, an
 collector: ## an OpenTelemetry Collector for otel-collector/config.yaml: the installed one, or one built with Go
 	@sh scripts/collector.sh
 
+# exec: the program notices that make was killed by the loss of its parent.
 stack: $(DEV) ## daemon, collector, Prometheus and Alertmanager without containers, in one log; Ctrl-C stops all
-	@$(BIN)/python scripts/stack.py $(ARGS)
+	@exec $(BIN)/python -m scripts.stack $(ARGS)
 
 check: lint types imports words proto-check docs-check collector-check ## formatting, types, layers, words, contract, generated files
 

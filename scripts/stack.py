@@ -1,133 +1,150 @@
-"""`make stack`: the whole pipeline, natively and in the foreground, in one log. Ctrl-C stops all of it, in order.
+"""`make stack`: the whole pipeline, natively and in the foreground, in one log. Whatever ends it ends its parts.
 
-The collector starts first and stops last, so that nothing the daemon says is lost. What ends by itself ends the rest.
+The collector starts first and stops last, so that nothing the daemon says is lost. A part that ends by itself ends the
+others.
 """
 
 from __future__ import annotations
 
+import argparse
+import errno
 import json
 import os
 import secrets
-import signal
-import subprocess
+import socket
 import sys
-import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from draftd.settings import WebhookSettings
+from draftd.errors import ConfigError
+from draftd.settings import Settings, load_settings
+from scripts.foreground import ROOT, Part, Stop, in_foreground, output_of, run_parts, say
 
-ROOT = Path(__file__).parents[1]
-_READY_SECONDS = 120.0  # the daemon may have a large model to load
-_STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
-
-ALERTMANAGER = "http://127.0.0.1:9093"
-PROMETHEUS = "http://127.0.0.1:9090"
 _QUERY = urllib.parse.urlencode(
     {"g0.expr": "rate(draftd_spec_decode_accepted_tokens_total[1m])", "g0.range_input": "5m", "g0.tab": "0"}
 )
-# Where each is depends on Prometheus's version and on whose package it is.
+# Where each page is depends on Prometheus's version and on whose package it is.
 PAGES = {
-    "accepted tokens": [f"{PROMETHEUS}/{page}?{_QUERY}" for page in ("classic/graph", "query", "graph")],
-    "alerts": [f"{PROMETHEUS}/{page}" for page in ("classic/alerts", "alerts")],
+    "accepted tokens": [f"{page}?{_QUERY}" for page in ("classic/graph", "query", "graph")],
+    "alerts": ["classic/alerts", "alerts"],
 }
 # Where alerts go instead, and what they carry there: as for Grafana.
 WEBHOOK_URL, WEBHOOK_SECRET = "DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"
 # The daemon's own settings.
 WEBHOOK_TOKEN, WEBHOOK_PORT, POLL_URL = "DRAFTD_WEBHOOK__TOKEN", "DRAFTD_WEBHOOK__PORT", "DRAFTD_WEBHOOK__POLL_URL"
+# Where the parts keep their data. Two stacks side by side need two folders, and ports of their own.
+FOLDER = "STACK_FOLDER"
 
 
 @dataclass(frozen=True)
-class Part:
-    """One process. It is ready when `ready` answers, or when it says `says`."""
+class Listens:
+    """An address at which a part listens, and the setting that changes it."""
 
-    name: str
-    command: list[str]
-    environ: Mapping[str, str]
-    ready: str = ""
-    says: str = ""
+    what: str
+    setting: str
+    address: str
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        """Raises SystemExit if it is none."""
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise SystemExit(
+                f"draftd: {self.setting}: {self.address!r} is no address: HOST:PORT, a port from 1 to 65535"
+            )
+        return host.strip("[]"), int(port)
+
+    @property
+    def reached(self) -> str:
+        """HOST:PORT for programs on this machine."""
+        host, port = self.host_port
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"[{here}]:{port}" if ":" in here else f"{here}:{port}"
 
 
-class Running:
-    """A part that was started; its lines go to the log under its name."""
+_SELF_PORT = "OTELCOL_SELF_PORT"  # a port: its host is always 127.0.0.1
+_DEFAULTS = (
+    Listens("the collector's OTLP over gRPC", "OTELCOL_GRPC", "127.0.0.1:4317"),
+    Listens("the collector's OTLP over HTTP", "OTELCOL_HTTP", "127.0.0.1:4318"),
+    Listens("the collector's health", "OTELCOL_HEALTH", "127.0.0.1:13133"),
+    Listens("the collector's metrics of draftd", "OTELCOL_PROMETHEUS", "127.0.0.1:9464"),
+    Listens("the collector's own metrics", _SELF_PORT, "127.0.0.1:8888"),
+    Listens("Prometheus", "PROMETHEUS_ADDRESS", "127.0.0.1:9090"),
+    Listens("Alertmanager", "ALERTMANAGER_ADDRESS", "127.0.0.1:9093"),
+)
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        # A session of its own: Ctrl-C goes to this program, which stops its parts in order.
-        self.process = subprocess.Popen(
-            part.command,
-            cwd=ROOT,
-            env=part.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._said = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def ended(self) -> bool:
-        return self.process.poll() is not None
+def addresses(environ: Mapping[str, str]) -> dict[str, Listens]:
+    """The pipeline's, by their setting; the daemon's are settings of its own. Raises SystemExit."""
+    found = {}
+    for one in _DEFAULTS:
+        said = environ.get(one.setting) or one.address
+        address = f"127.0.0.1:{said}" if one.setting == _SELF_PORT and ":" not in said else said
+        found[one.setting] = Listens(one.what, one.setting, address)
+        _ = found[one.setting].host_port
+    return found
 
-    def ready(self) -> bool:
-        if self.part.says:
-            return self._said.is_set()
-        try:
-            with urllib.request.urlopen(self.part.ready, timeout=1):
-                return True
-        except OSError:
-            return False
 
-    def stop(self) -> int:
-        """Its exit code. Killed where it does not end in time."""
-        if not self.ended():
-            self.process.terminate()
-        try:
-            self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            say(f"{self.part.name} does not stop: killed")
-            self.process.kill()
-            self.process.wait()
-        self._reader.join(5)
-        return self.process.returncode
+def daemon_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """What matters here of the daemon's: where it listens. Raises SystemExit."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--config", type=Path, default=environ.get("DRAFTD_CONFIG"))
+    parser.add_argument("--set", action="append", default=[])
+    for name in ("--host", "--port", "--http-port"):
+        parser.add_argument(name)
+    given, _ = parser.parse_known_args(arguments)
+    said = {"server.host": given.host, "server.port": given.port, "server.http_port": given.http_port}
+    said |= {name: value for name, _, value in (one.partition("=") for one in given.set)}
+    try:
+        file = None if given.config is None else Path(given.config)
+        return load_settings(file, said, environ)
+    except ConfigError as error:
+        raise SystemExit(f"draftd: {error}") from None
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            print(f"{self.part.name:<12} | {line.rstrip()}", flush=True)
-            if self.part.says and self.part.says in line:
-                self._said.set()
+
+def check_ports(pipeline: Mapping[str, Listens], settings: Settings) -> None:
+    """Raises SystemExit, which names each port that is taken, and the setting that changes it."""
+    server, webhook = settings.server, settings.webhook
+    wanted = [(one.what, one.setting, *one.host_port) for one in pipeline.values()]
+    wanted.append(("draftd over gRPC", "--port or DRAFTD_SERVER__PORT", server.host, server.port))
+    if server.http_port is not None:
+        wanted.append(("draftd over HTTP", "--http-port or DRAFTD_SERVER__HTTP_PORT", server.host, server.http_port))
+    wanted.append(("draftd's webhook", WEBHOOK_PORT, webhook.host, webhook.port))
+    lines = []
+    with ExitStack() as held:  # so that two parts with one port are seen
+        for what, setting, host, port in wanted:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            try:
+                if port:
+                    held.enter_context(socket.create_server((host, port), family=family))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    lines.append(f"draftd: port {port} of {host} is taken: {what} needs it, or another one: {setting}")
+    if lines:
+        raise SystemExit("\n".join(lines))
+
+
+def answers(url: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=1):
+        return True
+    return False
 
 
 def first_page(links: Sequence[str]) -> str | None:
-    """The first that answers with a page; None where none does."""
+    """The first link that answers with a page, or None."""
     for link in links:
         with suppress(OSError), urllib.request.urlopen(link, timeout=5) as answer:
             if answer.headers.get_content_type() == "text/html" and b"<script" in answer.read():
                 return link
     return None
-
-
-def say(line: str) -> None:
-    print(f"{'stack':<12} | {line}", flush=True)
-
-
-def program(*script: str) -> str:
-    """Where a script of the project found or made a program. Where it did not it has said why, and this one ends."""
-    found = subprocess.run(["sh", *script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if found.returncode:
-        raise SystemExit(1)
-    return found.stdout.strip()
 
 
 @dataclass(frozen=True)
@@ -138,14 +155,16 @@ class Webhook:
     token: str = field(repr=False)
 
 
-def webhook(environ: Mapping[str, str]) -> Webhook:
+def webhook(environ: Mapping[str, str], settings: Settings | None = None) -> Webhook:
     """The daemon's own, with a token made for this run, unless `environ` says otherwise."""
     url, secret = environ.get(WEBHOOK_URL), environ.get(WEBHOOK_SECRET)
     if url and not secret:
         raise SystemExit(f"draftd: {WEBHOOK_URL} needs {WEBHOOK_SECRET} beside it: what the daemon knows the sender by")
-    port = environ.get(WEBHOOK_PORT) or WebhookSettings().port
-    token = environ.get(WEBHOOK_TOKEN) or secret or secrets.token_hex(32)
-    return Webhook(url or f"http://127.0.0.1:{port}/v1/alerts", secret if url and secret else token)
+    own = (settings or daemon_settings([], environ)).webhook
+    if not url and not own.port:
+        raise SystemExit(f"draftd: {WEBHOOK_PORT}: 0, any free port, is not known to Alertmanager: name one")
+    token = (own.token and own.token.get_secret_value()) or secret or secrets.token_hex(32)
+    return Webhook(url or f"http://127.0.0.1:{own.port}/v1/alerts", secret if url and secret else token)
 
 
 def alertmanager_config(told: Webhook, folder: Path) -> Path:
@@ -163,84 +182,85 @@ def alertmanager_config(told: Webhook, folder: Path) -> Path:
     return copy
 
 
-def parts(
-    arguments: list[str], environ: Mapping[str, str], written: Path = ROOT / "build" / "alertmanager"
-) -> list[Part]:
-    """In the order in which they start; `arguments` are the daemon's, `written` is where what this run needs goes."""
-    told = webhook(environ)
-    config = alertmanager_config(told, written)
+def prometheus_config(pipeline: Mapping[str, Listens], folder: Path) -> Path:
+    """A copy of otel-collector/prometheus.yaml in `folder`, with the addresses of this run."""
+    base = ROOT / "otel-collector" / "prometheus.yaml"
+    folder.mkdir(parents=True, exist_ok=True)
+    reached = {one.address: pipeline[one.setting].reached for one in _DEFAULTS}
+    config = yaml.safe_load(base.read_text())
+    groups: list[dict[str, Any]] = [*config["scrape_configs"], *config["alerting"]["alertmanagers"]]
+    for static in (static for group in groups for static in group["static_configs"]):
+        static["targets"] = [reached.get(target, target) for target in static["targets"]]
+    config["rule_files"] = [str((base.parent / path).resolve()) for path in config["rule_files"]]
+    copy = folder / "prometheus.json"
+    copy.write_text(json.dumps(config))  # which is YAML as well
+    return copy
+
+
+def parts(arguments: list[str], environ: Mapping[str, str], stop: Stop, settings: Settings | None = None) -> list[Part]:
+    """In the order in which they start; `arguments` are the daemon's, `settings` too. Writes what this run needs."""
+    settings = settings or daemon_settings(arguments, environ)
+    folder, pipeline = ROOT / environ.get(FOLDER, "build"), addresses(environ)
+    told = webhook(environ, settings)
+    config = alertmanager_config(told, folder / "alertmanager")
     alertmanager = [
-        program("scripts/alertmanager.sh"),
+        output_of(["sh", "scripts/alertmanager.sh"], stop),
         f"--config.file={config}",
-        "--storage.path=build/alertmanager",
-        "--web.listen-address=127.0.0.1:9093",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={pipeline['ALERTMANAGER_ADDRESS'].address}",
         "--cluster.listen-address=",  # one of a kind: it neither looks for peers nor listens for them
         "--log.level=warn",
     ]
-    server = program("scripts/unpacked.sh", "--pages", "prometheus", "prometheus")
+    server = output_of(["sh", "scripts/unpacked.sh", "--pages", "prometheus", "prometheus"], stop)
     unpacked = (
         Path(server).parents[1] / "share" / "prometheus" / "web"
     )  # Debian's looks for its pages where it is installed
     prometheus = [
         server,
         *([f"--web.local-assets={unpacked}"] if unpacked.is_relative_to(ROOT) else []),
-        "--config.file=otel-collector/prometheus.yaml",
-        "--storage.tsdb.path=build/prometheus",
-        "--web.listen-address=127.0.0.1:9090",
+        f"--config.file={prometheus_config(pipeline, folder / 'prometheus')}",
+        f"--storage.tsdb.path={folder / 'prometheus'}",
+        f"--web.listen-address={pipeline['PROMETHEUS_ADDRESS'].address}",
         "--enable-feature=exemplar-storage",
         "--log.level=warn",
     ]
-    collector = [program("scripts/collector.sh"), "--config", "otel-collector/config.yaml"]
+    collector = [output_of(["sh", "scripts/collector.sh"], stop), "--config", "otel-collector/config.yaml"]
     if not {"TEMPO_ENDPOINT", "LOKI_ENDPOINT"} & set(environ):
         collector += ["--config", "otel-collector/without-stores.yaml"]
-    telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
-    # What was missed while one of them was away is asked for.
-    alerts = {WEBHOOK_TOKEN: environ.get(WEBHOOK_TOKEN) or told.token, POLL_URL: environ.get(POLL_URL) or ALERTMANAGER}
+    places = {name: one.address for name, one in pipeline.items() if name.startswith("OTELCOL_")}
+    places[_SELF_PORT] = str(pipeline[_SELF_PORT].host_port[1])
+    places["OTELCOL_STORAGE"] = environ.get("OTELCOL_STORAGE") or str(folder / "otelcol" / "storage")
+    telemetry = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{pipeline['OTELCOL_GRPC'].reached}",
+        "OTEL_METRIC_EXPORT_INTERVAL": "5000",
+    }
+    manager, store = (f"http://{pipeline[name].reached}" for name in ("ALERTMANAGER_ADDRESS", "PROMETHEUS_ADDRESS"))
+    # The daemon asks for what it missed while one of them was away.
+    alerts = {WEBHOOK_TOKEN: environ.get(WEBHOOK_TOKEN) or told.token, POLL_URL: environ.get(POLL_URL) or manager}
     daemon = [sys.executable, "-m", "draftd", "serve", *arguments]
+    health = f"http://{pipeline['OTELCOL_HEALTH'].reached}"
     return [
-        Part("collector", collector, {**environ, "OTELCOL_LOG_LEVEL": "error"}, ready="http://127.0.0.1:13133"),
-        Part("alertmanager", alertmanager, environ, ready=f"{ALERTMANAGER}/-/ready"),
-        Part("prometheus", prometheus, environ, ready=f"{PROMETHEUS}/-/ready"),
+        Part("collector", collector, {"OTELCOL_LOG_LEVEL": "error", **environ, **places}, partial(answers, health)),
+        Part("alertmanager", alertmanager, environ, partial(answers, f"{manager}/-/ready")),
+        Part("prometheus", prometheus, environ, partial(answers, f"{store}/-/ready")),
         Part("draftd", daemon, {**environ, **telemetry, **alerts}, says=": serving "),
     ]
 
 
-def main(arguments: list[str]) -> int:
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    running: list[Running] = []
-    try:
-        for part in parts(arguments, os.environ):
-            running.append(Running(part))
-            if not _until_ready(running[-1], stop):
-                break
-        else:
-            say("ready; Ctrl-C stops all")
-            for what, links in PAGES.items():
-                if (link := first_page(links)) is not None:
-                    say(f"{what}: {link}")
-        while not stop.is_set() and not any(one.ended() for one in running):
-            stop.wait(0.2)
-    finally:
-        by_itself = [one.part.name for one in running if one.ended()]
-        codes = [one.stop() for one in reversed(running)]
-    for name in by_itself:
-        say(f"{name} ended by itself")
-    return 1 if by_itself or any(codes) else 0
+def main(stop: Stop) -> int:
+    arguments, environ = sys.argv[1:], os.environ
+    pipeline, settings = addresses(environ), daemon_settings(arguments, environ)
+    check_ports(pipeline, settings)
 
+    def ready() -> None:
+        say("ready; Ctrl-C stops all")
+        for what, pages in PAGES.items():
+            links = [f"http://{pipeline['PROMETHEUS_ADDRESS'].reached}/{page}" for page in pages]
+            if (link := first_page(links)) is not None:
+                say(f"{what}: {link}")
 
-def _until_ready(one: Running, stop: threading.Event) -> bool:
-    deadline = time.monotonic() + _READY_SECONDS
-    while not one.ready():
-        if stop.wait(0.2) or one.ended():
-            return False
-        if time.monotonic() > deadline:
-            say(f"{one.part.name} is not ready after {_READY_SECONDS:.0f} s")
-            stop.set()
-            return False
-    return True
+    return run_parts(parts(arguments, environ, stop, settings), stop, ready)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(in_foreground(main))

@@ -8,7 +8,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,15 +19,19 @@ from typing import Any, ClassVar
 import pytest
 
 from draftd.client.client import DraftdClient
+from scripts.foreground import Stop
 from scripts.stack import (
-    ALERTMANAGER,
+    FOLDER,
     POLL_URL,
     WEBHOOK_PORT,
     WEBHOOK_SECRET,
     WEBHOOK_TOKEN,
     WEBHOOK_URL,
     Webhook,
+    addresses,
     alertmanager_config,
+    check_ports,
+    daemon_settings,
     parts,
     webhook,
 )
@@ -40,27 +43,28 @@ from tests.stack.components import (
     alertmanager_binary,
     answer,
     collector_binary,
+    free_ports,
     prometheus_binary,
 )
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-PORTS = (
-    4317,
-    4318,
-    8888,
-    9090,
-    9093,
-    9464,
-    13133,
-    50552,
-)  # the pipeline's own: where one is taken, there is nothing to test
+OWN = "a-token-that-a-person-has-set"
+ADDRESSES = ("OTELCOL_GRPC", "OTELCOL_HTTP", "OTELCOL_HEALTH", "OTELCOL_PROMETHEUS", "ALERTMANAGER_ADDRESS")
 
 
-def loaded(what: str, key: str) -> Any:
+def own_ports(folder: Path) -> tuple[dict[str, str], int, int]:
+    """Settings of a stack beside any other, and the ports of its Prometheus and its Alertmanager."""
+    own, webhook, prometheus, *rest = free_ports(3 + len(ADDRESSES))
+    found = {name: f"127.0.0.1:{port}" for name, port in zip(ADDRESSES, rest, strict=True)}
+    found |= {"OTELCOL_SELF_PORT": str(own), WEBHOOK_PORT: str(webhook), FOLDER: str(folder)}
+    return found | {"PROMETHEUS_ADDRESS": f"127.0.0.1:{prometheus}"}, prometheus, rest[-1]
+
+
+def loaded(port: int, what: str, key: str) -> Any:
     """What Prometheus says of its own set-up."""
-    return json.loads(answer(f"http://127.0.0.1:9090/api/v1/{what}") or "")["data"][key]
+    return json.loads(answer(f"http://127.0.0.1:{port}/api/v1/{what}") or "")["data"][key]
 
 
 def standing(client: DraftdClient) -> str:
@@ -68,15 +72,16 @@ def standing(client: DraftdClient) -> str:
     return str(found.ladder[found.position].level)
 
 
-def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
+def test_the_pipeline_runs_on_the_ports_that_are_set_in_one_log_and_stops_in_order(tmp_path: Path) -> None:
     collector_binary(), prometheus_binary(), alertmanager_binary()
-    for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                pytest.skip(f"port {port} is taken on this machine: stop what listens there")
+    ports, prometheus, alertmanager = own_ports(tmp_path)
     patient = ["--set", "telemetry.shutdown_seconds=30"]  # the machine may be busy: what counts is the order
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "stack.py"), "--port", "0", *patient], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "scripts.stack", "--port", "0", *patient],
+        cwd=ROOT,
+        env=os.environ | ports,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     lines: list[str] = []
     assert process.stdout is not None
@@ -86,23 +91,30 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
         until(lambda: any(line.startswith("stack") and "ready" in line for line in lines), 90, "all is ready")
         address = next(found[1] for line in lines if (found := re.search(r"serving \S+ on (\S+:\d+)", line)))
         asks = {"alertname": "DraftdVerifierErrors", "fallback_level": "autoregressive", "severity": "critical"}
-        Alertmanager(9093).post([{"labels": asks | {"run": uuid.uuid4().hex}}])  # it remembers what it has told
+        Alertmanager(alertmanager).post([{"labels": asks | {"run": uuid.uuid4().hex}}])  # it remembers what it has told
         with DraftdClient(address) as client:
             events = list(client.generate("def add(a, b):", max_tokens=8, timeout=30))
         tokens = sum(len(event.chunk.token_ids) for event in events)
         counted = 'sum(draftd_tokens_total{gen_ai_token_type="output"})'
-        until(lambda: (Prometheus(9090).number(counted) or 0) >= tokens, 40, "Prometheus has counted the tokens")
-        assert loaded("rules", "groups"), "the alert rules"
-        until(lambda: bool(loaded("alertmanagers", "activeAlertmanagers")), 20, "Prometheus has found Alertmanager")
+        until(lambda: (Prometheus(prometheus).number(counted) or 0) >= tokens, 40, "Prometheus has counted the tokens")
+        assert loaded(prometheus, "rules", "groups"), "the alert rules"
+        until(
+            lambda: bool(loaded(prometheus, "alertmanagers", "activeAlertmanagers")),
+            20,
+            "Prometheus has found Alertmanager",
+        )
         with DraftdClient(address) as client:
             until(lambda: standing(client) == "autoregressive", 40, "the alert is obeyed")
         told = 'sum(draftd_alert_notifications_total{draftd_result="accepted"})'
-        until(lambda: (Prometheus(9090).number(told) or 0) >= 1, 40, "the webhook has heard of it")
+        until(lambda: (Prometheus(prometheus).number(told) or 0) >= 1, 40, "the webhook has heard of it")
         links = re.findall(r"^stack +\| [a-z ]+: (http\S+)$", "".join(lines), re.MULTILINE)
         assert len(links) == 2, "both pages were found, with a query and with the alerts"
         assert all(b"<script" in urllib.request.urlopen(link, timeout=10).read() for link in links)
         polled = 'sum(draftd_alert_polls_total{draftd_result="ok"})'
-        assert Prometheus(9090).number(polled)
+        assert Prometheus(prometheus).number(polled)
+        up = 'sum by (job) (up{job=~"draftd|otel-collector"})'
+        until(lambda: len(Prometheus(prometheus).query(up)) == 2, 20, "both jobs are scraped")
+        assert all(value == 1 for _, value in Prometheus(prometheus).query(up))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, "".join(lines)
     finally:
@@ -111,6 +123,7 @@ def test_the_pipeline_runs_in_one_log_and_stops_in_order() -> None:
         reader.join(5)
     log = "".join(lines)
     assert "Traceback" not in log
+    check_ports(addresses(os.environ | ports), daemon_settings(["--port", "0"], os.environ | ports))
     assert "warning: shutdown" not in log, log  # the collector was still there when the daemon flushed
     assert "Dropping data" not in log, log
     assert "level=error" not in log, log
@@ -159,17 +172,18 @@ def test_the_daemon_and_alertmanager_agree_on_a_token_that_is_new_each_time(tmp_
     assert len(first.token) == 64
     assert first.token != second.token
     assert first.token not in repr(first)
-    environ = {part.name: part.environ for part in parts([], {"PATH": os.environ["PATH"]}, tmp_path)}
-    kept = (tmp_path / "token").read_text()
+    said = {"PATH": os.environ["PATH"], FOLDER: str(tmp_path)}
+    environ = {part.name: part.environ for part in parts([], said, Stop())}
+    kept = (tmp_path / "alertmanager" / "token").read_text()
     assert environ["draftd"][WEBHOOK_TOKEN] == kept
-    assert environ["draftd"][POLL_URL] == ALERTMANAGER
+    assert environ["draftd"][POLL_URL] == "http://127.0.0.1:9093"
     assert all(kept not in one.values() for name, one in environ.items() if name != "draftd")
 
 
 def test_what_a_person_sets_for_the_webhook_stands() -> None:
-    assert webhook({WEBHOOK_TOKEN: "own", WEBHOOK_PORT: "50600"}) == Webhook("http://127.0.0.1:50600/v1/alerts", "own")
+    assert webhook({WEBHOOK_TOKEN: OWN, WEBHOOK_PORT: "50600"}) == Webhook("http://127.0.0.1:50600/v1/alerts", OWN)
     elsewhere = {WEBHOOK_URL: "http://mini.local/v1/alerts", WEBHOOK_SECRET: "sesame"}
     assert webhook(elsewhere) == Webhook("http://mini.local/v1/alerts", "sesame")
-    assert webhook(elsewhere | {WEBHOOK_TOKEN: "own"}) == Webhook("http://mini.local/v1/alerts", "sesame")
+    assert webhook(elsewhere | {WEBHOOK_TOKEN: OWN}) == Webhook("http://mini.local/v1/alerts", "sesame")
     with pytest.raises(SystemExit, match=WEBHOOK_SECRET):
         webhook({WEBHOOK_URL: "http://127.0.0.1:50552/v1/alerts"})
