@@ -10,6 +10,7 @@ from __future__ import annotations
 from dashboards import evidence
 from dashboards.alerts_ranks import rank_rules
 from dashboards.alerts_remote import remote_rules
+from dashboards.alerts_service import service_rules
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
 from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
 from dashboards.settings import Alerting
@@ -19,6 +20,7 @@ from draftd.telemetry import catalog
 
 _AT_ONCE = "0s"
 _SPECULATION, _LATENCY, _MACHINE = "draftd-speculation", "draftd-latency", "draftd-machine"
+_TOP = FallbackLevel.FULL.value
 _OVERVIEW, _TELEMETRY = "draftd-overview", "draftd-telemetry"
 
 
@@ -36,6 +38,7 @@ def alert_rules(settings: Alerting, *, recorded: bool = False) -> tuple[AlertRul
         *_speculation(settings, recorded),
         *_machine(settings),
         *_service(settings, recorded),
+        *service_rules(settings),
         *remote_rules(settings),
         *rank_rules(settings),
     )
@@ -52,6 +55,7 @@ def recording_rules(settings: Alerting) -> tuple[RecordingRule, ...]:
 def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
     baseline = evidence.ACCEPTANCE_BASELINE if recorded else evidence.acceptance_baseline(settings)
     enough = evidence.enough(settings, settings.window, BY_WORKLOAD, selector=evidence.LOCAL)
+    quality = f'{{{label(a.SIGNAL)}="quality"}}'
     return (
         AlertRule(
             name="DraftdAcceptanceBelowFloor",
@@ -114,6 +118,33 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             description=f"{{figure}} requests were in a decode step that failed, within {settings.window}. They went "
             "on autoregressively, or ended in an error.",
             dashboard=_SPECULATION,
+        ),
+        AlertRule(
+            name="DraftdDrafterErrors",
+            value=f"sum by ({', '.join((INSTANCE, label(a.MODEL), label(a.DRAFT_MODEL)))}) "
+            f"{evidence.grown(settings, catalog.DRAFTER_ERRORS.prometheus)}",
+            fires=">",
+            threshold=settings.drafter_errors,
+            hold=_AT_ONCE,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            level=FallbackLevel.LIGHT_DRAFT,
+            summary=f"Drafting fails: {_told(label(a.DRAFT_MODEL))} for {_told(label(a.MODEL))} ({_INSTANCE})",
+            description=f"It failed for {{figure}} requests within {settings.window}. They went on autoregressively.",
+            dashboard=_SPECULATION,
+        ),
+        AlertRule(
+            name="DraftdCanariesFail",
+            value=f"max by ({INSTANCE}, {label(a.MODEL)}) ({_TOP} - {catalog.FALLBACK_DEMAND.prometheus}{quality})",
+            fires=">",
+            threshold=0,
+            hold=_AT_ONCE,
+            severity=Severity.CRITICAL,
+            figure=Figure.COUNT,
+            summary=f"Answers are worse with drafts: {_told(label(a.MODEL))} ({_INSTANCE})",
+            description="Fewer quality canaries passed with drafts than without, or their texts differed. The daemon "
+            "drafts nothing until a run of them is good.",
+            dashboard="draftd-fallback",
         ),
     )
 

@@ -27,6 +27,19 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
     window = settings.window
     return (
         AlertRule(
+            name="DraftdRemoteDown",
+            value=f"max by ({_BY}) (1 - {catalog.UP.prometheus})",
+            fires=">",
+            threshold=0,
+            hold=settings.hold,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            summary=f"The link to the remote is down: {_WHERE}",
+            description=f"For {settings.hold} no request could be opened there. Those that may go on with this "
+            "daemon's own model; those that demand the remote are refused.",
+            dashboard=_DASHBOARD,
+        ),
+        AlertRule(
             name="DraftdRemoteErrors",
             value=evidence.failed_there(settings),
             fires=">",

@@ -26,6 +26,7 @@ class Figure(enum.StrEnum):
     NUMBER = 'printf "%.2f"'
     BYTES = "humanize1024"
     COUNT = 'printf "%.0f"'
+    DURATION = "humanizeDuration"
 
 
 class OnError(enum.StrEnum):

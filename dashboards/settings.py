@@ -42,8 +42,18 @@ class Alerting:
     thermal_level: int = 2  # draftd.thermal.level: heavy
     machine_hold_windows: float = 0.4  # how long heat or pressure lasts before anybody is told
 
+    # Of the requests that were to be answered, in a window with `min_requests` of them.
+    error_share: float = 0.05
+    refused_share: float = 0.10
+    late_share: float = 0.10  # past their deadline
+
+    certificate_seconds: float = 14 * 86_400  # before one expires: time to renew it
+
     # Counts in a window that are still no alarm.
     verifier_errors: int = 0
+    drafter_errors: int = 0
+    save_errors: int = 0
+    notifications_refused: int = 0
     telemetry_dropped: int = 0
 
     # Two daemons: as fallback.remote_failures, remote_round_trip_seconds and remote_speed_floor have it.

@@ -23,6 +23,9 @@ ALERTS = {rule.uid: rule for rule in alert_rules(Alerting())}
 RATIOS = {
     "DraftdRemoteBelowStreaming",
     "DraftdRemoteErrors",
+    "DraftdRequestErrors",
+    "DraftdRequestsRefused",
+    "DraftdDeadlinesExceeded",
     "DraftdAcceptanceBelowFloor",
     "DraftdAcceptanceDrift",
     "DraftdSlowerThanBreakEven",

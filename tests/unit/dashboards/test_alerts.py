@@ -41,6 +41,16 @@ WANTED = {
     "DraftdGroupLost": None,
     "DraftdGroupNotServing": None,
     "DraftdRankBehind": None,
+    "DraftdRequestErrors": None,
+    "DraftdRequestsRefused": None,
+    "DraftdDeadlinesExceeded": None,
+    "DraftdStateNotSaved": None,
+    "DraftdCertificateExpires": None,
+    "DraftdCertificateExpired": None,
+    "DraftdAlertsRefused": None,
+    "DraftdDrafterErrors": "light_draft",
+    "DraftdCanariesFail": None,
+    "DraftdRemoteDown": None,
 }
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
@@ -179,6 +189,10 @@ def test_the_runbooks_figures_are_those_of_the_settings() -> None:
         f"more than {settings.swap_bytes // 2**20} MiB back from swap",
         f"above {settings.ttft_floor_seconds:g} s",
         f"The {settings.ttft_quantile * 100:g}th percentile",
+        f"More than {settings.error_share * 100:g} % of the requests that the daemon was to answer ended in an error",
+        f"More than {settings.refused_share * 100:g} % of the requests were refused",
+        f"More than {settings.late_share * 100:g} % of the requests reached their client's deadline",
+        f"expires within {settings.certificate_seconds / 86_400:g} days",
         {300.0: "A window is five minutes"}[settings.window_seconds],
         {("6h", "15m"): "the six hours that ended 15 minutes ago"}[settings.baseline, settings.baseline_offset],
     ):

@@ -7,12 +7,14 @@ import logging
 import pytest
 
 from dashboards.alerts import alert_rules
+from dashboards.alerts_service import OWN_REFUSALS, REFUSED_NOTIFICATIONS
 from dashboards.settings import Alerting
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.fallback.alerts.authentication import ReplayGuard
 from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, BadLevel, Ignored, Notified, Result, notice_of
 from draftd.fallback.alerts.webhook import Rate
+from draftd.fallback.ladder import Cause
 from draftd.fallback.leases import Notice
 from draftd.fallback.logs import RateLimitedLog
 from draftd.strategies import RemoteLevel
@@ -49,6 +51,14 @@ def test_every_level_that_the_rules_ask_for_is_taken() -> None:
         remote = isinstance(rule.level, RemoteLevel)
         assert (found.level, found.remote) == ((FallbackLevel.FULL, rule.level) if remote else (rule.level, None))
         assert found.hard == (rule.severity == "critical")
+
+
+def test_what_the_rules_select_by_is_what_the_daemon_counts() -> None:
+    assert set(REFUSED_NOTIFICATIONS) < set(Result)
+    (canaries,) = (rule for rule in alert_rules(Alerting()) if rule.name == "DraftdCanariesFail")
+    assert f'draftd_signal="{Cause.QUALITY}"' in canaries.value
+    assert {"QueueFull", "NoMemory", "NotServing"} < set(OWN_REFUSALS)
+    assert not {"InvalidRequest", "NotFound", "Unauthenticated"} & set(OWN_REFUSALS), "these are their client's"
 
 
 def test_a_level_of_the_ladder_and_one_of_the_remote_have_different_names() -> None:

@@ -1,0 +1,162 @@
+"""The alerts of what clients get, and of what keeps the daemon safe: its saved state, its certificates, its alerts.
+
+All are for people. Requests that are refused for what their client sent count nowhere: that is not the operator's.
+"""
+
+from __future__ import annotations
+
+from dashboards import evidence
+from dashboards.ratios import INSTANCE, label, matching
+from dashboards.rule import AlertRule, Figure, Severity
+from dashboards.settings import Alerting
+from draftd import errors
+from draftd.telemetry import attributes as a
+from draftd.telemetry import catalog
+
+_AT_ONCE = "0s"
+_LATENCY, _OVERVIEW, _FALLBACK = "draftd-latency", "draftd-overview", "draftd-fallback"
+_INSTANCE = f"{{{{ .Labels.{INSTANCE} }}}}"
+_OUTCOME, _ERROR = label(a.OUTCOME), label(a.ERROR_TYPE)
+_DEADLINE = errors.DeadlineExceeded.__name__
+
+#: Kinds of refusal that say something of the daemon: it is full, short of memory, not serving, broken or late.
+OWN_REFUSALS = tuple(
+    sorted(
+        kind.__name__
+        for kind in vars(errors).values()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.DraftdError)
+        and kind.grpc_status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED")
+    )
+)
+#: What the webhook refuses of a sender that means this daemon: alerts that do not arrive.
+REFUSED_NOTIFICATIONS = (
+    "no_credentials", "bad_token", "bad_signature", "no_timestamp", "bad_timestamp", "stale", "malformed", "invalid",
+    "bad_level", "too_large", "rate_limited", "full", "failed",
+)  # fmt: skip
+
+
+def service_rules(settings: Alerting) -> tuple[AlertRule, ...]:
+    return (*_requests(settings), *_upkeep(settings))
+
+
+def _share(settings: Alerting, *selectors: str) -> str:
+    """The share of these among the requests that the daemon was to answer, where there were enough."""
+    refused = f'{_OUTCOME}="refused", {_ERROR}=~"{"|".join(OWN_REFUSALS)}"'
+    found = _ended(settings, *selectors)
+    all_of = _ended(settings, f'{_OUTCOME}!~"cancelled|refused"', refused)
+    return f"{found}\n/ ({all_of} > 0)\nand {all_of} >= {settings.min_requests}"
+
+
+def _ended(settings: Alerting, *selectors: str) -> str:
+    """Requests in the window with any of these."""
+    name, window = catalog.REQUESTS.prometheus, settings.window
+    return f"sum by ({INSTANCE}) ({' or '.join(f'increase({name}{{{one}}}[{window}])' for one in selectors)})"
+
+
+def _requests(settings: Alerting) -> tuple[AlertRule, ...]:
+    window = settings.window
+    late = matching(f'{_OUTCOME}=~"deadline|refused"', f'{_ERROR}="{_DEADLINE}"')
+    refused = "|".join(kind for kind in OWN_REFUSALS if kind != _DEADLINE)
+    return (
+        AlertRule(
+            name="DraftdRequestErrors",
+            value=_share(settings, f'{_OUTCOME}="error"'),
+            fires=">",
+            threshold=settings.error_share,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.CRITICAL,
+            figure=Figure.PERCENT,
+            summary=f"Requests fail: {_INSTANCE}",
+            description=f"{{figure}} of the requests ended in an error, in two consecutive windows of {window}.",
+            dashboard=_LATENCY,
+        ),
+        AlertRule(
+            name="DraftdRequestsRefused",
+            value=_share(settings, matching(f'{_OUTCOME}="refused"', f'{_ERROR}=~"{refused}"')),
+            fires=">",
+            threshold=settings.refused_share,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.PERCENT,
+            summary=f"Requests are refused: {_INSTANCE}",
+            description=f"{{figure}} of the requests were refused because the daemon was full, short of memory or not "
+            f"serving, in two consecutive windows of {window}.",
+            dashboard=_LATENCY,
+        ),
+        AlertRule(
+            name="DraftdDeadlinesExceeded",
+            value=_share(settings, late),
+            fires=">",
+            threshold=settings.late_share,
+            hold=settings.hold,
+            keep_firing=settings.keep_firing,
+            severity=Severity.WARNING,
+            figure=Figure.PERCENT,
+            summary=f"Requests run out of time: {_INSTANCE}",
+            description=f"{{figure}} of the requests did not end before their client's deadline, in two consecutive "
+            f"windows of {window}.",
+            dashboard=_LATENCY,
+        ),
+    )
+
+
+def _upkeep(settings: Alerting) -> tuple[AlertRule, ...]:
+    certificate, file, result = label(a.CERTIFICATE), label(a.STATE_FILE), label(a.RESULT)
+    left = f"max by ({INSTANCE}, {certificate}) ({catalog.CERTIFICATE_EXPIRY.prometheus}) - time()"
+    refused = f'{catalog.ALERT_NOTIFICATIONS.prometheus}{{{result}=~"{"|".join(REFUSED_NOTIFICATIONS)}"}}'
+    days = settings.certificate_seconds // 86_400
+    return (
+        AlertRule(
+            name="DraftdStateNotSaved",
+            value=f"sum by ({INSTANCE}, {file}) {evidence.grown(settings, catalog.STATE_SAVE_ERRORS.prometheus)}",
+            fires=">",
+            threshold=settings.save_errors,
+            hold=_AT_ONCE,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            summary=f"State cannot be saved: {{{{ .Labels.{file} }}}} ({_INSTANCE})",
+            description=f"{{figure}} attempts failed within {settings.window}. The daemon goes on; a restart would not "
+            "know what was not written.",
+            dashboard=_FALLBACK,
+        ),
+        AlertRule(
+            name="DraftdCertificateExpires",
+            value=f"({left}) >= 0",
+            fires="<",
+            threshold=settings.certificate_seconds,
+            hold=settings.machine_hold,
+            severity=Severity.WARNING,
+            figure=Figure.DURATION,
+            summary=f"A certificate expires soon: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
+            description=f"In {{figure}}; this fires from {days:g} days on. Then nobody who checks it connects.",
+            dashboard=_OVERVIEW,
+        ),
+        AlertRule(
+            name="DraftdCertificateExpired",
+            value=left,
+            fires="<",
+            threshold=0,
+            hold=_AT_ONCE,
+            severity=Severity.CRITICAL,
+            figure=Figure.DURATION,
+            summary=f"A certificate has expired: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
+            description="It had {figure} left. Nobody who checks it connects.",
+            dashboard=_OVERVIEW,
+        ),
+        AlertRule(
+            name="DraftdAlertsRefused",
+            value=f"sum by ({INSTANCE}, {result}) {evidence.grown(settings, refused)}",
+            fires=">",
+            threshold=settings.notifications_refused,
+            hold=_AT_ONCE,
+            severity=Severity.WARNING,
+            figure=Figure.COUNT,
+            summary=f"The daemon refuses alerts, {{{{ .Labels.{result} }}}} ({_INSTANCE})",
+            description=f"{{figure}} notifications at the webhook were refused within {settings.window}: alerts that "
+            "ask for a level may not arrive.",
+            dashboard=_FALLBACK,
+        ),
+    )
