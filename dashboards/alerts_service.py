@@ -1,4 +1,4 @@
-"""The alerts of what clients get, and of what keeps the daemon safe: its saved state, its certificates, its alerts.
+"""The alerts of what clients get, and of what it needs to go on: its saved state, its certificates, its alerts.
 
 All are for people. Requests that are refused for what their client sent count nowhere: that is not the operator's.
 """
@@ -37,7 +37,7 @@ REFUSED_NOTIFICATIONS = (
 
 
 def service_rules(settings: Alerting) -> tuple[AlertRule, ...]:
-    return (*_requests(settings), *_upkeep(settings))
+    return (*_requests(settings), *_operation(settings))
 
 
 def _share(settings: Alerting, *selectors: str) -> str:
@@ -103,7 +103,7 @@ def _requests(settings: Alerting) -> tuple[AlertRule, ...]:
     )
 
 
-def _upkeep(settings: Alerting) -> tuple[AlertRule, ...]:
+def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
     certificate, file, result = label(a.CERTIFICATE), label(a.STATE_FILE), label(a.RESULT)
     left = f"max by ({INSTANCE}, {certificate}) ({catalog.CERTIFICATE_EXPIRY.prometheus}) - time()"
     refused = f'{catalog.ALERT_NOTIFICATIONS.prometheus}{{{result}=~"{"|".join(REFUSED_NOTIFICATIONS)}"}}'
@@ -131,7 +131,7 @@ def _upkeep(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.DURATION,
             summary=f"A certificate expires soon: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
-            description=f"In {{figure}}; this fires from {days:g} days on. Then nobody who checks it connects.",
+            description=f"In {{figure}}; this fires from {days:g} days on. Then peers that check it do not connect.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
@@ -143,7 +143,7 @@ def _upkeep(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.DURATION,
             summary=f"A certificate has expired: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
-            description="It had {figure} left. Nobody who checks it connects.",
+            description="It had {figure} left. Peers that check it do not connect.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
