@@ -1,0 +1,101 @@
+"""All that the runbooks name exists: commands and options, settings, metrics, labels, values, panels, files."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk import environment_variables
+
+from dashboards import evidence
+from dashboards.board import written
+from dashboards.boards import boards
+from dashboards.ratios import INSTANCE, label
+from dashboards.render.reading import parsed
+from dashboards.settings import Alerting
+from draftd import errors
+from draftd.cli.main import load
+from draftd.fallback.alerts.payload import Result
+from draftd.fallback.ladder import Cause
+from draftd.settings.load import describe_settings
+from draftd.telemetry import attributes, catalog
+from draftd.telemetry.attributes import Attribute
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+# What other programs, and the text itself, have names for.
+ELSEWHERE = {
+    "keep_firing_for", "fallback_level", "remote_level", INSTANCE, evidence.STAGE, "Alerting", "draftd-daemon",
+    "max_tokens", "decoding-strategy", "df", "openssl x509 -noout -enddate -in FILE",
+}  # fmt: skip
+_GAP = "…"  # any text, in a name
+
+
+def spans() -> list[str]:
+    """All that is in backticks, each once."""
+    return sorted({" ".join(one.split()) for one in re.findall(r"`([^`]+)`", TEXT)})
+
+
+def commands() -> list[str]:
+    return [one for one in spans() if one.startswith("draftd ")]
+
+
+def test_runbooks_name_commands() -> None:
+    assert len(commands()) >= 10
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
+    """Parsed as the terminal's would be, and not run."""
+    name, *arguments = shlex.split(command.replace("FILE", __file__).replace(_GAP, "text"))[1:]
+    taken = load(name)
+    while arguments and arguments[0] in getattr(taken, "commands", {}):
+        name, *arguments = arguments
+        taken = taken.commands[name]
+    taken.make_context(name, arguments)
+
+
+@cache
+def names() -> frozenset[str]:
+    """All that telemetry, the settings and the errors have names for."""
+    known = {*ELSEWHERE, *Cause, *Result}
+    every = [value for value in vars(attributes).values() if isinstance(value, Attribute)]
+    for attribute in every:
+        known |= {attribute.name, label(attribute), *attribute.values, *attribute.examples, *quoted(attribute.brief)}
+    for metric in (*catalog.METRICS, *catalog.SDK_METRICS):
+        known |= {metric.name, metric.prometheus}
+    settings = {doc.name for doc in describe_settings()}
+    known |= settings | {f"{name.partition('.')[0]}.*" for name in settings}
+    known |= {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    known |= {value for value in vars(environment_variables).values() if isinstance(value, str)}
+    return frozenset(known | set(re.findall(r'"stage", "(\w+)"', evidence.dropped(Alerting()))))
+
+
+def quoted(text: str) -> Iterator[str]:
+    return iter(re.findall(r"`([^`]+)`", text))
+
+
+@pytest.mark.parametrize("span", [one for one in spans() if not one.startswith(("draftd ", "python -m "))])
+def test_a_runbooks_name_is_that_of_something(span: str) -> None:
+    name = re.split(r" ?= ?", span)[0]  # a setting or a variable with its value
+    pattern = re.compile(re.escape(name).replace(re.escape(_GAP), r"\w+"))
+    assert (ROOT / name).is_file() or any(pattern.fullmatch(one) for one in names()), span
+
+
+def test_a_runbooks_panels_are_on_the_dashboard_that_it_names() -> None:
+    titles: dict[str, set[str]] = {}
+    for board in boards(Alerting()):
+        titles[board.title] = {panel.title for panel in parsed(written(board)).panels}
+    anywhere, absent = set().union(*titles.values()), {}
+    for alert, text in re.findall(r"^## (Draftd\w+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL):
+        if lost := {" ".join(one.split()) for one in re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", text)} - anywhere - WORDS:
+            absent[alert] = lost
+    assert absent == {}
+
+
+WORDS = {"Targets"}  # a page of Prometheus's
