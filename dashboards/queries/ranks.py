@@ -14,7 +14,7 @@ STATE, LOSS, RANK, HOST = label(a.GROUP_STATE), label(a.GROUP_LOSS), label(a.RAN
 FIGURES = {GroupState.FAILED: 0, GroupState.RESTARTING: 1, GroupState.STARTING: 2, GroupState.SERVING: 3}
 _BY_RANK = (INSTANCE, RANK, HOST)
 _GROUP = gauge(ranks.STATE, ENGINE)
-_RANK = f"rank {shown(RANK)} · {shown(HOST)}"
+_RANK = f"rank {shown(RANK)} · {shown(HOST)} · {shown(INSTANCE)}"
 
 
 def _state() -> str:
@@ -42,9 +42,7 @@ EVENTS = tuple(
 
 # Each rank.
 MEMORY = _each(ranks.MEMORY)
-MEMORY_LIMIT = Query(
-    grouped(gauge(ranks.MEMORY_LIMIT, ENGINE), _BY_RANK, "max"), f"limit of rank {shown(RANK)} · {shown(HOST)}"
-)
+MEMORY_LIMIT = Query(grouped(gauge(ranks.MEMORY_LIMIT, ENGINE), _BY_RANK, "max"), f"limit of {_RANK}")
 # An estimate, which may come to more than all of the time.
 COLLECTIVE = Query(f"clamp_max({summed(ranks.COLLECTIVE_TIME, ENGINE, RATE, _BY_RANK)}, 1)", _RANK)
 COLLECTIVE_NOW = Query(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
@@ -12,7 +13,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, g
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Recording
-from draftd.telemetry.recording import Stopwatch, named
+from draftd.telemetry.recording import named
 from draftd.telemetry.spans import call_context
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
@@ -51,14 +52,14 @@ class HttpCall:
 
 class _Followed(HttpCall):
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
-        self._on, self._watch = on, Stopwatch()
+        self._on, self._arrival = on, time.time_ns()
         self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
         self._span = on.tracer.start_span(
             f"{method} {route}" if route else method,
             context=parent,
             kind=SpanKind.SERVER,
             attributes={**self._labels, **named(on.naming.server())},
-            start_time=self._watch.start,
+            start_time=self._arrival,
         )
         self.context = set_span_in_context(self._span, parent)
 
@@ -72,7 +73,7 @@ class _Followed(HttpCall):
 
     def end(self, status: int, error: BaseException | None = None) -> None:
         with self._on.guard.part("http"):
-            taken = self._watch.nanoseconds
+            now = time.time_ns()
             attributes = {a.HTTP_STATUS.name: status}
             failed: dict[str, str] = {}
             if error is not None:
@@ -83,6 +84,6 @@ class _Followed(HttpCall):
             if failed and failed[a.ERROR_TYPE.name] != "Cancelled":
                 self._span.set_status(Status(StatusCode.ERROR, failed[a.ERROR_TYPE.name]))
             self._span.set_attributes({**attributes, **failed})
-            self._span.end(self._watch.start + taken)
+            self._span.end(now)
             labels = {**self._labels, **attributes, **failed}
-            self._on.metrics.record(catalog.HTTP_DURATION, taken / 1e9, labels, self.context)
+            self._on.metrics.record(catalog.HTTP_DURATION, max(0, now - self._arrival) / 1e9, labels, self.context)

@@ -1,0 +1,111 @@
+"""Every query of every dashboard, on a Prometheus whose store has gaps, stops and both ways of export (store.py)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dashboards.board import written
+from dashboards.boards import boards
+from dashboards.queries.speculation import DEEPEST
+from dashboards.render.asking import Series, Shown, Source
+from dashboards.render.reading import Dashboard, Panel, Target, parsed
+from dashboards.settings import Alerting
+from tests.stack import store
+from tests.stack.components import prometheus
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+_MOST = 1.0 + 1e-6  # what a share may be: Prometheus extrapolates both sides of a ratio alike
+# Shares that may be above one: break-even, where no acceptance pays, and acceptance over its baseline.
+_UNBOUNDED = {
+    "Acceptance and break-even",
+    "Accepted of drafted",
+    "Acceptance, three ways",
+    "Acceptance against break-even",
+    "Drift",
+}
+NOTHING_ASKED = {"draftd-fallback/What asks for a level/"}  # every signal has ended: no level is asked for
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query of a panel, and its answer over one time shown."""
+
+    dashboard: Dashboard
+    panel: Panel
+    target: Target
+    shown: Shown
+    found: Sequence[Series]
+
+    @property
+    def name(self) -> str:
+        return f"{self.dashboard.uid}/{self.panel.title}/{self.target.named({})}"
+
+
+@dataclass(frozen=True)
+class Store:
+    source: Source
+    began: float
+    dashboards: Sequence[Dashboard]
+
+    def shown(self, first: float, last: float) -> Shown:
+        return Shown(self.began + first, self.began + last, store.SCRAPE_SECONDS)
+
+    def ask(self, shown: Shown, instances: str = ".*") -> list[Asked]:
+        """Every query of every panel."""
+        targets = [(one, panel, target) for one in self.dashboards for panel in one.panels for target in panel.targets]
+
+        def answer(dashboard: Dashboard, panel: Panel, target: Target) -> Asked:
+            chosen = replace(dashboard, variables={**dashboard.variables, "instance": instances})
+            return Asked(dashboard, panel, target, shown, chosen.ask(target, self.source, shown))
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(answer, *zip(*targets, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder = tmp_path_factory.mktemp("store")
+    began = time.time() // 60 * 60 - store.SECONDS - 3 * 3600.0
+    store.write(folder / "tsdb", began)
+    with prometheus(folder) as running:
+        yield Store(Source(running.url), began, [parsed(written(board)) for board in boards(Alerting())])
+
+
+@pytest.fixture(scope="module")
+def all_of_it(kept: Store) -> list[Asked]:
+    return kept.ask(kept.shown(0, store.SECONDS))
+
+
+def values(one: Asked) -> list[float]:
+    return [value for series in one.found for _, value in series.points]
+
+
+def test_every_query_is_answered_with_figures(all_of_it: list[Asked]) -> None:
+    silent = {one.name for one in all_of_it if not values(one)}
+    depths = (*range(3, DEEPEST + 1), f"{DEEPEST + 1} or more")
+    assert silent == {f"draftd-speculation/Depth chosen/{depth}" for depth in depths} | NOTHING_ASKED
+    assert [one.name for one in all_of_it if not all(map(math.isfinite, values(one)))] == []
+
+
+def test_no_value_is_impossible(all_of_it: list[Asked]) -> None:
+    for one in all_of_it:
+        low, unit = one.panel.defaults.get("min"), one.panel.defaults["unit"]
+        least, most = min(values(one), default=0.0), max(values(one), default=0.0)
+        assert low is None or least >= low or one.panel.title.startswith("Mean"), (one.name, least)
+        assert unit != "percentunit" or one.panel.title in _UNBOUNDED or 0 <= least <= most <= _MOST, (one.name, most)
+
+
+def test_every_series_has_a_name_of_its_own(all_of_it: list[Asked]) -> None:
+    names: dict[str, list[str]] = {}
+    for one in all_of_it:
+        for series in one.found:
+            assert all(series.labels.get(label) for label in one.target.legend_labels), one.name
+            names.setdefault(f"{one.dashboard.uid}/{one.panel.title}", []).append(one.target.named(series.labels))
+    assert {panel: sorted(found) for panel, found in names.items() if len(found) != len(set(found))} == {}
