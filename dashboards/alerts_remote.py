@@ -14,6 +14,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_remote as catalog
 
 _BY = ", ".join(evidence.BY_MODEL)
+_REASON = label(a.ERROR_TYPE)
 _WHERE = f"{{{{ .Labels.{label(a.MODEL)} }}}} ({{{{ .Labels.{INSTANCE} }}}})"
 _DASHBOARD = "draftd-remote"
 _AT_ONCE = "0s"
@@ -105,15 +106,15 @@ def _verifier(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdPeersRefused",
-            value=f"sum by ({_BY}) {evidence.grown(settings, catalog.VERIFY_REFUSED.prometheus)}",
+            value=f"sum by ({_BY}, {_REASON}) {evidence.grown(settings, catalog.VERIFY_REFUSED.prometheus)}",
             fires=">",
             threshold=settings.verify_refused,
             hold=_AT_ONCE,
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"Edges are refused: {_WHERE}",
-            description=f"{{figure}} connections or sequences of edges were refused within {settings.window}; the "
-            "daemon's log says which, and why.",
+            description=f"{{figure}} connections or sequences of edges were refused within {settings.window}: "
+            f"{{{{ .Labels.{_REASON} }}}}; the daemon's log says which edges, and why.",
             dashboard=_DASHBOARD,
         ),
     )

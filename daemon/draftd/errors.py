@@ -54,6 +54,11 @@ def _again(kind: type[DraftdError], args: tuple[Any, ...], attributes: dict[str,
     return error
 
 
+def reason_of(kind: type[DraftdError]) -> str:
+    """`queue_full` of QueueFull: stable, where messages are not."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
 class FieldError(DraftdError):
     """Something named is wrong: says which field, what it was, and what is allowed."""
 
@@ -139,12 +144,40 @@ class NotNow(DraftdError, status="FAILED_PRECONDITION"):
     """What is asked for cannot be done as things stand: there is no level above, or a probe is running."""
 
 
+class NotEnabled(NotNow, status="FAILED_PRECONDITION"):
+    """A setting of this daemon has to allow it first."""
+
+
+class OtherProtocol(NotNow, status="FAILED_PRECONDITION"):
+    """The other daemon speaks another version of the protocol."""
+
+
+class Superseded(NotNow, status="FAILED_PRECONDITION"):
+    """Another connection of the same daemon took the place of this one."""
+
+
+class OtherWeights(InvalidRequest, status="INVALID_ARGUMENT"):
+    """A text was begun by another model than is served now."""
+
+
 class QueueFull(DraftdError, status="RESOURCE_EXHAUSTED"):
     """As many wait, or are in hand, as may be."""
 
 
 class NoMemory(DraftdError, status="RESOURCE_EXHAUSTED"):
     """A request needs more memory than the machine has left; the message has both figures."""
+
+
+class TooManyPeers(QueueFull, status="RESOURCE_EXHAUSTED"):
+    """As many other daemons are connected, or come, as may."""
+
+
+class TooManySequences(QueueFull, status="RESOURCE_EXHAUSTED"):
+    """Another daemon has as many sequences open, or waiting, as it may."""
+
+
+class TooManyTokens(NoMemory, status="RESOURCE_EXHAUSTED"):
+    """Another daemon's sequences need more tokens of context than it may have."""
 
 
 class NoRoom(DraftdError, status="RESOURCE_EXHAUSTED"):

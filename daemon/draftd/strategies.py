@@ -6,8 +6,8 @@ The vocabulary of `verify.*` and `remote.*`, which engine, planning, service and
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -63,6 +63,40 @@ class Verifier(enum.StrEnum):
 
     LOCAL = "local"
     REMOTE = "remote"
+
+
+class LinkFailure(enum.StrEnum):
+    """Why the link to the remote is down, or what failed while it was up: `error.type` of `draftd.remote.errors`, and
+    the cause of an event."""
+
+    # the network
+    NAME_NOT_FOUND = "name_not_found"
+    CONNECTION_REFUSED = "connection_refused"
+    UNREACHABLE = "unreachable"
+    CONNECT_TIMEOUT = "connect_timeout"
+    # TLS
+    TLS_REQUIRED = "tls_required"  # it speaks TLS, this daemon does not
+    TLS_NOT_SPOKEN = "tls_not_spoken"  # the reverse
+    UNKNOWN_AUTHORITY = "unknown_authority"
+    WRONG_NAME = "wrong_name"
+    CERTIFICATE_EXPIRED = "certificate_expired"  # or not valid yet
+    KEY_TYPE = "key_type"
+    CLIENT_CERTIFICATE = "client_certificate"  # this daemon's is missing, or not accepted
+    TLS_HANDSHAKE = "tls_handshake"
+    # what it answers
+    NO_VERIFIER = "no_verifier"
+    UNAUTHENTICATED = "unauthenticated"
+    OTHER_PROTOCOL = "other_protocol"
+    NOT_ENABLED = "not_enabled"
+    NOT_SERVING = "not_serving"
+    TOO_MANY_PEERS = "too_many_peers"
+    # while it was up
+    CONNECTION_LOST = "connection_lost"
+    NO_ANSWER = "no_answer"
+    LATE = "late"
+    REFUSED = "refused"  # a sequence
+    BROKEN_RULE = "broken_rule"
+    OTHER = "other"
 
 
 @dataclass(slots=True)
@@ -124,8 +158,9 @@ class PeerCounts:
 @dataclass(frozen=True, slots=True)
 class VerificationStatus:
     """This daemon as a verifier: `peers` that are connected by address, the total of all there ever were, and how many
-    sequences are open."""
+    sequences are open. `refusals` of connections and sequences, by reason."""
 
     peers: dict[str, PeerCounts]
     total: PeerCounts
     open_sequences: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)

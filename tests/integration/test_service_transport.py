@@ -13,6 +13,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
+from draftd.strategies import LinkFailure
 from tests.certificates import Authority
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
@@ -98,7 +99,7 @@ def test_a_link_trusts_the_authority_and_shows_its_token(tmp_path: Path) -> None
             for link in links:
                 link.start()
             until(lambda: own.state.up and stranger.state.retry_after is not None, 20)
-            assert stranger.state.why.startswith("UNAUTHENTICATED: ")
+            assert stranger.state.failure is LinkFailure.UNAUTHENTICATED
         finally:
             assert all(link.close() for link in links)
 

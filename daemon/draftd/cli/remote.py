@@ -75,7 +75,8 @@ def _verifier(found: pb.VerificationStatus) -> list[Row]:
         told = f"{total.tokens} tokens, {rate} per second of the target, {accepted} accepted, {stale} stale"
         made.append(("verified", Text(told)))
     if total.refused:
-        made.append(("", Text(f"{total.refused} refused", WARN)))
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refusals.items()))
+        made.append(("", Text(f"{total.refused} refused: {reasons}", WARN)))
     for peer in sorted(found.peers, key=lambda one: -_time(one.counts.target_time))[:_MOST_PEERS]:
         c = peer.counts
         moved = size(c.bytes_received + c.bytes_sent)

@@ -111,7 +111,9 @@ def run_daemon(
         certificates=lambda: {setting: one.expires for setting, one in certificates.items()},
     )
     telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None, group=group)
-    link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer) if settings.remote.enabled else None
+    link = None
+    if settings.remote.enabled:
+        link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer, journal=kept.journal)
     observers = (telemetry.observer, requests)
     limits = settings.engine.limits(
         gather_seconds=settings.verify.gather_seconds,
@@ -221,7 +223,7 @@ class _Parts:
 
     def verification(self) -> VerificationStatus | None:
         found = None if self.daemon is None else self.daemon.verification
-        return found.status() if found is not None and found.enabled else None
+        return found.status() if found is not None and found.asked else None
 
     def save_errors(self, prefixes: bool) -> dict[str, int]:
         """Failures to write the flag's file, and prefixes where they are kept on disk."""

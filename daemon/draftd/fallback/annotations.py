@@ -28,7 +28,12 @@ _CAPACITY = 64
 _ANSWER_SECONDS = 5.0
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0  # until what failed is tried again
 _MOST_TEXT = 2_000
-_TITLES = {Subject.LEVEL: "Fallback level", Subject.FLAG: "Feature flag", Subject.REMOTE: "Remote"}
+_TITLES = {
+    Subject.LEVEL: "Fallback level",
+    Subject.FLAG: "Feature flag",
+    Subject.REMOTE: "Remote",
+    Subject.LINK: "Link to the remote",
+}
 
 
 class Annotator:
@@ -114,7 +119,7 @@ class Annotator:
         if result == SENT:
             self._outage.ended("transitions are marked in Grafana again")
         else:
-            self._outage.began(f"transitions are not marked in Grafana for now: {why}")
+            self._outage.began(f"transitions are not marked in Grafana for now: {why}", why)
         return result
 
     def _annotate(self, at: int, tags: list[str], text: str) -> tuple[str, str]:

@@ -250,10 +250,10 @@ class Controller:
                     self._reloaded(forget, now)
             self._look(now)
             self._state = self._shown()
-            self._outage.ended()
+            self._outage.ended("checks of the fallback succeed again")
         except Exception as error:
             text = "a check of the fallback failed; it continues, and further failures are not logged"
-            self._outage.began(text, level=logging.ERROR, error=error)
+            self._outage.began(text, type(error).__name__, level=logging.ERROR, error=error)
             failed = QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS)
         for one in reloads:
             self._reloads.remove(one)

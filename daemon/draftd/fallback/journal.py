@@ -1,4 +1,4 @@
-"""What changed of what the daemon allows, when, and why: the flag's default variant, the fallback level."""
+"""What changed, when, and why: the flag's default variant, the fallback level, the link to the remote."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Subject(enum.StrEnum):
     FLAG = "flag"
     LEVEL = "level"
     REMOTE = "remote"
+    LINK = "link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,10 @@ class History:
         except OSError as error:
             self._torn = True
             self.errors += 1
-            self._outage.began(f"{self._path} cannot be written: {error.strerror}; events are lost in a restart")
+            why = f"{self._path} cannot be written: {error.strerror}"
+            self._outage.began(f"{why}; events are lost in a restart", why)
         else:
-            self._outage.ended()
+            self._outage.ended(f"{self._path} can be written again")
 
 
 def _lines(path: Path) -> list[bytes]:

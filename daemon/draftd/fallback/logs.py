@@ -1,51 +1,123 @@
-"""Logs that cannot be flooded: a line when an outage begins and when it ends, or one a reason and interval."""
+"""Logs that cannot be flooded and do not hide the present state: changes of a state, outages, and lines by reason."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+
+_MOST_ORIGINS = 64  # with a line of one reason in an interval
+
+
+class Changes(Generic[S]):
+    """Passes on changes of a state: `most` at once, then one each `seconds`, which is always the latest. So the last
+    state that `tell` hears is the present one within `seconds` of a change, where `settle` is called meanwhile. `tell`
+    also hears how many changes were left out before. One caller at a time."""
+
+    def __init__(
+        self,
+        tell: Callable[[S, int], None],
+        *,
+        most: int = 10,
+        seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tell, self._most, self._seconds, self._clock = tell, most, seconds, clock
+        self._left, self._at = float(most), clock()
+        self._untold = 0  # changes
+        self._latest: S
+
+    def change(self, state: S) -> None:
+        """The state is another one from now on."""
+        self._latest = state
+        self._untold += 1
+        self.settle()
+
+    def settle(self) -> float | None:
+        """Tells the latest state if that may be done now. Returns the seconds until it may; None if all was told."""
+        if not self._untold:
+            return None
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._at) / self._seconds)
+        self._at = now
+        if self._left < 1:
+            return (1 - self._left) * self._seconds
+        self._left -= 1
+        left_out, self._untold = self._untold - 1, 0
+        self._tell(self._latest, left_out)
+        return None
 
 
 class OutageLog:
-    """Logs what does not work once, until it works again. One caller at a time."""
+    """Logs what does not work once for each cause, until it works again. One caller at a time. Call `began` with every
+    failure and `ended` with every success: a line that had to wait is written then."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
-        self._lasts = False
+        self._cause: Hashable = None  # None: it works
+        self._changes = Changes(self._write, clock=clock)
 
-    def began(self, text: str, *, level: int = logging.WARNING, error: BaseException | None = None) -> None:
-        """It does not work: logged, unless it was already."""
-        if not self._lasts:
-            self._log.log(level, "%s", text, exc_info=error)
-        self._lasts = True
+    def began(
+        self, text: str, cause: Hashable = "", *, level: int = logging.WARNING, error: BaseException | None = None
+    ) -> None:
+        """It does not work: logged, unless it was for this cause already."""
+        if cause != self._cause:
+            self._cause = cause
+            self._changes.change((level, text, error))
+        self._changes.settle()
 
-    def ended(self, text: str = "") -> None:
-        """It works: `text` is logged where it did not before."""
-        if self._lasts and text:
-            self._log.info("%s", text)
-        self._lasts = False
+    def ended(self, text: str) -> None:
+        """It works: logged where it did not before."""
+        if self._cause is not None:
+            self._cause = None
+            self._changes.change((logging.INFO, text, None))
+        self._changes.settle()
+
+    def _write(self, line: tuple[int, str, BaseException | None], left_out: int) -> None:
+        level, text, error = line
+        self._log.log(level, "%s%s", text, changes_left_out(left_out), exc_info=error)
+
+
+def changes_left_out(count: int) -> str:
+    """What a line says of changes before it that have none; empty without any."""
+    return f" ({count} more changes since the last line)" if count else ""
 
 
 class RateLimitedLog:
-    """Writes one line per reason and interval. Any thread. `reason` is one of a few: each is remembered for good."""
+    """Writes one line per reason, origin and interval, and at most `most` lines per reason and interval. Any thread.
+    Not for changes of a state, whose last line it may leave out: see `Changes`."""
 
-    def __init__(self, log: logging.Logger, seconds: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._seconds, self._clock = log, seconds, clock
+    def __init__(
+        self,
+        log: logging.Logger,
+        seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        most: int = _MOST_ORIGINS,
+    ) -> None:
+        self._log, self._seconds, self._clock, self._most = log, seconds, clock, most
         self._lock = threading.Lock()
-        self._written: dict[str, float] = {}
-        self._left_out: Counter[str] = Counter()
+        self._written: dict[str, OrderedDict[str, float]] = {}  # by reason: when each origin had a line, oldest first
+        self._left_out: Counter[str] = Counter()  # by reason
 
-    def write(self, level: int, reason: str, text: str, *, error: BaseException | None = None) -> None:
-        """Logs it, with how many of its kind were left out before; or leaves it out itself."""
+    def write(
+        self, level: int, reason: str, text: str, origin: str = "", *, error: BaseException | None = None
+    ) -> None:
+        """Logs it, with how many of its reason were left out before; or leaves it out itself. `reason` is one of a few:
+        each is remembered for good. `origin`: where it comes from, such as the address of a peer."""
         now = self._clock()
         with self._lock:
-            if now - self._written.get(reason, float("-inf")) < self._seconds:
+            written = self._written.setdefault(reason, OrderedDict())
+            while written and now - next(iter(written.values())) >= self._seconds:
+                written.popitem(last=False)
+            if origin in written or len(written) >= self._most:
                 self._left_out[reason] += 1
                 return
-            self._written[reason] = now
+            written[origin] = now
             left_out = self._left_out.pop(reason, 0)
         more = f" ({left_out} more of {reason} since the last one)" if left_out else ""
         self._log.log(level, "%s%s", text, more, exc_info=error)

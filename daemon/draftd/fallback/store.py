@@ -225,9 +225,10 @@ class LearntFile:
             self._store.save(document.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
             self._store.errors += 1
-            self._outage.began(f"{self._store.path} cannot be saved: {error}; a restart would learn it again")
+            why = getattr(error, "strerror", None) or str(error)
+            self._outage.began(f"{self._store.path} cannot be saved: {why}; a restart would learn it again", why)
             return False
-        self._outage.ended()
+        self._outage.ended(f"{self._store.path} can be saved again")
         return True
 
     def start(self, learnt: Callable[[], Mapping[str, Any] | None]) -> None:

@@ -18,8 +18,10 @@ from typing import Any
 import grpc
 
 from draftd.errors import DraftdError, in_one_line
+from draftd.remote.failures import LinkError, failure_of
 from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
+from draftd.strategies import LinkFailure
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
 
@@ -28,10 +30,6 @@ _MOST_OUT = 4096  # messages that wait to be sent
 _MOST_BYTES = 16 * 2**20  # of a message
 _PAGE = 16_384  # tokens of a vocabulary
 _JOIN_SECONDS = 2.0
-
-
-class LinkError(DraftdError):
-    """The verifier cannot be reached, or refuses; the message says why."""
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ class Connection:
         take: Callable[[Connection, pb.VerifyResponse], None],
         ended: Callable[[], None],
     ) -> None:
-        self._take, self._ended, self._traffic = take, ended, traffic
+        self._take, self._ended, self._traffic, self._settings = take, ended, traffic, settings
         self._channel = _channel(settings)
         self._stub = verification_pb2_grpc.VerificationServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._metadata = metadata_of(settings)
@@ -61,8 +59,7 @@ class Connection:
         self._welcome: Future[pb.Welcome] = Future()
         self._call: Any = None
         self._closing = threading.Lock()
-        self.why: str | None = None  # it is over; None while it is not
-        self.broken = False  # by what `take` raised
+        self.why: LinkError | None = None  # it is over; None while it is not
         self._thread = threading.Thread(target=self._read, name="draftd-link-read", daemon=True)
 
     def greet(self, edge: str, tokenizer: str) -> None:
@@ -84,7 +81,7 @@ class Connection:
         try:
             page = self._stub.GetVocabulary(request, metadata=self._metadata, timeout=seconds)
         except grpc.RpcError as error:
-            raise LinkError(_told(error)) from None
+            raise failure_of(error, self._settings, greeted=True) from None
         self._traffic.sent += request.ByteSize() + _FRAME_BYTES
         self._traffic.received += page.ByteSize() + _FRAME_BYTES
         return page.tokens  # type: ignore[no-any-return]
@@ -96,9 +93,9 @@ class Connection:
         try:
             self._out.put_nowait(request)
         except queue.Full:
-            self.end(f"it took none of {_MOST_OUT} messages")
+            self.end(LinkError(LinkFailure.NO_ANSWER, f"it took none of {_MOST_OUT} messages"))
 
-    def end(self, why: str) -> None:
+    def end(self, why: LinkError) -> None:
         """At once: nothing is taken any more."""
         with self._closing:
             if self.why is not None:
@@ -106,12 +103,12 @@ class Connection:
             self.why = why
         if not self._welcome.done():
             with contextlib.suppress(Exception):
-                self._welcome.set_exception(LinkError(why))
+                self._welcome.set_exception(why)
         self._ended()
 
     def close(self) -> None:
         """Frees what it has."""
-        self.end("closed")
+        self.end(LinkError(LinkFailure.OTHER, "closed"))
         with contextlib.suppress(queue.Full):
             self._out.put_nowait(None)
         if self._call is not None:
@@ -126,7 +123,7 @@ class Connection:
             yield request
 
     def _read(self) -> None:
-        why = "the verifier ended the stream"
+        why = LinkError(LinkFailure.CONNECTION_LOST, "the verifier ended the stream")
         try:
             for response in self._call:
                 if self.why is not None:
@@ -137,12 +134,15 @@ class Connection:
                 elif response.HasField("welcome"):
                     self._welcome.set_result(response.welcome)
                 else:
-                    raise LinkError("the verifier did not greet first")
+                    raise LinkError(LinkFailure.BROKEN_RULE, "the verifier did not greet first")
         except grpc.RpcError as error:
-            why = _told(error)
+            if self.why is None:
+                why = failure_of(error, self._settings, greeted=self._welcome.done())
+        except LinkError as error:
+            why = error
         except Exception as error:
-            why = error.message if isinstance(error, DraftdError) else in_one_line(error)
-            self.broken = True
+            told = error.message if isinstance(error, DraftdError) else in_one_line(error)
+            why = LinkError(LinkFailure.BROKEN_RULE, told)
         finally:
             self.end(why)
 
@@ -175,10 +175,3 @@ def credentials_of(settings: RemoteSettings) -> grpc.ChannelCredentials | None:
         return None
     parts = (settings.tls_ca, settings.tls_key, settings.tls_cert)
     return grpc.ssl_channel_credentials(*(None if path is None else Path(path).read_bytes() for path in parts))
-
-
-def _told(error: grpc.RpcError) -> str:
-    if not isinstance(error, grpc.Call):
-        return in_one_line(error)
-    code = error.code()
-    return f"{code.name if code is not None else 'UNKNOWN'}: {error.details() or 'no reason given'}"

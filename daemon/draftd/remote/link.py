@@ -11,9 +11,9 @@ import logging
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 from uuid import uuid4
 
 from draftd.engine.targets.link import (
@@ -28,12 +28,16 @@ from draftd.engine.targets.link import (
     ToVerifier,
     Verdict,
 )
-from draftd.fallback.logs import RateLimitedLog
-from draftd.remote.connection import Connection, LinkError, Traffic
-from draftd.remote.messages import VERSION, from_verifier, to_verifier
+from draftd.errors import in_words
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.logs import Changes, changes_left_out
+from draftd.remote.connection import Connection, Traffic
+from draftd.remote.failures import LinkError, connect_error
+from draftd.remote.greeting import Vocabulary, remote_model
+from draftd.remote.messages import from_verifier, to_verifier
 from draftd.remote.sequences import Sequences
 from draftd.settings import RemoteSettings
-from draftd.strategies import QualityClass
+from draftd.strategies import LinkFailure
 from draftd.threads import lasting
 from draftd.v1 import verification_pb2 as pb
 
@@ -49,16 +53,19 @@ _MOST_CLOSES = 1024  # kept for the next connection
 _TICK_SECONDS = 0.5  # how often deadlines are looked at, at least
 _LOADING_SECONDS = 0.1
 
+_STOPPING = LinkError(LinkFailure.OTHER, "this daemon is stopping")
+
 log = logging.getLogger(__name__)
 
 
-class Vocabulary(Protocol):
-    """Of the local tokenizer."""
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Of the link, as the log and the journal have it. `kind` tells whether it is another one than before."""
 
-    @property
-    def fingerprint(self) -> str: ...
-
-    def vocabulary(self) -> list[bytes]: ...
+    up: bool
+    kind: object
+    cause: str
+    why: str
 
 
 class GrpcLink:
@@ -69,10 +76,12 @@ class GrpcLink:
         settings: RemoteSettings,
         tokenizer: Callable[[], Vocabulary | None],
         *,
+        journal: Journal | None = None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: random.uniform(1 - _JITTER, 1 + _JITTER),
     ) -> None:
-        """`tokenizer`: None until it is loaded. `jitter`: what a probe period is multiplied by."""
+        """`tokenizer`: None until it is loaded. `journal` is told when the link goes up or down, or has another model.
+        `jitter`: what a probe period is multiplied by."""
         self._settings, self._tokenizer = settings, tokenizer
         self._clock, self._jitter = clock, jitter
         self._tick = min(_TICK_SECONDS, settings.step_seconds / 5)
@@ -80,7 +89,9 @@ class GrpcLink:
         self._traffic = Traffic()
         self._differences: dict[str, str] = {}  # by the fingerprint of the other tokenizer
         self._wake: Callable[[], None] = lambda: None
-        self._log = RateLimitedLog(log)
+        self._journal = journal
+        self._changes = Changes(self._tell_change, clock=clock)
+        self._present, self._told = _Change(False, None, "", ""), ""  # what the link is now; what was told: up, down
         self._closing = threading.Event()
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
@@ -88,7 +99,7 @@ class GrpcLink:
         self._sequences = Sequences(settings.step_seconds)
         self._trying: Connection | None = None
         self._connection: Connection | None = None  # that is up
-        self._up, self._why = False, "it has not connected yet"
+        self._up, self._why = False, LinkError(LinkFailure.OTHER, "it has not connected yet")
         self._probe_at: float | None = None
         self._tried_at = 0.0
         self._model: RemoteModel | None = None
@@ -100,6 +111,7 @@ class GrpcLink:
         self._round_trip: float | None = None
         self._load = 0.0
         self._connections = self._errors = self._streak = 0
+        self._failures: Counter[LinkFailure] = Counter(dict.fromkeys(LinkFailure, 0))  # no key is added later
         self._strays = 0  # messages in a row that nothing awaited
         self._failing = False  # no verdict has come since an error
 
@@ -114,7 +126,7 @@ class GrpcLink:
             connection = self._trying
             self._changed.notify_all()
         if connection is not None:
-            connection.end("this daemon is stopping")
+            connection.end(_STOPPING)
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -130,7 +142,9 @@ class GrpcLink:
             now, connection = self._clock(), self._connection
             if isinstance(message, Open):
                 if lost := not self._up:
-                    self._incoming.append(Closed(message.sequence, self._why, self._retry_after(now), lost=True))
+                    self._incoming.append(
+                        Closed(message.sequence, self._why.message, self._retry_after(now), lost=True)
+                    )
                 else:
                     self._sequences.open(message)
                     if connection is not None:
@@ -162,7 +176,8 @@ class GrpcLink:
         with self._changed:
             return LinkState(
                 up=self._up,
-                why="" if self._up else self._why,
+                why="" if self._up else self._why.message,
+                failure=None if self._up else self._why.kind,
                 retry_after=self._retry_after(self._clock()),
                 model=self._model,
                 round_trip=self._round_trip,
@@ -171,6 +186,7 @@ class GrpcLink:
                 bytes_received=self._traffic.received,
                 connections=self._connections,
                 errors=self._errors,
+                failures=dict(self._failures),
                 open_sequences=len(self._sequences),
             )
 
@@ -188,35 +204,51 @@ class GrpcLink:
                 self._connected(tokenizer)
                 with self._changed:
                     self._probe_at = self._tried_at + self._settings.probe_seconds * self._jitter()
-                    while not self._closing.is_set() and (left := self._probe_at - self._clock()) > 0:
-                        self._changed.wait(left)
+                while self._waited_for(self._probe_at):
+                    pass
         finally:
-            self._down("this daemon is stopping" if self._closing.is_set() else "the link failed")
+            self._down(_STOPPING if self._closing.is_set() else LinkError(LinkFailure.OTHER, "the link failed"))
+
+    def _waited_for(self, at: float) -> bool:
+        """Waits a while; whether there is more to wait."""
+        untold = self._changes.settle()
+        with self._changed:
+            left = at - self._clock()
+            if left <= 0 or self._closing.is_set():
+                return False
+            self._changed.wait(left if untold is None else min(left, untold))
+        return True
 
     def _connected(self, tokenizer: Vocabulary) -> None:
         """From a connection to the end of the last one that could be resumed at once."""
         again = False
         while not self._closing.is_set():
             self._tried_at = self._clock()
-            connection = self._trying = Connection(self._settings, self._traffic, self._take, self._notify)
+            try:
+                connection = Connection(self._settings, self._traffic, self._take, self._notify)
+            except OSError as error:  # a file of the certificates
+                self._failed(LinkError(LinkFailure.OTHER, f"{error.filename}: {in_words(error)}", "see remote.tls_*"))
+                return
+            self._trying = connection
             try:
                 model = self._greeted(connection, tokenizer)
                 self._opened(connection, model, again)
                 self._watch(connection)
-            except LinkError as error:  # an outage is one error, however often it is probed
-                self._down(error.message)
+            except LinkError as error:
+                self._failed(error)
                 return
             finally:
                 connection.close()
-            why = connection.why or ""
+            assert connection.why is not None
             if self._closing.is_set():
                 return
             self._count_error()
-            if connection.broken or self._streak >= _TRIP:
+            if connection.why.kind is LinkFailure.BROKEN_RULE or self._streak >= _TRIP:
                 self._tried_at = self._clock()
-                self._down(why)
+                self._failed(connection.why)
                 return
-            self._suspend(why)
+            self._failures[connection.why.kind] += 1
+            self._suspend(connection.why)
             again = True
 
     def _greeted(self, connection: Connection, tokenizer: Vocabulary) -> RemoteModel:
@@ -225,29 +257,9 @@ class GrpcLink:
         connection.greet(self.edge, tokenizer.fingerprint)
         while (welcome := connection.welcome(max(0.0, min(self._tick, until - self._clock())))) is None:
             if self._clock() >= until:
-                raise LinkError(f"no connection within {seconds:g} s")
+                raise connect_error(LinkFailure.CONNECT_TIMEOUT, self._settings)
             self._give_up_overdue()  # of those that are to be resumed
-        if welcome.protocol != VERSION:
-            raise LinkError(f"the verifier's protocol is version {welcome.protocol}, this daemon's {VERSION}")
-        difference = ""
-        if welcome.tokenizer != tokenizer.fingerprint:
-            if welcome.tokenizer not in self._differences:
-                self._differences.clear()
-                self._differences[welcome.tokenizer] = _difference(connection, tokenizer.vocabulary(), seconds)
-            difference = self._differences[welcome.tokenizer]
-        return RemoteModel(
-            model=welcome.model,
-            fingerprint=welcome.model_fingerprint,
-            context_length=welcome.context_length,
-            vocab_size=welcome.vocab_size,
-            max_draft_tokens=welcome.max_draft_tokens,
-            shared_tokenizer=not difference,
-            difference=difference,
-            quality=_quality(self._settings.quality or welcome.quality),
-            step_seconds=welcome.step_seconds,
-            prefill_seconds=welcome.prefill_seconds,
-            drafts=welcome.drafts,
-        )
+        return remote_model(welcome, connection, tokenizer, self._settings, self._differences)
 
     def _opened(self, connection: Connection, model: RemoteModel, again: bool) -> None:
         """It is up. What was open goes on where the model is the same, else it is lost."""
@@ -257,7 +269,7 @@ class GrpcLink:
                 self._lose(f"the verifier serves {model.model} with other weights now")
             self._sequences.prefill_seconds, self._sequences.vocabulary = model.prefill_seconds, model.vocab_size
             self._connections += 1
-            self._connection, self._up, self._why, self._probe_at = connection, True, "", None
+            self._connection, self._up, self._probe_at = connection, True, None
             now = self._clock()
             self._pings.clear()
             self._latest.clear()
@@ -266,11 +278,14 @@ class GrpcLink:
                 connection.send(to_verifier(message))
             for sequence in self._sequences:
                 self._send_open(connection, sequence, now)
-        if not again:
-            different = "" if model.shared_tokenizer else f"; its tokenizer is another: {model.difference}"
-            self._log.write(
-                logging.INFO, "up", f"verifier {self._settings.target}: up, it serves {model.model}{different}"
-            )
+        others = before is not None and before.fingerprint != model.fingerprint
+        why = f"it serves {model.model} ({model.quality.label})" + (
+            ", with other weights than before" if others else ""
+        )
+        if not model.shared_tokenizer:
+            why += f"; its tokenizer is another: {model.difference}"
+        kind = (model.fingerprint, model.model, model.difference)
+        self._change(_Change(True, kind, "weights_changed" if others else "connected", why))
         self._wake()
 
     def _watch(self, connection: Connection) -> None:
@@ -282,7 +297,8 @@ class GrpcLink:
                     return
                 now = self._clock()
                 if self._pings and now - min(self._pings.values()) > step_seconds:
-                    connection.end(f"no answer to a ping within {step_seconds:g} s")
+                    why = f"no answer to a ping within {step_seconds:g} s"
+                    connection.end(LinkError(LinkFailure.NO_ANSWER, why))
                     return
                 if now >= self._ping_at:
                     self._nonce += 1
@@ -291,9 +307,10 @@ class GrpcLink:
                     slow = len(self._latest) >= _FIRST_PINGS
                     self._ping_at = now + (_PING_SECONDS if slow else _FIRST_PING_SECONDS)
             self._give_up_overdue()
+            self._changes.settle()
             with self._changed:
                 if self._streak >= _TRIP:
-                    connection.end("several steps in a row passed their deadline")
+                    connection.end(LinkError(LinkFailure.LATE, "several steps in a row passed their deadline"))
                 if connection.why is None and not self._closing.is_set():
                     self._changed.wait(max(0.0, min(self._tick, self._ping_at - self._clock())))
 
@@ -321,17 +338,20 @@ class GrpcLink:
                 resuming = self._sequences.closed(message.sequence)
                 known = resuming is not None
                 self._errors += bool(message.error) and message.retry_after is None
+                self._failures[LinkFailure.REFUSED] += bool(message.error)
                 if resuming:
                     message = Closed(message.sequence, message.error, message.retry_after, lost=True)
             else:
                 known = self._ponged(response.pong.nonce, now)
             self._strays = 0 if known else self._strays + 1
             if self._strays >= _MOST_STRAY:
-                raise LinkError(f"the verifier sent {_MOST_STRAY} messages of nothing that is open")
+                why = f"the verifier sent {_MOST_STRAY} messages of nothing that is open"
+                raise LinkError(LinkFailure.BROKEN_RULE, why)
             if not known or message is None:
                 return
             if len(self._incoming) >= _MOST_IN:
-                raise LinkError(f"the verifier sent {_MOST_IN} messages that were not taken yet")
+                why = f"the verifier sent {_MOST_IN} messages that were not taken yet"
+                raise LinkError(LinkFailure.BROKEN_RULE, why)
             self._incoming.append(message)
         self._wake()
 
@@ -366,10 +386,11 @@ class GrpcLink:
                 self._sequences.closed(sequence)
                 if awaited and self._connection is not None:
                     self._count_error()
+                    self._failures[LinkFailure.LATE] += 1
         if overdue:
             self._wake()
 
-    def _suspend(self, why: str) -> None:
+    def _suspend(self, why: LinkError) -> None:
         """The connection is lost; another is tried at once."""
         with self._changed:
             self._connection, self._why = None, why
@@ -385,14 +406,37 @@ class GrpcLink:
                 self._incoming.append(Closed(sequence, why if lost else "", lost=lost))
         self._wake()
 
-    def _down(self, why: str) -> None:
+    def _failed(self, why: LinkError) -> None:
+        """An attempt to connect, or what was up."""
         with self._changed:
-            was_up, self._up, self._why, self._connection = self._up, False, why, None
-            self._lose(why)
+            self._failures[why.kind] += 1
+        self._down(why)
+
+    def _down(self, why: LinkError) -> None:
+        with self._changed:
+            self._up, self._why, self._connection = False, why, None
+            self._lose(why.message)
             # A verifier that comes back has to give a verdict before it may fail more than once.
             self._streak = _TRIP - 1
-        if was_up and not self._closing.is_set():
-            self._log.write(logging.WARNING, "down", f"verifier {self._settings.target}: down: {why}")
+        if not self._closing.is_set():
+            kind = (why.kind, why.what) if why.kind is LinkFailure.OTHER else why.kind
+            self._change(_Change(False, kind, why.kind.value, why.message))
+
+    # what people are told
+
+    def _change(self, change: _Change) -> None:
+        """It is so from now on: told unless it was so before."""
+        if (change.up, change.kind) != (self._present.up, self._present.kind):
+            self._present = change
+            self._changes.change(change)
+
+    def _tell_change(self, change: _Change, left_out: int) -> None:
+        before, self._told = self._told, "up" if change.up else "down"
+        why = change.why + changes_left_out(left_out)
+        level = logging.INFO if change.up else logging.WARNING
+        log.log(level, "verifier %s: %s: %s", self._settings.target, self._told, why)
+        if self._journal is not None:
+            self._journal.record(Subject.LINK, before, self._told, change.cause, why)
 
     def _count_error(self) -> None:
         """What fails until a verdict comes again is one error to others: they judge whether the verifier is any good,
@@ -401,31 +445,3 @@ class GrpcLink:
             self._errors += not self._failing
             self._failing = True
             self._streak += 1
-
-
-def _quality(label: str) -> QualityClass:
-    """The lowest where this version does not know it."""
-    return QualityClass.of(label) if label.upper() in QualityClass.__members__ else QualityClass.DRAFT
-
-
-def _difference(connection: Connection, ours: Sequence[bytes], seconds: float) -> str:
-    """The first id that two vocabularies do not have in common; empty where there is none, though one is longer by
-    ids without a token. Raises LinkError."""
-    first = 0
-    while True:
-        theirs = connection.vocabulary(first, seconds)
-        for token, name in enumerate(theirs, first):
-            here = ours[token] if token < len(ours) else b""
-            if here != name:
-                return f"id {token} is {_shown(here)} here and {_shown(name)} there"
-        first += len(theirs)
-        if not theirs:
-            break
-    for token, here in enumerate(ours[first:], first):
-        if here:
-            return f"id {token} is {_shown(here)} here and {_shown(b'')} there"
-    return ""
-
-
-def _shown(token: bytes) -> str:
-    return repr(token.decode(errors="backslashreplace")) if token else "no token"

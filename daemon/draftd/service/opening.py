@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, PeerSteps
 from draftd.engine.targets.link import Open
-from draftd.errors import InvalidRequest
+from draftd.errors import InvalidRequest, OtherWeights
 from draftd.model_info import ModelInfo
 from draftd.models.grammar import Compiled, Grammars
 from draftd.models.tokenizer import Tokenizer
@@ -49,10 +49,10 @@ def check_text(message: Open, info: ModelInfo, tokenizer: Tokenizer) -> int:
 
 
 def check_model(fingerprint: str, served: str, info: ModelInfo) -> None:
-    """Raises InvalidRequest for a text that another model began: tokens of two are never one text."""
+    """Raises OtherWeights for a text that another model began: tokens of two are never one text."""
     if fingerprint and fingerprint != served:
         allowed = f"{served}, which {info.model} has: another model began the text"
-        raise InvalidRequest("open.model_fingerprint", fingerprint, allowed)
+        raise OtherWeights("open.model_fingerprint", fingerprint, allowed)
 
 
 async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) -> Compiled | None:

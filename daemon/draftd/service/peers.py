@@ -4,6 +4,7 @@ told."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections import OrderedDict, deque
@@ -14,7 +15,25 @@ from typing import Any
 from draftd.core import Emission, FinishReason, Outcome
 from draftd.engine.peer import PeerSequence
 from draftd.engine.targets.link import Closed, FromVerifier, Open, Verdict
-from draftd.errors import ClientStalled, DraftdError
+from draftd.errors import (
+    ClientStalled,
+    DeadlineExceeded,
+    DraftdError,
+    InvalidRequest,
+    NoMemory,
+    NotEnabled,
+    NotServing,
+    OtherProtocol,
+    OtherWeights,
+    QueueFull,
+    Superseded,
+    TooManyPeers,
+    TooManySequences,
+    TooManyTokens,
+    Unauthenticated,
+    reason_of,
+)
+from draftd.fallback.logs import RateLimitedLog
 from draftd.models.grammar import Compiled
 from draftd.service.stream import Mailbox
 from draftd.service.turns import Pace, Share
@@ -34,8 +53,27 @@ _MESSAGES_PER_VERDICT = 4.0  # steps under way of which one is used and the othe
 _MOST_CREDIT, _FIRST_CREDIT = 512.0, 128.0  # messages at once, and of an edge that is new
 NEW_EDGES = "new edges"
 """Party of the edges that are new."""
+_REFUSALS = (
+    Unauthenticated,
+    NotEnabled,
+    OtherProtocol,
+    NotServing,
+    TooManyPeers,
+    TooManySequences,
+    TooManyTokens,
+    QueueFull,
+    NoMemory,
+    InvalidRequest,
+    OtherWeights,
+    DeadlineExceeded,
+    ClientStalled,
+)
+_OTHER = "other"
 RECENT_SECONDS = 1.0
 """Without a step and a verdict, after which a sequence is taken to want nothing."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +91,34 @@ class Served:
     prefill_seconds: float
     max_sequences: int
     drafts: bool
+
+
+class Refusals:
+    """Connections and sequences of edges that were refused: counted by reason, and logged, a line at a time for each
+    reason and host."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys((*map(reason_of, _REFUSALS), _OTHER), 0)  # no key is added later
+        self._log = RateLimitedLog(log)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By reason, those that never were among them. Any thread."""
+        return dict(self._counts)
+
+    def add(self, error: DraftdError, what: str, address: str) -> None:
+        """`what` of the edge at this address is refused. A connection whose place another one of the same edge took is
+        not."""
+        if isinstance(error, Superseded):
+            return
+        reason = reason_of(type(error))
+        self._counts[reason if reason in self._counts else _OTHER] += 1
+        host = address.rpartition(":")[0]
+        self._log.write(logging.WARNING, reason, f"{what} of the edge at {address} was refused: {error.message}", host)
+
+    def add_sequence(self, error: DraftdError, sequence: int, connection: Connection) -> None:
+        connection.peer.counts.refused += 1
+        self.add(error, f"sequence {sequence}", connection.address)
 
 
 def prefill_share() -> Share:

@@ -1,6 +1,6 @@
 """This daemon as a verifier: other daemons draft, its target decides.
 
-    1. connect: one connection for each edge, by its identity      QueueFull beyond verify.peers
+    1. connect: one connection for each edge, by its identity      TooManyPeers beyond verify.peers
     2. open: checks, grammar, fingerprint, limits; to the engine   Closed says which field, or when to retry
     3. steps go to the engine thread at once; verdicts come back by the event loop
     4. closed: the edge is done, the text has ended, nothing came for long, or the daemon stops
@@ -22,11 +22,20 @@ from concurrent.futures import ThreadPoolExecutor
 from draftd.core import DecodeRequest, FinishReason, Outcome
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
-from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoMemory, NotNow, NotServing, QueueFull
+from draftd.errors import (
+    DraftdError,
+    EngineFailure,
+    InvalidRequest,
+    NotServing,
+    Superseded,
+    TooManyPeers,
+    TooManySequences,
+    TooManyTokens,
+)
 from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Served, count, prefill_share, summed
+from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, prefill_share, summed
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
 from draftd.service.turns import Pace, Share, give_turns
@@ -65,7 +74,8 @@ class VerificationService:
         self.draining = False
         self._worker, self._planner, self._settings, self._limits = worker, planner, settings, settings.verify
         self._peers: OrderedDict[str, Peer] = OrderedDict()  # the one that connected last is the last
-        self._gone = PeerCounts()  # of those that are not remembered, and of connections that were refused
+        self._gone = PeerCounts()  # of those that are not remembered
+        self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._batch, self._capacity = settings.engine.max_batch, settings.engine.queue_capacity
         self._new_edges, self._new_prefill = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES), prefill_share()
@@ -108,35 +118,34 @@ class VerificationService:
         peers = [(one.connection, one.total(), len(one.open)) for one in list(self._peers.values())]
         connected = {at.address: counts for at, counts, _ in peers if at is not None}
         total = summed([self._gone, *(counts for _, counts, _ in peers)])
-        return VerificationStatus(connected, total, sum(held for _, _, held in peers))
+        total.refused = sum((refusals := self.refusals.counts).values())
+        return VerificationStatus(connected, total, sum(held for _, _, held in peers), refusals)
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to say of edges: they are verified for, or were refused. Any thread."""
+        return self.enabled or any(self.refusals.counts.values())
 
     # connections
 
     def connect(self, edge: str, address: str) -> Connection:
         """Of the edge with this identity, which has no other after that. Raises NotServing, InvalidRequest,
-        QueueFull."""
-        try:
-            return self._connect(edge, address)
-        except DraftdError:
-            self._gone.refused += 1
-            raise
-
-    def _connect(self, edge: str, address: str) -> Connection:
+        TooManyPeers."""
         self._check_serving()
         if not _EDGE.fullmatch(edge):
             raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, drawn at the edge's start")
         known, most = self._peers.get(edge), self._limits.peers
         if known is not None and known.connection is not None:
-            known.connection.outbox.cut(NotNow("another connection of the same edge took this one's place"))
+            known.connection.outbox.cut(Superseded("another connection of the same edge took this one's place"))
             self.disconnect(known.connection)
         connected = sum(one.connection is not None for one in self._peers.values())
         if connected >= most:
-            raise QueueFull(
+            raise TooManyPeers(
                 f"{connected} peers are connected, and at most {most} may be (verify.peers)", retry_after=_RETRY_SECONDS
             )
         if known is None and (seconds := self._new_edges.spent()):
             self._new_edges.earned(1.0)  # it is not taken
-            raise QueueFull("edges that were not here before come too fast", retry_after=seconds)
+            raise TooManyPeers("edges that were not here before come too fast", retry_after=seconds)
         peer = known or Peer(edge, Share(self._limits.target_share_per_peer), self._new_prefill)
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
@@ -174,7 +183,7 @@ class VerificationService:
 
     def refuse(self, connection: Connection, sequence: int, error: DraftdError) -> None:
         """Says why a sequence cannot be opened."""
-        connection.peer.counts.refused += 1
+        self.refusals.add_sequence(error, sequence, connection)
         connection.peer.pace.spent(_OPEN_COST)
         connection.outbox.put(Closed(sequence, error.message, error.retry_after))
 
@@ -194,6 +203,7 @@ class VerificationService:
         vocabulary = self._worker.info.vocab_size
         if (wrong := next((token for token in step.proposed if token >= vocabulary), None)) is not None:
             error = InvalidRequest("step.proposed", wrong, f"token ids from 0 to {vocabulary - 1}")
+            self.refusals.add_sequence(error, step.sequence, connection)
             self._end(held, Closed(step.sequence, error.message))
             return
         held.active = time.monotonic()
@@ -280,17 +290,17 @@ class VerificationService:
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
         if len(peer.open) >= most:
             why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"
-            raise QueueFull(why, retry_after=_RETRY_SECONDS)
+            raise TooManySequences(why, retry_after=_RETRY_SECONDS)
         waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
         own = sum(not one.began for other in self._party(peer) for one in other.open.values())
         if waiting + own >= max(1, self._capacity // 2):
             why = f"{waiting} sequences of peers wait, {own} of this one: the other half of the queue is for clients, "
             why += "and as many places as a peer takes are left to other peers"
-            raise QueueFull(why, retry_after=_RETRY_SECONDS)
+            raise TooManySequences(why, retry_after=_RETRY_SECONDS)
         if peer.reserved + tokens > context:
             why = f"{tokens} tokens of context and {peer.reserved} of open sequences"
             why += f" are more than a peer may have: {context} (verify.tokens_per_peer)"
-            raise NoMemory(why, retry_after=_RETRY_SECONDS)
+            raise TooManyTokens(why, retry_after=_RETRY_SECONDS)
 
     # what the engine says
 

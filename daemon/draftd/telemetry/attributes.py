@@ -114,7 +114,7 @@ MODEL = _string("gen_ai.request.model", "The target model")
 ERROR_TYPE = _string(
     "error.type",
     "Class of what went wrong: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or that of the refusal, as "
-    "`QueueFull`; absent on success. On an RPC, the status",
+    "`QueueFull`; absent on success. On an RPC, the status; between two daemons, a reason of remote.md",
     given=_FAILED,
 )
 DRAFT_MODEL = _string(
@@ -288,15 +288,17 @@ COMPONENT_NAME = _string("otel.component.name", "That part with its number, such
 
 # What changed.
 TRANSITION_SUBJECT = _string(
-    "draftd.transition.subject", "`flag`, `level` or `remote`", values=("flag", "level", "remote")
+    "draftd.transition.subject",
+    "`flag`, `level`, `remote` (what the fallback allows of it) or `link` (to it)",
+    values=("flag", "level", "remote", "link"),
 )
 TRANSITION_FROM = _string(
-    "draftd.transition.from", "The variant or level before", examples=("full", "short_block 3", "on", "off")
+    "draftd.transition.from", "The variant, level or state before", examples=("full", "short_block 3", "on", "up")
 )
 TRANSITION_TO = _string(
     "draftd.transition.to",
-    "The variant or level after the change",
-    examples=("short_block 3", "autoregressive", "on", "off"),
+    "The variant, level or state after the change",
+    examples=("short_block 3", "autoregressive", "off", "down"),
 )
 TRANSITION_CAUSE = _string("draftd.transition.cause", "Why", examples=("acceptance_drift", "recovered"))
 TRANSITION_EVIDENCE = _string(

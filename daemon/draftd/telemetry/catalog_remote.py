@@ -69,7 +69,12 @@ QUEUE_TIME = _sum(
     "draftd.remote.queue.time", "s", "Time that steps waited at the verifier for the forward they were in"
 )
 CONNECTIONS = _sum("draftd.remote.connections", "{connection}", "Connections to the verifier that came up")
-ERRORS = _sum("draftd.remote.errors", "{error}", "Steps past their deadline, refusals, and connections that were lost")
+ERRORS = _sum(
+    "draftd.remote.errors",
+    "{error}",
+    "Failed attempts to connect, connections that were lost, late steps and refusals, by the reasons of remote.md",
+    a.ERROR_TYPE,
+)
 IO = _sum("draftd.remote.io", "By", "Messages to and from the verifier", a.IO_DIRECTION)
 
 # Both: what answers are worth, and what they cost.
@@ -90,7 +95,13 @@ PEERS = _gauge("draftd.verify.peers", "{peer}", "Edges that are connected")
 SEQUENCES = _gauge("draftd.verify.open_sequences", "{sequence}", "Their sequences that are open")
 VERIFY_CONNECTIONS = _sum("draftd.verify.connections", "{connection}", "Connections of edges")
 VERIFY_OPENED = _sum("draftd.verify.sequences", "{sequence}", "Sequences that edges opened")
-VERIFY_REFUSED = _sum("draftd.verify.refused", "{refusal}", "Connections and sequences of edges that were refused")
+VERIFY_REFUSED = _sum(
+    "draftd.verify.refused",
+    "{refusal}",
+    "Connections and sequences of edges that were refused, by the reasons of remote.md; absent where "
+    "`verify.enabled` is off and none was",
+    a.ERROR_TYPE,
+)
 VERIFY_STEPS = _sum("draftd.verify.steps", "{step}", "Steps that edges sent")
 VERIFY_STALE = _sum("draftd.verify.stale_steps", "{step}", "Steps that disagreed with the text and were dropped")
 VERIFY_VERDICTS = _sum("draftd.verify.verdicts", "{verdict}", "Verdicts that were sent")

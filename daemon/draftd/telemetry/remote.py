@@ -40,7 +40,7 @@ _LINK: Mapping[Metric, Callable[[LinkState], Values]] = {
     catalog.UP: lambda s: s.up,
     catalog.OPEN_SEQUENCES: lambda s: s.open_sequences,
     catalog.CONNECTIONS: lambda s: s.connections,
-    catalog.ERRORS: lambda s: s.errors,
+    catalog.ERRORS: lambda s: s.failures,
     catalog.IO: lambda s: {"transmit": s.bytes_sent, "receive": s.bytes_received},
 }
 _ENGINE: Mapping[Metric, Callable[[EngineStatus], Values]] = {
@@ -65,7 +65,7 @@ _PEERS: Mapping[Metric, Callable[[VerificationStatus], Values]] = {
     catalog.SEQUENCES: lambda s: s.open_sequences,
     catalog.VERIFY_CONNECTIONS: lambda s: s.total.connections,
     catalog.VERIFY_OPENED: lambda s: s.total.opened,
-    catalog.VERIFY_REFUSED: lambda s: s.total.refused,
+    catalog.VERIFY_REFUSED: lambda s: s.refusals,
     catalog.VERIFY_IO: lambda s: {"transmit": s.total.bytes_sent, "receive": s.total.bytes_received},
 }
 

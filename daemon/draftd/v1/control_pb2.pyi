@@ -184,7 +184,14 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., records: _Optional[int] = ..., lag: _Optional[int] = ..., collective: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RemoteStatus(_message.Message):
-    __slots__ = ("up", "why", "target", "model", "quality", "round_trip", "load", "open_sequences", "steps_in_flight", "bytes_sent", "bytes_received", "connections", "errors", "counts", "failed_over", "break_even", "speedup", "level", "retry_after")
+    __slots__ = ("up", "why", "target", "model", "quality", "round_trip", "load", "open_sequences", "steps_in_flight", "bytes_sent", "bytes_received", "connections", "errors", "counts", "failed_over", "break_even", "speedup", "level", "retry_after", "reason", "failures")
+    class FailuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     UP_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +211,8 @@ class RemoteStatus(_message.Message):
     SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     up: bool
     why: str
     target: str
@@ -223,17 +232,28 @@ class RemoteStatus(_message.Message):
     speedup: float
     level: str
     retry_after: _duration_pb2.Duration
-    def __init__(self, up: _Optional[bool] = ..., why: _Optional[str] = ..., target: _Optional[str] = ..., model: _Optional[str] = ..., quality: _Optional[_Union[_inference_pb2.QualityClass, str]] = ..., round_trip: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[float] = ..., open_sequences: _Optional[int] = ..., steps_in_flight: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., errors: _Optional[int] = ..., counts: _Optional[_Union[_inference_pb2.RemoteCounts, _Mapping]] = ..., failed_over: _Optional[int] = ..., break_even: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., speedup: _Optional[float] = ..., level: _Optional[str] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    reason: str
+    failures: _containers.ScalarMap[str, int]
+    def __init__(self, up: _Optional[bool] = ..., why: _Optional[str] = ..., target: _Optional[str] = ..., model: _Optional[str] = ..., quality: _Optional[_Union[_inference_pb2.QualityClass, str]] = ..., round_trip: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[float] = ..., open_sequences: _Optional[int] = ..., steps_in_flight: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., connections: _Optional[int] = ..., errors: _Optional[int] = ..., counts: _Optional[_Union[_inference_pb2.RemoteCounts, _Mapping]] = ..., failed_over: _Optional[int] = ..., break_even: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., speedup: _Optional[float] = ..., level: _Optional[str] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class VerificationStatus(_message.Message):
-    __slots__ = ("peers", "total", "open_sequences")
+    __slots__ = ("peers", "total", "open_sequences", "refusals")
+    class RefusalsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     PEERS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     OPEN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
     total: PeerCounts
     open_sequences: int
-    def __init__(self, peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., total: _Optional[_Union[PeerCounts, _Mapping]] = ..., open_sequences: _Optional[int] = ...) -> None: ...
+    refusals: _containers.ScalarMap[str, int]
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., total: _Optional[_Union[PeerCounts, _Mapping]] = ..., open_sequences: _Optional[int] = ..., refusals: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("address", "counts")

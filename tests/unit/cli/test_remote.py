@@ -13,12 +13,20 @@ from draftd.engine.targets.link import LinkState, RemoteModel
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.remote import RemoteState
 from draftd.fronts.grpc import reply
-from draftd.strategies import PeerCounts, QualityClass, RemoteCounts, RemoteLevel, VerificationStatus
+from draftd.strategies import LinkFailure, PeerCounts, QualityClass, RemoteCounts, RemoteLevel, VerificationStatus
 from draftd.v1 import control_pb2 as pb
 from tests.fallback import NOW, fallback_state
 
 MODEL = RemoteModel("large", "f", 4096, 1000, 8, True, quality=QualityClass.PROFESSIONAL)
-LINK = LinkState(True, model=MODEL, round_trip=0.0152, bytes_sent=9000, bytes_received=4000, errors=2, open_sequences=1)
+LINK = LinkState(
+    True,
+    model=MODEL,
+    round_trip=0.0152,
+    bytes_sent=9000,
+    bytes_received=4000,
+    failures={LinkFailure.LATE: 2},
+    open_sequences=1,
+)
 COUNTS = RemoteCounts(steps=50, proposed=200, verdicts=100, tokens=260, wasted=50, hidden=31, reopened=1, failed_over=3)
 ENGINE = EngineStatus(DraftCounts(), {}, remote=COUNTS, remote_in_flight=2, remote_break_even=0.0175)
 SIGNAL = Signal(Cause.REMOTE_ROUND_TRIP, RemoteLevel.STREAMING, "round trip 800 ms")
@@ -51,15 +59,19 @@ def test_the_edge_shows_its_link_and_who_chose_the_tokens() -> None:
 def test_the_verifier_shows_the_edges_that_take_most_first() -> None:
     peers = {f"10.0.0.{i}:1": PeerCounts(tokens=10 * i, target_seconds=float(i)) for i in range(1, 7)}
     total = PeerCounts(
-        steps=50, stale=5, verdicts=40, drafted=80, accepted=60, tokens=210, refused=1, target_seconds=21.0
+        steps=50, stale=5, verdicts=40, drafted=80, accepted=60, tokens=210, refused=3, target_seconds=21.0
     )
     lines = said(
-        pb.GetStatusResponse(verification=reply.verification(VerificationStatus(peers, total, 9)))
+        pb.GetStatusResponse(
+            verification=reply.verification(
+                VerificationStatus(peers, total, 9, {"too_many_peers": 1, "unauthenticated": 2, "not_enabled": 0})
+            )
+        )
     ).splitlines()
     assert lines[:3] == [
         "edges: 6 connected, 9 open sequences",
         "verified: 210 tokens, 10 per second of the target, 75% accepted, 10% stale",
-        ": 1 refused",
+        ": 3 refused: 1 too_many_peers, 2 unauthenticated",
     ]
     assert lines[3] == ": 10.0.0.6:1: 60 tokens, 6.0 s of the target, 0 B"
     assert lines[-1] == ": and 2 more"

@@ -104,7 +104,7 @@ def test_what_grafana_will_not_take_is_left_and_the_next_is_sent(code: int, capl
     assert TOKEN not in caplog.text
 
 
-def test_what_failed_is_tried_again_in_order_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_failed_is_tried_again_in_order_and_said_once_for_each_cause(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk((503, {"message": "starting"}), (503, {"message": "starting"}), (429, {"message": "slow"}), DONE)
     with serving(desk.answer) as url, desk.annotating(url):
@@ -113,9 +113,10 @@ def test_what_failed_is_tried_again_in_order_and_said_once(caplog: pytest.LogCap
         until(lambda: desk.told.annotations == ["failed"] * 3 + ["sent"] * 2)
     assert [text[-1] for text in desk.texts] == ["1", "1", "1", "1", "2"]
     said = [record.message for record in caplog.records if "Grafana" in record.message]
-    assert len(said) == 2, said
+    assert len(said) == 3, said
     assert "answers 503" in said[0]
-    assert said[1] == "transitions are marked in Grafana again"
+    assert "answers 429" in said[1]
+    assert said[2] == "transitions are marked in Grafana again"
 
 
 def test_a_grafana_that_is_away_costs_a_counter_and_one_line(caplog: pytest.LogCaptureFixture) -> None:

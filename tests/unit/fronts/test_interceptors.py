@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftd import errors
-from draftd.fronts.grpc.interceptors import code_of, explain, reason_of, rich_status
+from draftd.fronts.grpc.interceptors import code_of, explain, rich_status
 from draftd.v1 import control_pb2, inference_pb2
 
 GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
@@ -27,7 +27,7 @@ def leaves(kind: type[errors.DraftdError]) -> list[type[errors.DraftdError]]:
 def test_every_error_has_a_grpc_and_an_http_status(kind: type[errors.DraftdError]) -> None:
     error = kind.__new__(kind)
     assert isinstance(code_of(error), grpc.StatusCode)
-    assert reason_of(error).isupper()
+    assert errors.reason_of(kind).islower()
     assert http.HTTPStatus(kind.http_status) >= 400
     if not leaves(kind)[1:]:
         assert {"grpc_status", "http_status"} <= set(vars(kind)), "each leaf says its own"

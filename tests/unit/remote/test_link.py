@@ -16,7 +16,7 @@ from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, Verdict
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
-from draftd.strategies import QualityClass
+from draftd.strategies import LinkFailure, QualityClass
 from tests.proxy import Proxy, proxied
 from tests.verifying import FakeVerifier, Words, continued, fake_verifier
 from tests.waiting import until
@@ -198,7 +198,7 @@ def test_an_outage_loses_all_and_is_over_after_a_probe(fake: FakeVerifier, proxy
         until(lambda: edge.link.state.retry_after is not None)  # which is not told while it is tried again
         state = edge.link.state
         assert not state.up
-        assert "UNAVAILABLE" in state.why
+        assert state.failure is LinkFailure.CONNECTION_LOST
         assert state.errors == 1
         edge.open(2)
         assert edge.said(Closed, 2)[0].lost

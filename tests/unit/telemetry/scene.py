@@ -33,7 +33,15 @@ from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings
-from draftd.strategies import PeerCounts, QualityClass, RemoteCounts, Strategy, VerificationStatus, Verifier
+from draftd.strategies import (
+    LinkFailure,
+    PeerCounts,
+    QualityClass,
+    RemoteCounts,
+    Strategy,
+    VerificationStatus,
+    Verifier,
+)
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
 from tests.fallback import LADDER, LEASE, fallback_state
@@ -75,10 +83,17 @@ STATUS = EngineStatus(
     group=GROUP,
 )
 LINK = LinkState(
-    up=True, round_trip=0.02, bytes_sent=900, bytes_received=400, connections=2, errors=5, open_sequences=1
+    up=True,
+    round_trip=0.02,
+    bytes_sent=900,
+    bytes_received=400,
+    connections=2,
+    errors=5,
+    open_sequences=1,
+    failures={LinkFailure.LATE: 4, LinkFailure.CONNECTION_LOST: 1},
 )
 PEER = PeerCounts(2, 8, 1, 50, 4, 48, 90, 60, 108, 5, 3, 700, 600, 0.25, 0.5)
-VERIFICATION = VerificationStatus({"10.0.0.7:40312": PEER}, PEER, 1)
+VERIFICATION = VerificationStatus({"10.0.0.7:40312": PEER}, PEER, 1, {"too_many_peers": 1})
 SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
 AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
 VERIFIED = replace(SPECULATIVE, strategy=Strategy.SPECULATIVE)

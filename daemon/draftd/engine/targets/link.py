@@ -8,13 +8,13 @@ So any number of steps may be on their way, and one that comes twice changes not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from draftd.core import FinishReason, TokenLogprobs
 from draftd.engine.targets.base import SequenceOptions
-from draftd.strategies import QualityClass
+from draftd.strategies import LinkFailure, QualityClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,9 @@ class LinkState:
     bytes_received: int = 0
     connections: int = 0  # that came up, ever
     errors: int = 0  # ever: steps past their deadline, refusals, lost connections; once until a verdict comes again
+    failures: Mapping[LinkFailure, int] = field(default_factory=dict)  # ever: the same and each attempt to connect
     open_sequences: int = 0
+    failure: LinkFailure | None = None  # `why` in a word
 
 
 class VerifierLink(Protocol):

@@ -149,7 +149,7 @@ class Connections:
                         accepted.close()  # or its sender would wait for an answer
                         raise
                 except Exception as error:  # no more descriptors, for one: it goes on when there are some again
-                    self._outage.began("no connection can be accepted for now", error=error)
+                    self._outage.began("no connection can be accepted for now", type(error).__name__, error=error)
                     await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 else:
                     self._outage.ended("connections are accepted again")

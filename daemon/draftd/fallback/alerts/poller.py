@@ -105,7 +105,7 @@ class Poller:
     def _failed(self, result: PollResult, why: str, error: Exception | None = None) -> None:
         self._telemetry.poll(result)
         then = "until then, alerts expire unless they are repeated"
-        self._outage.began(f"alerts cannot be polled at {self._url}: {why}; {then}", error=error)
+        self._outage.began(f"alerts cannot be polled at {self._url}: {why}; {then}", result, error=error)
         self._failures += 1
 
     async def _answer(self) -> bytes:
@@ -144,7 +144,8 @@ class Poller:
             try:
                 found = notice_of(alert, f"alerts[{i}]", instance, now)
             except InvalidRequest as error:  # a rule of another's: no reason to miss the others
-                self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}")
+                name = alert.labels.get("alertname", "")
+                self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}", name)
                 continue
             if isinstance(found, Notice):
                 notices.append(found)

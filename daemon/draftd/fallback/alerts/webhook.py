@@ -158,7 +158,7 @@ class WebhookListener:
             result, told = await self._notified(request)
             response = web.json_response(told)
         except Refused as refused:
-            result, response = refused.result, self._refusal(refused)
+            result, response = refused.result, self._refusal(refused, request.remote or "")
         except Exception as error:
             result = Result.FAILED
             response = web.json_response({"error": "the daemon failed; its log says how"}, status=500)
@@ -171,8 +171,9 @@ class WebhookListener:
         response.force_close()
         return response
 
-    def _refusal(self, refused: Refused) -> web.Response:
-        self._log.write(logging.WARNING, refused.result, f"webhook: {refused.status}: {refused.message}")
+    def _refusal(self, refused: Refused, sender: str) -> web.Response:
+        said = f"webhook: {refused.status} to {sender or 'a sender'}: {refused.message}"
+        self._log.write(logging.WARNING, refused.result, said, sender)
         response = web.json_response({"error": refused.message}, status=refused.status)
         if refused.retry_after is not None:
             response.headers["Retry-After"] = str(math.ceil(refused.retry_after))
@@ -264,7 +265,10 @@ class WebhookListener:
             f"{one.name} {'fires' if one.firing else 'is resolved'}: {became}"
             for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
-        self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
+        if counts[Applied.ACCEPTED] + counts[Applied.RESOLVED]:  # what is asked for is another thing now
+            log.info("webhook: %s", said)
+        else:
+            self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
         kept = {"unsaved": f"a restart would not know: {why}"} if (why := self._unsaved()) else {}
         return result, {"result": result, "applied": dict(counts), **kept, **listed}
 

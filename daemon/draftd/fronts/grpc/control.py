@@ -105,7 +105,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
             model, backend = None, ""
-        link, verifies = self._link(), self._verification.enabled
+        link, verifies = self._link(), self._verification.asked
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return filled(
             pb.GetStatusResponse,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
@@ -19,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated
+from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated, reason_of
 from draftd.listening import is_bearer
 from draftd.protocol import DETAILS_KEY, duration
 from draftd.telemetry.rpc import around, inner_of
@@ -40,8 +39,9 @@ log = logging.getLogger(__name__)
 class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Lets through calls whose `authorization` is `Bearer TOKEN`, and health checks."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    def __init__(self, token: str, refused: Callable[[str, DraftdError, str], None]) -> None:
+        """`refused` hears of the others: the method, the error and the peer's address."""
+        self._token, self._refused = token.encode(), refused
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
@@ -49,7 +49,9 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return handler
 
         async def refuse(request: Any, context: Context) -> None:
-            await abort(context, Unauthenticated("authorization: a bearer token is required; it was missing or wrong"))
+            error = Unauthenticated("authorization: a bearer token is required; it was missing or wrong")
+            self._refused(handler_call_details.method, error, context.peer())
+            await abort(context, error)
 
         return around(handler, refuse, handler.request_deserializer)
 
@@ -149,13 +151,8 @@ def code_of(error: DraftdError) -> grpc.StatusCode:
     return grpc.StatusCode[error.grpc_status]
 
 
-def reason_of(error: DraftdError) -> str:
-    """INVALID_REQUEST of InvalidRequest: stable, where messages are not."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).upper()
-
-
 def rich_status(error: DraftdError) -> status_pb2.Status:
-    details: list[Message] = [error_details_pb2.ErrorInfo(reason=reason_of(error), domain=DOMAIN)]
+    details: list[Message] = [error_details_pb2.ErrorInfo(reason=reason_of(type(error)).upper(), domain=DOMAIN)]
     if isinstance(error, FieldError):
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=error.message.removeprefix(f"{error.field}: ")

@@ -261,6 +261,9 @@ def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteSt
         quality=None if model is None else number(pb.QualityClass, model.quality),
         round_trip=duration(link.round_trip),
         retry_after=duration(link.retry_after),
+        reason=None if link.failure is None else link.failure.value,
+        errors=sum(link.failures.values()),
+        failures={kind.value: count for kind, count in link.failures.items() if count},
         steps_in_flight=engine.remote_in_flight,
         counts=remote_counts(engine.remote),
         failed_over=engine.remote.failed_over,
@@ -279,6 +282,7 @@ def verification(found: VerificationStatus) -> control_pb2.VerificationStatus:
         ],
         total=peer_counts(found.total),
         open_sequences=found.open_sequences,
+        refusals={reason: count for reason, count in found.refusals.items() if count},
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from draftd.errors import ConfigError
+from draftd.errors import ConfigError, DraftdError
+from draftd.fallback.logs import RateLimitedLog
 from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
@@ -31,6 +33,8 @@ INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_n
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name
 VERIFICATION = verification_pb2.DESCRIPTOR.services_by_name["VerificationService"].full_name
 
+log = logging.getLogger(__name__)
+
 
 class GrpcServer:
     """Listens from `start` on. Health is NOT_SERVING until `serving` is called, but for the control service."""
@@ -44,10 +48,11 @@ class GrpcServer:
         telemetry: RpcInterceptor,
     ) -> None:
         """Raises ConfigError where it cannot listen. `telemetry` sees every call first."""
+        self._verification, self._log = verification, RateLimitedLog(log)
         # Telemetry first: it must see what the others refuse.
         interceptors: list[Any] = [telemetry]
         if settings.token is not None:
-            interceptors.append(AuthInterceptor(settings.token.get_secret_value()))
+            interceptors.append(AuthInterceptor(settings.token.get_secret_value(), self._refused))
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         self.port = _bind(self._server, settings)
@@ -79,6 +84,13 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Calls that go on for longer than `grace` seconds are cancelled."""
         await self._server.stop(grace)
+
+    def _refused(self, method: str, error: DraftdError, peer: str) -> None:
+        if method.startswith(f"/{VERIFICATION}/"):
+            self._verification.refused(error, peer)
+        else:
+            host = peer.rpartition(":")[0]
+            self._log.write(logging.WARNING, method, f"{method} of {peer} was refused: {error.message}", host)
 
     async def _set_inference(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", INFERENCE):

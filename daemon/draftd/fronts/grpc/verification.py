@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from draftd.errors import DeadlineExceeded, InvalidRequest, NotNow
+from draftd.errors import DeadlineExceeded, DraftdError, InvalidRequest, NotEnabled, OtherProtocol
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.reply import filled
 from draftd.remote.messages import VERSION, from_edge, to_edge
@@ -27,7 +27,18 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         """`write_stall_seconds`: the connection of an edge that reads nothing for so long is ended; None: never."""
         self._service, self._stall = service, write_stall_seconds
 
+    def refused(self, error: DraftdError, address: str) -> None:
+        """A connection was, or was ended for what it sent or did not read."""
+        self._service.refusals.add(error, "a connection", address)
+
     async def Verify(self, requests: AsyncIterator[pb.VerifyRequest], context: Context) -> None:
+        try:
+            await self._verify(requests, context)
+        except DraftdError as error:
+            self.refused(error, context.peer())
+            raise
+
+    async def _verify(self, requests: AsyncIterator[pb.VerifyRequest], context: Context) -> None:
         # An edge that goes cancels this task. The cancellation must leave here, too (see InferenceServicer).
         self._check_enabled()
         hello = await _hello(requests)
@@ -53,16 +64,20 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             task.result()
 
     async def GetVocabulary(self, request: pb.GetVocabularyRequest, context: Context) -> pb.GetVocabularyResponse:
-        self._check_enabled()
-        fingerprint, tokens = await self._service.vocabulary()
-        if request.count > MOST_TOKENS:
-            raise InvalidRequest("count", request.count, f"at most {MOST_TOKENS}")
+        try:
+            self._check_enabled()
+            fingerprint, tokens = await self._service.vocabulary()
+            if request.count > MOST_TOKENS:
+                raise InvalidRequest("count", request.count, f"at most {MOST_TOKENS}")
+        except DraftdError as error:
+            self.refused(error, context.peer())
+            raise
         found = tokens[request.first : request.first + request.count]
         return pb.GetVocabularyResponse(fingerprint=fingerprint, size=len(tokens), tokens=found)
 
     def _check_enabled(self) -> None:
         if not self._service.enabled:
-            raise NotNow("this daemon verifies for no others: set verify.enabled")
+            raise NotEnabled("this daemon verifies for no others: set verify.enabled")
 
     async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: Connection, context: int) -> None:
         """Each message when the last was handled, until the edge says no more."""
@@ -103,7 +118,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
 
 
 async def _hello(requests: AsyncIterator[pb.VerifyRequest]) -> pb.Hello:
-    """The edge's greeting. Raises InvalidRequest where something else comes first, NotNow for another protocol."""
+    """The edge's greeting. Raises InvalidRequest where something else comes first, OtherProtocol."""
     first = None
     try:
         async with asyncio.timeout(HELLO_SECONDS):
@@ -115,7 +130,7 @@ async def _hello(requests: AsyncIterator[pb.VerifyRequest]) -> pb.Hello:
         kind = None if first is None else first.WhichOneof("message")
         raise InvalidRequest("message", kind or "nothing", "hello, which comes first")
     if first.hello.protocol != VERSION:
-        raise NotNow(
+        raise OtherProtocol(
             f"hello.protocol: the edge speaks version {first.hello.protocol} of the protocol, and this daemon {VERSION}"
         )
     return first.hello

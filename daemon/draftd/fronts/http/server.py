@@ -15,6 +15,7 @@ from functools import partial
 from aiohttp import web
 
 from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServing, Unauthenticated
+from draftd.fallback.logs import RateLimitedLog
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
 from draftd.fronts.http.connections import REQUEST_SECONDS, Connection, Connections, listening, tls
@@ -93,6 +94,7 @@ class HttpServer:
         self._listener: asyncio.Server | None = None
         self._ready = False
         self._refused: set[str] = set()  # origins
+        self._log = RateLimitedLog(log)
 
     async def start(self) -> None:
         self._listener = await asyncio.get_running_loop().create_server(
@@ -216,7 +218,11 @@ class HttpServer:
         )
         # Both are compared, in constant time: neither length of match nor order tells anything.
         if not is_bearer(bearer, self._token) + hmac.compare_digest(key, self._token):
-            raise Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
+            error = Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
+            client = _client(request)
+            said = f"{request.method} {self._route(request.path)} of {client} was refused: {error.message}"
+            self._log.write(logging.WARNING, "unauthenticated", said, client.rpartition(":")[0])
+            raise error
 
     def _welcome(self, origin: str) -> bool:
         return origin in self._settings.http_origins or "*" in self._settings.http_origins

@@ -1,0 +1,193 @@
+"""Why there is no link to a verifier, and the setting to look at: read off gRPC's error, or, where that does not say
+it, off a TLS handshake of the standard library."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from draftd.errors import DraftdError, in_one_line
+from draftd.protocol import DETAILS_KEY
+from draftd.settings import RemoteSettings
+from draftd.strategies import LinkFailure
+
+_LOOK_SECONDS = 2.0
+
+# What each failure to connect is, and what to do. Places: host, seconds, said (by gRPC or the verifier).
+_CAUSES = {
+    LinkFailure.NAME_NOT_FOUND: (
+        "no address of the host {host} is known",
+        "correct remote.target, or the name service",
+    ),
+    LinkFailure.CONNECTION_REFUSED: ("nothing listens there", "start the verifier, or correct remote.target"),
+    LinkFailure.UNREACHABLE: ("it cannot be reached ({said})", "look at the network, and at remote.target"),
+    LinkFailure.CONNECT_TIMEOUT: (
+        "no connection within {seconds:g} s",
+        "look at the network and its firewalls, and at remote.target and remote.connect_seconds",
+    ),
+    LinkFailure.TLS_REQUIRED: (
+        "it speaks TLS, and this daemon does not",
+        "set remote.tls_ca to the authority of its certificate, or remote.tls where the system knows that",
+    ),
+    LinkFailure.TLS_NOT_SPOKEN: (
+        "it speaks no TLS",
+        "set server.tls_cert and server.tls_key there; on loopback remote.tls, remote.tls_ca and remote.tls_cert may "
+        "be unset instead",
+    ),
+    LinkFailure.UNKNOWN_AUTHORITY: (
+        "its certificate is of an authority that is not trusted here ({said})",
+        "set remote.tls_ca to the authority of the certificate that it has now",
+    ),
+    LinkFailure.WRONG_NAME: (
+        "its certificate does not name {host}",
+        "use a name of the certificate in remote.target, or make a certificate whose subjectAltName has this one",
+    ),
+    LinkFailure.CERTIFICATE_EXPIRED: (
+        "its certificate is not valid now ({said})",
+        "renew server.tls_cert there, or correct the clock of this machine",
+    ),
+    LinkFailure.KEY_TYPE: (
+        "its certificate has a key of a type that gRPC does not take ({said})",
+        "make a certificate with an ECDSA or RSA key for server.tls_cert there",
+    ),
+    LinkFailure.CLIENT_CERTIFICATE: (
+        "it ends the connection after the TLS handshake, as one does that wants another certificate of this daemon",
+        "set remote.tls_cert and remote.tls_key to one that its server.tls_client_ca has signed",
+    ),
+    LinkFailure.TLS_HANDSHAKE: (
+        "the TLS handshake fails ({said})",
+        "look at remote.tls_ca, remote.tls_cert and remote.tls_key, and at server.tls_cert there",
+    ),
+    LinkFailure.NO_VERIFIER: ("what listens there is no verifier ({said})", "correct remote.target"),
+    LinkFailure.UNAUTHENTICATED: ("it does not accept the token", "set remote.token to its server.token"),
+    LinkFailure.OTHER_PROTOCOL: ("{said}", "update the older of the two daemons"),
+    LinkFailure.NOT_ENABLED: ("it verifies for no others", "set verify.enabled there"),
+    LinkFailure.NOT_SERVING: ("it takes no requests now ({said})", "look at its log if this lasts"),
+    LinkFailure.TOO_MANY_PEERS: ("{said}", "raise verify.peers there"),
+    LinkFailure.OTHER: ("{said}", ""),
+}
+# What gRPC says of a connection that does not come up; the first that is found counts.
+_TOLD = (
+    (r"resolv|lookup", LinkFailure.NAME_NOT_FOUND),
+    (r"Connection refused", LinkFailure.CONNECTION_REFUSED),
+    (r"certificate has expired|certificate is not yet valid", LinkFailure.CERTIFICATE_EXPIRED),
+    (r"(?i)hostname verification|not in peer certificate", LinkFailure.WRONG_NAME),
+    (r"CERTIFICATE_VERIFY_FAILED|certificate signature failure", LinkFailure.UNKNOWN_AUTHORITY),
+    (r"WRONG_VERSION_NUMBER", LinkFailure.TLS_NOT_SPOKEN),
+    (r"Failed parsing HTTP/2", LinkFailure.NO_VERIFIER),
+    (r"(?i)unreachable|no route|timed out", LinkFailure.UNREACHABLE),
+    (r"(?i)handshake", LinkFailure.TLS_HANDSHAKE),
+)
+_CLOSED = re.compile(r"(?i)closed|reset|broken pipe|end of tcp|eof")
+# The verifier's own word for its refusal, as `ErrorInfo` has it.
+_REFUSALS = {
+    "UNAUTHENTICATED": LinkFailure.UNAUTHENTICATED,
+    "OTHER_PROTOCOL": LinkFailure.OTHER_PROTOCOL,
+    "NOT_ENABLED": LinkFailure.NOT_ENABLED,
+    "NOT_SERVING": LinkFailure.NOT_SERVING,
+    "TOO_MANY_PEERS": LinkFailure.TOO_MANY_PEERS,
+}
+
+
+class LinkError(DraftdError):
+    """The verifier cannot be reached, refuses, or breaks the protocol: `what` is wrong, and the `cure` where one is
+    known."""
+
+    def __init__(self, kind: LinkFailure, what: str, cure: str = "") -> None:
+        super().__init__(f"{what}: {cure}" if cure else what)
+        self.kind, self.what, self.cure = kind, what, cure
+
+
+def connect_error(kind: LinkFailure, settings: RemoteSettings, said: str = "") -> LinkError:
+    """What is wrong where no connection comes up, in words."""
+    host = (settings.target or "").rpartition(":")[0]
+    what, cure = _CAUSES[kind]
+    return LinkError(kind, what.format(host=host, seconds=settings.connect_seconds, said=said), cure)
+
+
+def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool) -> LinkError:
+    """`greeted`: the verifier had taken the connection. May connect once more to see what listens there."""
+    if not isinstance(error, grpc.Call):
+        return LinkError(LinkFailure.OTHER, in_one_line(error))
+    code, said = error.code(), error.details() or "no reason given"
+    if (kind := _REFUSALS.get(_reason(error))) is not None:
+        return connect_error(kind, settings, said)
+    if code is grpc.StatusCode.UNAUTHENTICATED:  # what stands before the verifier
+        return connect_error(LinkFailure.UNAUTHENTICATED, settings)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return connect_error(LinkFailure.NO_VERIFIER, settings, said)
+    told = f"{'UNKNOWN' if code is None else code.name}: {said}"
+    if code is not grpc.StatusCode.UNAVAILABLE:
+        return LinkError(LinkFailure.CONNECTION_LOST if greeted else LinkFailure.OTHER, told)
+    if greeted:
+        return LinkError(LinkFailure.CONNECTION_LOST, f"the connection was lost ({said})")
+    said = said.rpartition("last error: ")[2]
+    if _CLOSED.search(said):  # which says nothing of why
+        return _closer_look(settings, said)
+    kind = next((kind for pattern, kind in _TOLD if re.search(pattern, said)), LinkFailure.UNREACHABLE)
+    return connect_error(kind, settings, _short(kind, said))
+
+
+def _short(kind: LinkFailure, said: str) -> str:
+    """Of gRPC's text what is for people: a certificate's fault is named at the end."""
+    if kind in (LinkFailure.UNKNOWN_AUTHORITY, LinkFailure.CERTIFICATE_EXPIRED):
+        return said.removesuffix(": OK").rpartition(": ")[2]
+    return said
+
+
+def _reason(error: Any) -> str:
+    """The reason in the error's `ErrorInfo`; empty without one."""
+    rich, info = status_pb2.Status(), error_details_pb2.ErrorInfo()
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY:
+            rich.ParseFromString(value)
+    return next((str(info.reason) for detail in rich.details if detail.Unpack(info)), "")
+
+
+def _closer_look(settings: RemoteSettings, said: str) -> LinkError:
+    """What listens there, where it ends each connection that gRPC begins."""
+    from cryptography import x509  # here, for it takes a while to import
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    lost = LinkError(LinkFailure.CONNECTION_LOST, f"it ends the connection at once ({said})")
+    assert settings.target is not None
+    host, _, port = settings.target.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # gRPC has judged the certificate before
+    context.set_alpn_protocols(["h2"])
+    if settings.tls_cert is not None:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    seconds = min(_LOOK_SECONDS, settings.connect_seconds)
+    try:
+        plain = socket.create_connection((host.strip("[]"), int(port)), seconds)
+        with plain, context.wrap_socket(plain, server_hostname=host.strip("[]")) as encrypted:
+            if not settings.encrypted:
+                return connect_error(LinkFailure.TLS_REQUIRED, settings)
+            key = x509.load_der_x509_certificate(encrypted.getpeercert(binary_form=True) or b"").public_key()
+            if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+                return connect_error(LinkFailure.KEY_TYPE, settings, type(key).__name__.removesuffix("PublicKey"))
+            if not _greets(encrypted):
+                return connect_error(LinkFailure.CLIENT_CERTIFICATE, settings)
+    except ssl.SSLError as error:
+        if "ALERT" in (error.reason or ""):
+            kind = LinkFailure.TLS_HANDSHAKE if settings.encrypted else LinkFailure.TLS_REQUIRED
+            return connect_error(kind, settings, (error.reason or "").lower().replace("_", " "))
+    except (OSError, ValueError):
+        pass
+    return lost
+
+
+def _greets(encrypted: ssl.SSLSocket) -> bool:
+    """Whether the server goes on after the handshake. One that wants another certificate of its client does not: with
+    TLS 1.3 it says so only then."""
+    try:
+        return bool(encrypted.recv(1))
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
