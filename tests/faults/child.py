@@ -192,10 +192,10 @@ class Seams:
     def _install_clock(self) -> None:
         """Where the fallback reads the wall clock. gRPC's library has its own, which is not set with it: what it makes
         of deadlines must not be compared with another."""
+        from draftd.clocks import SteadyClock
         from draftd.fallback import journal
         from draftd.fallback.alerts.poller import Poller
         from draftd.fallback.alerts.webhook import WebhookListener
-        from draftd.fallback.signal_feed import SteadyClock
 
         real, seams = time.time, self
 
@@ -210,7 +210,7 @@ class Seams:
         for kind in (WebhookListener, Poller):
             assert kind.__init__.__kwdefaults__["wall"] is real
             kind.__init__.__kwdefaults__["wall"] = ahead
-        SteadyClock.__init__.__defaults__ = (ahead, time.monotonic)
+        SteadyClock.__init__.__defaults__ = (ahead, *SteadyClock.__init__.__defaults__[1:])
         journal.datetime = Ahead  # type: ignore[misc]
 
     def _raise(self, place: str, *arguments: Any, **named: Any) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Callable, Generator
 
+from draftd.clocks import elapsed
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.loaded import Drafters, DraftSource, parameters, try_out, weight_bytes
 from draftd.engine.jobs import BackgroundJobs
@@ -49,7 +49,7 @@ class Weights:
         self._scheduler, self._target, self._drafters, self._jobs = scheduler, target, drafters, jobs
         self._prefix, self._report = prefix, report
         self.unloaded = False
-        self._clients = self._own = time.monotonic()  # when they were last seen
+        self._clients = self._own = elapsed()  # when they were last seen
         self._loading: Generator[None, None, None] | None = None
 
     def due(self, own: bool, remote: bool = False) -> bool:
@@ -58,7 +58,7 @@ class Weights:
         and may come back."""
         if not self._seconds or self.unloaded:
             return False
-        now, (active, waiting) = time.monotonic(), self._scheduler.clients
+        now, (active, waiting) = elapsed(), self._scheduler.clients
         if active or waiting or remote:
             self._clients = now
         if own or not self._scheduler.idle:
@@ -85,7 +85,7 @@ class Weights:
         try:
             next(loading)
         except StopIteration:
-            self._loading, self.unloaded, self._clients = None, False, time.monotonic()
+            self._loading, self.unloaded, self._clients = None, False, elapsed()
             self._report("ready")
             _log.info("the weights are loaded again")
             return True

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from draftd.clocks import SteadyClock
 from draftd.core import GRAMMAR, DrafterName, FallbackLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import InvalidRequest, NotServing, QueueFull
@@ -31,7 +32,7 @@ from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.remote import RemoteAnswer, RemoteState, RemoteSwitch
 from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import FallbackTelemetry
-from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed, SteadyClock
+from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed
 from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
@@ -44,16 +45,18 @@ log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseconds, and saving may take a second
 _RETRY_SECONDS = 1.0
 _LONGEST_SLEEP = 1.0
+_SLEPT_SECONDS = 1.0  # two clocks that are read one after the other differ by less
+_SET_SECONDS = 1.0  # what a wall clock that is kept right may differ from the ladder's
 _LOOK_BACK = 1024  # transitions, for the last one of the level
 _OTHER_DRAFT = "it is another draft: what was learnt from the old one is forgotten"
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackState:
-    """Times are seconds since 1970; `wait` is how long this level must have been in force before a step up.
-    `state_file` None: nothing is kept over a restart; `unsaved`: why the file has not what is here. `missing`: drafters
-    of the ladder that cannot be had here, and why. `drift`: by workload class, the CUSUM over its limit. `probe` and
-    `canaries` are the last ones. `remote` None: this daemon has none."""
+    """Times are seconds since 1970, by the wall clock of now; `wait` is how long this level must have been in force
+    before a step up. `state_file` None: nothing is kept over a restart; `unsaved`: why the file has not what is here.
+    `missing`: drafters of the ladder that cannot be had here, and why. `drift`: by workload class, the CUSUM over its
+    limit. `probe` and `canaries` are the last ones. `remote` None: this daemon has none."""
 
     ladder: tuple[LadderLevel, ...]
     position: int
@@ -109,7 +112,7 @@ class Controller:
         self._frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **self._frozen}
         self._guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
-        self._machine = MachineFeed(hardware, self._clock.monotonic)
+        self._machine = MachineFeed(hardware, self._clock.awake)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
         self._ladder, self._leases = saved.ladder, saved.leases
         self._remote, self._answers = remote, list[RemoteAnswer]()  # of it, since the last look
@@ -277,6 +280,10 @@ class Controller:
     def _look(self, now: float) -> None:
         """Takes in all there is, and takes one step at most."""
         self._drafters.refresh()
+        if self._clock.slept() >= _SLEPT_SECONDS:
+            self._guard = self._guard.woken()
+            if self._remote is not None:
+                self._remote.woken()
         self._observe(now)
         if (report := self._schedule.collect(now)) is not None:
             self._guard = self._guard.canaries(report)
@@ -388,15 +395,19 @@ class Controller:
         self._journal.record(Subject.LEVEL, label, label, cause, evidence)
 
     def _shown(self) -> FallbackState:
-        engine = self._engine.status()
+        engine, ahead = self._engine.status(), self._clock.ahead
+        if abs(ahead) < _SET_SECONDS:
+            ahead = 0.0
+        leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.held.values()]
+        remote = None if self._remote is None else self._remote.state()
         return FallbackState(
             ladder=self._levels,
             position=self._in_force.position,
-            since=self._ladder.since,
+            since=self._ladder.since + ahead,
             signal=self._ladder.signal,
-            hold=self._ladder.hold,
+            hold=_moved(self._ladder.hold, ahead),
             signals=self._signals,
-            leases=tuple(self._leases.held.values()),
+            leases=tuple(leases),
             wait=self._ladder.wait(self._limits),
             relapses=self._ladder.relapses,
             loaded_drafters=engine.loaded,
@@ -407,5 +418,9 @@ class Controller:
             drift=self._guard.drift(),
             probe=self._schedule.probed,
             canaries=self._schedule.tested,
-            remote=None if self._remote is None else self._remote.state(),
+            remote=remote and replace(remote, since=remote.since + ahead, hold=_moved(remote.hold, ahead)),
         )
+
+
+def _moved(hold: Hold | None, seconds: float) -> Hold | None:
+    return hold if hold is None or hold.until is None else replace(hold, until=hold.until + seconds)

@@ -66,15 +66,15 @@ class LoadedDrafters:
     def ready(self, level: LadderLevel, now: float, again_seconds: float) -> bool:
         """Whether the weights for a step up to `level` are there; loading begins when they are first asked for, and
         they are held until `hold` is called. Where they cannot be had they are released, and nothing is tried again for
-        `again_seconds`. `now` is any clock."""
+        `again_seconds`. `now` is the ladder's clock."""
         if now < self._no_step_before:
             return False
         if self._step_up is None or self._step_up[0] != level:
             with self._lock:
                 self._ahead = needed(level)
-                self._step_up = level, self._ask(retry=True), now + LOAD_SECONDS
+                self._step_up = level, self._ask(retry=True), self._clock() + LOAD_SECONDS
         _, answer, deadline = self._step_up
-        if not answer.done() and now < deadline:
+        if not answer.done() and self._clock() < deadline:
             return False
         self._step_up = None
         error = answer.exception() if answer.done() else TimeoutError("they took too long")

@@ -106,8 +106,8 @@ class ProbeSchedule:
         running = self._running
         if running is None or not running.done():
             return None
-        self._running, self._ended, self._cost = None, now, max(now - self._began, 0.01)
         report = running.result()
+        self._running, self._ended, self._cost = None, now, max(report.seconds, 0.01)
         if isinstance(report, CanaryReport):
             self.tested, self._canaries_at = report, now
             return report

@@ -98,6 +98,10 @@ class RemoteGuard:
             kept=self.kept.advance(now, settings),
         )
 
+    def woken(self) -> RemoteGuard:
+        """As `Guard.woken`."""
+        return replace(self, slow=Spell())
+
     def finished(self, at: float, answer: RemoteAnswer) -> RemoteGuard:
         """One request ended. Of one that was drafted for, the tokens count over those that the remote alone would have
         streamed in its time, where that pace is known."""
@@ -211,6 +215,10 @@ class RemoteSwitch:
             return
         signal = saved.signal  # a number in a file, of which levels of the other ladder have the same
         self.ladder = replace(saved, signal=signal and replace(signal, asks_for=RemoteLevel(int(signal.asks_for))))
+
+    def woken(self) -> None:
+        """The machine has slept."""
+        self._guard = self._guard.woken()
 
     def look(
         self, answers: Iterable[RemoteAnswer], asked: Sequence[Signal], now: float, of: Callable[[float], float]

@@ -140,9 +140,11 @@ class SavedState:
             return safer(text, self._levels, now)
         if found.probe_baselines is not None:
             self._probe_baselines.recall(found.probe_baselines)
-        found = found.resumed(now)
-        self._kept = _timeless(found)  # nothing is written before something changes
-        return found
+        resumed = found.resumed(now)
+        # Nothing is written before something changes. A clock that went back has changed all times: were they not
+        # written, each restart would put off the end of a hold again.
+        self._kept = _timeless(found)
+        return resumed
 
     def keep(self, at: float, ladder: LadderState, **more: Any) -> None:
         """As `Saved.of`. What cannot be saved is counted, and logged once until it can be again."""

@@ -1,4 +1,4 @@
-"""What the daemon sees for the guard: requests, errors and the machine; and the clock by which it judges them."""
+"""What the daemon sees for the guard: requests, errors and the machine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,6 @@ from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
 from draftd.strategies import Strategy
 
 _LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
-
-
-class SteadyClock:
-    """The ladder's clock: seconds since 1970 as they were at the start, and monotonic since. A clock that is set
-    meanwhile changes nothing. Any thread."""
-
-    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.monotonic = monotonic
-        self._offset = wall() - monotonic()
-
-    def __call__(self) -> float:
-        return self._offset + self.monotonic()
-
-    def of(self, monotonic: float) -> float:
-        """What this clock showed at a time of `time.monotonic()`."""
-        return self._offset + monotonic
 
 
 @dataclass(frozen=True, slots=True)

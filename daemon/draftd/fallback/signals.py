@@ -159,6 +159,10 @@ class Guard:
             swap=self.swap.observe(now, reading.swap_ins, self.settings.window_seconds),
         )
 
+    def woken(self) -> Guard:
+        """The machine has slept: what lasted before was not watched meanwhile."""
+        return replace(self, critical=Spell(), heavy=Spell())
+
     def canaries(self, report: CanaryReport) -> Guard:
         """Only a good run takes back what a bad one said; one that could not be run says nothing."""
         if report.verdict is Verdict.BAD:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
@@ -13,7 +12,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, g
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Recording
-from draftd.telemetry.recording import named
+from draftd.telemetry.recording import Stopwatch, named
 from draftd.telemetry.spans import call_context
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
@@ -52,14 +51,14 @@ class HttpCall:
 
 class _Followed(HttpCall):
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
-        self._on, self._arrival = on, time.time_ns()
+        self._on, self._watch = on, Stopwatch()
         self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
         self._span = on.tracer.start_span(
             f"{method} {route}" if route else method,
             context=parent,
             kind=SpanKind.SERVER,
             attributes={**self._labels, **named(on.naming.server())},
-            start_time=self._arrival,
+            start_time=self._watch.start,
         )
         self.context = set_span_in_context(self._span, parent)
 
@@ -73,7 +72,7 @@ class _Followed(HttpCall):
 
     def end(self, status: int, error: BaseException | None = None) -> None:
         with self._on.guard.part("http"):
-            now = time.time_ns()
+            taken = self._watch.nanoseconds
             attributes = {a.HTTP_STATUS.name: status}
             failed: dict[str, str] = {}
             if error is not None:
@@ -84,6 +83,6 @@ class _Followed(HttpCall):
             if failed and failed[a.ERROR_TYPE.name] != "Cancelled":
                 self._span.set_status(Status(StatusCode.ERROR, failed[a.ERROR_TYPE.name]))
             self._span.set_attributes({**attributes, **failed})
-            self._span.end(now)
+            self._span.end(self._watch.start + taken)
             labels = {**self._labels, **attributes, **failed}
-            self._on.metrics.record(catalog.HTTP_DURATION, max(0, now - self._arrival) / 1e9, labels, self.context)
+            self._on.metrics.record(catalog.HTTP_DURATION, taken / 1e9, labels, self.context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,17 @@ Labels = dict[str, str]
 def named(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
     """As OpenTelemetry takes them; what is None is absent."""
     return {attribute.name: value for attribute, value in values.items() if value is not None}
+
+
+class Stopwatch:
+    """Begins now. A span's times are the wall clock's; what lies between them is monotonic, whatever that is set to."""
+
+    def __init__(self) -> None:
+        self.start, self._began = time.time_ns(), time.monotonic_ns()  # nanoseconds
+
+    @property
+    def nanoseconds(self) -> int:
+        return time.monotonic_ns() - self._began
 
 
 class Guard:

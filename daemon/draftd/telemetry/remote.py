@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
@@ -18,7 +17,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_remote as catalog
 from draftd.telemetry.attributes import Metric
 from draftd.telemetry.metrics import Observe, Recording, Values, observed
-from draftd.telemetry.recording import Naming, named
+from draftd.telemetry.recording import Naming, Stopwatch, named
 
 _MESSAGE_LIMIT = 256  # characters of an error on a span
 _W3C = TraceContextTextMapPropagator()  # between daemons, whatever callers speak
@@ -126,7 +125,7 @@ class VerificationSpan:
     def __init__(self, on: Recording, trace: str, prompt_tokens: int) -> None:
         """`trace`: what the edge calls its own span by, as it sent it; where that is malformed, a trace of its own
         begins."""
-        self._on = on
+        self._on, self._watch = on, Stopwatch()
         self._span: Span = INVALID_SPAN
         self._ended = not on.exporting
         if self._ended:
@@ -138,7 +137,7 @@ class VerificationSpan:
                 context=_W3C.extract({"traceparent": [trace]}, Context()),
                 kind=SpanKind.SERVER,
                 attributes=named({a.MODEL: None if info is None else info.model, a.USAGE_INPUT: prompt_tokens}),
-                start_time=time.time_ns(),
+                start_time=self._watch.start,
             )
 
     def ended(self, counts: PeerCounts, how: str, error: str = "") -> None:
@@ -151,4 +150,4 @@ class VerificationSpan:
             self._span.set_attribute(a.VERIFY_END.name, how)
             if error:
                 self._span.set_status(Status(StatusCode.ERROR, error[:_MESSAGE_LIMIT]))
-            self._span.end(time.time_ns())
+            self._span.end(self._watch.start + self._watch.nanoseconds)

@@ -6,7 +6,6 @@ client left while a message was being written, which the handler itself may neve
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ from draftd.core import DEADLINE_SLACK_SECONDS
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Recording
-from draftd.telemetry.recording import named
+from draftd.telemetry.recording import Stopwatch, named
 from draftd.telemetry.spans import call_context
 
 # The conventions' list for servers: the rest are the caller's doing.
@@ -36,14 +35,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._on, self._propagator = on, propagator
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        arrival = time.time_ns()
+        arrival = Stopwatch()
         handler = await continuation(handler_call_details)
         if self._on.exporting:
             with self._on.guard.part("rpc"):
                 return self._wrap(handler, handler_call_details, arrival)
         return handler
 
-    def _wrap(self, handler: Any, details: Any, arrival: int) -> Any:
+    def _wrap(self, handler: Any, details: Any, arrival: Stopwatch) -> Any:
         if details.method.startswith(_UNTRACED):
             return handler
         if handler is None:
@@ -80,13 +79,13 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 class Call:
     """One call in progress. `error`: what the handler raised; `abort` raises too, having set its code before."""
 
-    def __init__(self, method: str, parent: Context, arrival: int, on: Recording) -> None:
+    def __init__(self, method: str, parent: Context, arrival: Stopwatch, on: Recording) -> None:
         self._span = on.tracer.start_span(
             method if method != "_OTHER" else "grpc",
             context=parent,
             kind=SpanKind.SERVER,
             attributes=named({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **on.naming.server()}),
-            start_time=arrival,
+            start_time=arrival.start,
         )
         self.context = set_span_in_context(self._span, parent)
         self._method, self._arrival, self._on = method, arrival, on
@@ -108,7 +107,7 @@ class Call:
         return grpc.StatusCode.OK if self.error is None else grpc.StatusCode.UNKNOWN
 
     def end(self, code: grpc.StatusCode) -> None:
-        now = time.time_ns()
+        taken = self._arrival.nanoseconds
         attributes = {a.RPC_STATUS.name: code.name}
         if code.name in _SERVER_ERRORS:
             attributes[a.ERROR_TYPE.name] = code.name
@@ -116,9 +115,9 @@ class Call:
                 attributes[a.ERROR_TYPE.name] = type(self.error).__name__
             self._span.set_status(Status(StatusCode.ERROR, code.name))
         self._span.set_attributes(attributes)
-        self._span.end(now)
+        self._span.end(self._arrival.start + taken)
         labels = {a.RPC_SYSTEM.name: "grpc", a.RPC_METHOD.name: self._method, **attributes}
-        self._on.metrics.record(catalog.RPC_DURATION, max(0, now - self._arrival) / 1e9, labels, self.context)
+        self._on.metrics.record(catalog.RPC_DURATION, taken / 1e9, labels, self.context)
 
 
 def inner_of(handler: Any) -> Callable[..., Any]:

@@ -10,6 +10,8 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DRAFT_MODEL, FinishReason, Origin
+from draftd.engine import weights as idle
+from draftd.engine.handle import EngineState
 from draftd.engine.pair import load_models
 from draftd.errors import NotServing
 from tests.rig import autoregressive, request, speculative
@@ -57,6 +59,13 @@ def test_the_next_request_has_the_weights_again(engine):
     assert [sink.tokens for sink in sinks] == expected
     assert sinks[1].done.stats.counts.drafted > 0, "the draft is there again too"
     assert worker.status().weight_bytes == held
+
+
+def test_time_that_the_machine_slept_counts(engine, monkeypatch):
+    until(lambda: engine.worker.state is EngineState.READY, 30)
+    real = idle.elapsed
+    monkeypatch.setattr(idle, "elapsed", lambda: real() + 3600.0)
+    until(lambda: engine.worker.unloaded, 30, "the weights to go")
 
 
 def test_the_daemons_own_requests_leave_them_unloaded(engine):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from draftd.clocks import SteadyClock
 from draftd.core import (
     BUILT_IN_DRAFTERS,
     DRAFT_MODEL,
@@ -41,7 +42,7 @@ from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.remote import RemoteSwitch
-from draftd.fallback.signal_feed import RequestFeed, SteadyClock
+from draftd.fallback.signal_feed import RequestFeed
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.model_info import ModelInfo
@@ -181,10 +182,11 @@ class FakeProbeRunner:
         outcomes = (CanaryOutcome("one", True, self.quality is Verdict.GOOD),)
         return self._begun(CanaryReport(self.quality, "as set", outcomes, 0.1))
 
-    def end(self) -> None:
+    def end(self, seconds: float = 0.1) -> None:
+        """What was begun took so long."""
         ends, self._ends = self._ends, []
         for future, report in ends:
-            future.set_result(report)
+            future.set_result(replace(report, seconds=seconds))
 
     def _begun(self, report: Any) -> Future[Any]:
         if self._ends:
@@ -259,9 +261,10 @@ class Controlled:
         self.journal = journal if journal is not None else Journal()
         self.in_force = TracedLevel(self.trace, self.journal)
         self.start, self.now = start, 0.0
+        self.asleep = self.ahead = 0.0  # seconds of sleep until now; by which the wall clock was set forward
         self.hardware = hardware if hardware is not None else HardwareView()
-        self.requests = RequestFeed(clock=lambda: self.now)
-        self.drafters = LoadedDrafters(self.engine, clock=lambda: self.now)
+        self.requests = RequestFeed(clock=self.awake)
+        self.drafters = LoadedDrafters(self.engine, clock=self.awake)
         defaults = {
             "cooldown_seconds": COOLDOWN,
             "window_seconds": WINDOW,
@@ -289,9 +292,17 @@ class Controlled:
             journal=self.journal,
             telemetry=self.telemetry,
             store=store if store is not None else StateStore(None),
-            clock=SteadyClock(lambda: start, lambda: self.now),
+            clock=SteadyClock(lambda: start + self.now + self.ahead, lambda: self.now, self.awake),
             remote=self.remote,
         )
+
+    def awake(self) -> float:
+        return self.now - self.asleep
+
+    def sleep(self, seconds: float) -> None:
+        """The machine sleeps for so long."""
+        self.now += seconds
+        self.asleep += seconds
 
     def at(self, seconds: float) -> int:
         """The position after it."""

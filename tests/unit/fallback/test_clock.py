@@ -1,15 +1,73 @@
-"""The ladder's clock: wall time at the start, monotonic from there."""
+"""The ladder's clock: the wall's at the start, and from there what has elapsed, sleep included."""
 
 from __future__ import annotations
 
-from draftd.fallback.signal_feed import SteadyClock
+from draftd.clocks import SteadyClock
+from draftd.hardware.state import MemoryPressure
+from tests.unit.fallback.controlled import (
+    BOTTOM,
+    COOLDOWN,
+    LIGHT,
+    LIGHT_DRAFT,
+    PLAIN,
+    START,
+    TOP,
+    Controlled,
+    Machine,
+    notice,
+    tell,
+)
+
+HOUR = 3600.0
 
 
-def test_a_wall_clock_that_is_set_meanwhile_changes_nothing() -> None:
-    wall, monotonic = 1_800_000_000.0, 50.0
-    clock = SteadyClock(lambda: wall, lambda: monotonic)
+def test_a_wall_clock_that_is_set_changes_nothing_and_sleep_counts() -> None:
+    wall, slept, awake = 1_800_000_000.0, 0.0, 50.0
+    clock = SteadyClock(lambda: wall, lambda: awake + slept, lambda: awake)
     assert clock() == 1_800_000_000.0
     wall -= 1_000_000
-    monotonic += 10
-    assert clock() == 1_800_000_010.0
-    assert clock.of(55.0) == 1_800_000_005.0
+    awake += 10
+    assert (clock(), clock.of(55.0), clock.slept()) == (1_800_000_010.0, 1_800_000_005.0, 0.0)
+    assert clock.ahead == -1_000_010.0
+    slept += HOUR
+    assert (clock(), clock.of(58.0), clock.slept()) == (1_800_003_610.0, 1_800_003_608.0, HOUR)
+    assert clock.slept() == 0.0
+
+
+def test_a_hold_and_a_lease_run_out_while_the_machine_sleeps() -> None:
+    controlled = Controlled()
+    controlled.controller.hold(LIGHT_DRAFT, 1800.0)
+    tell(controlled, notice(PLAIN))  # its lease is 1,000 seconds
+    assert controlled.at(1) == LIGHT
+    controlled.sleep(HOUR)
+    controlled.at(controlled.now + 1)
+    state = controlled.controller.state()
+    assert (state.hold, state.leases) == (None, ())
+    assert controlled.until(controlled.now + 5 * COOLDOWN) == TOP
+
+
+def test_what_must_last_to_count_does_not_last_by_sleep() -> None:
+    machine = Machine()
+    controlled = Controlled(hardware=machine, critical_seconds=10)
+    machine.reads(0, memory_pressure=MemoryPressure.CRITICAL)
+    controlled.at(1)
+    controlled.sleep(8 * HOUR)
+    for awake in (2, 8, 11):
+        machine.reads(awake, memory_pressure=MemoryPressure.CRITICAL)
+        assert controlled.at(8 * HOUR + awake) == TOP
+    machine.reads(13, memory_pressure=MemoryPressure.CRITICAL)
+    assert controlled.at(8 * HOUR + 13) == BOTTOM
+
+
+def test_what_is_shown_is_by_the_wall_clock_as_it_is_now() -> None:
+    controlled = Controlled()
+    controlled.controller.hold(LIGHT_DRAFT, 600.0)
+    tell(controlled, notice(PLAIN))
+    controlled.at(10)
+    controlled.ahead = -2 * HOUR
+    controlled.at(20)
+    state = controlled.controller.state()
+    assert state.since == START - 2 * HOUR
+    assert state.hold is not None
+    assert state.hold.until == START + 600 - 2 * HOUR
+    assert [lease.until for lease in state.leases] == [START + 1000 - 2 * HOUR]

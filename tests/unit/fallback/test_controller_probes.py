@@ -66,7 +66,7 @@ def test_a_busy_daemon_spends_no_more_than_its_share_on_probes() -> None:
     for at in range(3000):
         controlled.at(float(at))
         if at % 5 == 0:
-            controlled.runner.end()  # a probe takes up to five seconds
+            controlled.runner.end(5.0)
     assert 5 <= len(controlled.runner.probed) <= 3000 * 0.02
     never = Controlled(probe_share=0)
     tell_and_resolve(never, SHORT_BLOCK)

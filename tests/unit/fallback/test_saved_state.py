@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Cause, Hold, LadderState, Signal, ladder_levels
 from draftd.fallback.leases import Lease, Leases, Notice
-from draftd.fallback.saved_state import Saved, parse, safer
+from draftd.fallback.saved_state import Saved, SavedState, parse, safer
+from draftd.fallback.store import StateStore
 
 DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 LADDER = ladder_levels(6, (4, 3, 2), DRAFT, (LIGHT, LOOKUP))
@@ -60,6 +63,20 @@ def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
     assert resumed.ladder == LadderState(2, NOW - 10_100, FIRES, 3, NOW - 10_200, Hold(0, NOW - 9_940), NOW - 10_300)
     assert resumed.leases.held["a1"].until == NOW - 9_100
     assert resumed.leases.held["a1"].notice.starts_at == NOW - 50, "the sender's clock is another one"
+
+
+def test_restarts_after_a_clock_that_went_back_do_not_make_a_hold_eternal(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "ladder.json")
+    store.save(state(hold=Hold(0, NOW + 60)).model_dump_json())
+    left = []
+    for now in (NOW - 9000, NOW - 8980, NOW - 8960):
+        saved = SavedState(store, LADDER, ProbeBaselines(prompts=""))
+        found = saved.restore(now)
+        assert found.ladder.hold is not None
+        assert found.ladder.hold.until is not None
+        left.append(found.ladder.hold.until - now)
+        saved.keep(now, found.ladder, leases=found.leases, baselines=found.baselines, quality=found.quality)
+    assert left == [60, 40, 20]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
+import grpc
+import pytest
+from opentelemetry.context import Context
 from prometheus_client.parser import text_string_to_metric_families
 
+from draftd.strategies import PeerCounts
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Kind
+from draftd.telemetry.recording import Stopwatch
+from draftd.telemetry.rpc import Call
 from draftd.telemetry.spans import call_context
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import ADDRESS, Scene, across
@@ -64,3 +71,26 @@ def test_a_request_is_followed_below_its_callers_span(scene: Scene, receiver: Ot
     assert (gone.status, gone.attributes["error.type"]) == ("UNSET", "Cancelled")
     assert (lost.name, lost.attributes["http.request.method"]) == ("_OTHER", "_OTHER")
     assert receiver.count("http.server.request.duration") == 4
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_no_duration_follows_a_wall_clock_that_is_set(
+    hours: int, scene: Scene, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = scene.telemetry.http.begin("POST", CHAT, {}, "http")
+    rpc = Call("test.Service/one", Context(), Stopwatch(), scene.telemetry._on)
+    verification = scene.telemetry.begin_verification("", 3)
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3_600_000_000_000)
+    http.end(200)
+    rpc.end(grpc.StatusCode.OK)
+    verification.ended(PeerCounts(), "finished")
+    monkeypatch.undo()
+    scene.telemetry.shutdown(30.0)
+    spans = receiver.spans()
+    assert len(spans) == 3
+    for span in spans:
+        assert 0 <= span.end - span.start < 60e9, span.name
+    for name in ("http.server.request.duration", "rpc.server.call.duration"):
+        (point,) = receiver.points(name)
+        assert 0 < point.value < 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +12,7 @@ import grpc
 import pytest
 from opentelemetry.context import Context
 
+from draftd.telemetry.recording import Stopwatch
 from draftd.telemetry.rpc import Call
 from draftd.telemetry.setup import Telemetry
 from tests.otlp import OtlpReceiver, SpanRecord
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_at_its_deadline_was_late(
         def time_remaining(self) -> float | None:
             return left
 
-    call = Call("test.Service/patient", Context(), time.time_ns(), scene.telemetry.rpc_interceptor._on)
+    call = Call("test.Service/patient", Context(), Stopwatch(), scene.telemetry.rpc_interceptor._on)
     call.done(Gone())
     await flushed(scene)
     assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code

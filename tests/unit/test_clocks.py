@@ -1,0 +1,41 @@
+"""The clock that goes on while the machine sleeps."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from draftd.clocks import elapsed
+
+
+def test_elapsed_never_goes_back_and_counts_what_awake_time_counts() -> None:
+    before, awake = elapsed(), time.monotonic()
+    time.sleep(0.01)
+    passed = elapsed() - before
+    assert passed >= 0.01
+    assert passed >= time.monotonic() - awake - 0.005
+
+
+@pytest.mark.parametrize(
+    ("platform", "clock"), [("linux", "CLOCK_BOOTTIME"), ("darwin", "CLOCK_MONOTONIC_RAW"), ("aix", None)]
+)
+def test_each_platform_has_the_clock_that_counts_sleep(
+    platform: str, clock: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", "CLOCK_BOOTTIME", raising=False)
+    monkeypatch.setattr(time, "CLOCK_MONOTONIC_RAW", "CLOCK_MONOTONIC_RAW", raising=False)
+    monkeypatch.setattr(time, "clock_gettime", lambda asked: {clock: 1.5}[asked])
+    monkeypatch.setattr(time, "monotonic", lambda: 2.5)
+    assert elapsed() == (2.5 if clock is None else 1.5)
+
+
+def test_a_kernel_without_that_clock_has_the_monotonic_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> float:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(time, "clock_gettime", refused)
+    monkeypatch.setattr(time, "monotonic", lambda: 2.5)
+    assert elapsed() == 2.5
