@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import hmac
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # commands that only look at a port do without it
     from aiohttp import web
@@ -15,14 +18,54 @@ class BodyTooLarge(Exception):
     """Of a request. The rest of it was not read."""
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Bound, and listening. Raises OSError; socket.gaierror where there is no such host."""
-    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # Where a name is both, as localhost may be, clients are told of 127.0.0.1.
-    family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] takes what comes to 0.0.0.0 as well
-    made = socket.create_server(address, family=family, backlog=256, dualstack_ipv6=both)
-    made.setblocking(False)
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)  # no IPv6 on this machine, for one
+_PICKS = 8  # of a port that must be free at several addresses
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Bound, and listening: one for each address of the host that this machine has, IPv4 first, all on one port.
+    `localhost` is 127.0.0.1 and ::1. Raises OSError; socket.gaierror where there is no such host."""
+    name = host.strip("[]")
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    if name == "localhost":  # not every machine's list of hosts has both
+        addresses |= dict.fromkeys([(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port, 0, 0))])
+    ordered = sorted(addresses, key=lambda one: one[0] != socket.AF_INET)
+    for left in reversed(range(_PICKS)):
+        try:
+            return _bound(ordered, port)
+        except OSError as error:
+            if port or error.errno != errno.EADDRINUSE or not left:
+                raise
+    raise AssertionError
+
+
+def try_listening(host: str, port: int) -> None:
+    """Raises what `listening_sockets` raises."""
+    for made in listening_sockets(host, port):
+        made.close()
+
+
+def _bound(addresses: Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]], port: int) -> list[socket.socket]:
+    made: list[socket.socket] = []
+    with contextlib.ExitStack() as undo:
+        absent: OSError | None = None
+        for family, (host, _, *more) in addresses:
+            dual = host == "::" and socket.has_dualstack_ipv6()  # it takes what comes to 0.0.0.0 as well
+            try:
+                one = socket.create_server((host, port, *more), family=family, backlog=256, dualstack_ipv6=dual)
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
+                absent = error
+                continue
+            undo.callback(one.close)
+            one.setblocking(False)
+            made.append(one)
+            port = one.getsockname()[1]
+        if not made and absent is not None:
+            raise absent
+        undo.pop_all()
     return made
 
 

@@ -39,7 +39,7 @@ from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareSample, HardwareView, measured_watts, memory_share, takeable
 from draftd.hardware.system import system_probe
-from draftd.listening import listening_socket
+from draftd.listening import try_listening
 from draftd.model_info import ModelInfo
 from draftd.models.tokenizer import Tokenizer
 from draftd.planning.flag import FlagService
@@ -353,7 +353,7 @@ def _check_port(server: ServerSettings) -> None:
     """Raises ConfigError where another program listens there, which may be the daemon that has the state folder: before
     that is looked at. Whatever else keeps the server from listening, it says itself."""
     try:
-        listening_socket(server.host, server.port).close()
+        try_listening(server.host, server.port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise taken(server) from None

@@ -75,7 +75,7 @@ class WebhookSettings(Section):
     """Where Grafana and Alertmanager send alerts to the daemon. It listens once a token or a secret is set."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on. Beyond loopback needs TLS."""
+    """Address to listen on; `localhost` is 127.0.0.1 and ::1. Beyond loopback needs TLS."""
     port: int = Field(default=50552, ge=0, le=65535)
     """Port to listen on; 0 picks a free one."""
     token: Credential | None = None

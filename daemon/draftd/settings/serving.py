@@ -59,7 +59,7 @@ class ServerSettings(Section):
     """Where and how the daemon listens."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on. Beyond loopback needs TLS and a token."""
+    """Address to listen on; `localhost` is 127.0.0.1 and ::1. Beyond loopback needs TLS and a token."""
     port: int = Field(default=50551, ge=0, le=65535)
     """Port to listen on; 0 picks a free one."""
     token: Credential | None = None

@@ -30,7 +30,7 @@ from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
 from draftd.hardware.state import HardwareSample, HardwareState, advance, takeable
 from draftd.hardware.system import system_probe
-from draftd.listening import listening_socket
+from draftd.listening import try_listening
 from draftd.models import blas
 from draftd.models.advice import warnings
 from draftd.models.check import not_served
@@ -296,7 +296,7 @@ def _check_listener(subject: str, host: str, port: int, mend: str) -> Finding:
     if port == 0:
         return ok(subject, "any free one")
     try:
-        listening_socket(host, port).close()
+        try_listening(host, port)
     except OSError as error:
         return bad(subject, f"{host}:{port}: {error.strerror}", mend)
     return ok(subject, f"{host}:{port} is free")

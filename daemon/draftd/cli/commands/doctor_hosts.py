@@ -21,7 +21,7 @@ from draftd.cli.state import paths_of
 from draftd.errors import ConfigError
 from draftd.hardware.state import HardwareSample, advance
 from draftd.hardware.system import system_probe
-from draftd.listening import listening_socket
+from draftd.listening import try_listening
 from draftd.models import blas
 from draftd.ranks.followers import ssh_command
 from draftd.ranks.hosts import AskedHost, Host, HostError, OwnHost, answer
@@ -225,7 +225,7 @@ def _room(plan: GroupPlan, ranks: list[_Rank]) -> Iterator[Finding]:
             yield ok(rank.subject, f"{rank.name}: {found}")
     if plan.port:
         try:
-            listening_socket(plan.address, plan.port).close()
+            try_listening(plan.address, plan.port)
         except OSError as error:
             where = f"{plan.address}:{plan.port}"
             if error.errno == errno.EADDRINUSE:

@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -135,29 +135,34 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def serve(self, listening: socket.socket) -> None:
-        """Until cancelled; then it takes no more, and lets what is in hand end for a while. `listening` stays open: it
+    async def serve(self, listening: Sequence[socket.socket]) -> None:
+        """Until cancelled; then it takes no more, and lets what is in hand end for a while. `listening` stay open: they
         may be served again."""
-        loop = asyncio.get_running_loop()
         try:
-            while True:
-                try:
-                    accepted, _ = await loop.sock_accept(listening)
-                    try:
-                        self._take(accepted)
-                    except BaseException:
-                        accepted.close()  # or its sender would wait for an answer
-                        raise
-                except Exception as error:  # no more descriptors, for one: it goes on when there are some again
-                    self._outage.began("no connection can be accepted for now", type(error).__name__, error=error)
-                    await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
-                else:
-                    self._outage.ended("connections are accepted again")
-                    await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
+            async with asyncio.TaskGroup() as accepting:
+                for listener in listening:
+                    accepting.create_task(self._accept(listener))
         finally:
             for one in [one for one in self._open if not one.proven]:
                 self._end(one, Result.CUT_SHORT)
             await self._server.shutdown(_GRACE_SECONDS)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+                try:
+                    self._take(accepted)
+                except BaseException:
+                    accepted.close()  # or its sender would wait for an answer
+                    raise
+            except Exception as error:  # no more descriptors, for one: it goes on when there are some again
+                self._outage.began("no connection can be accepted for now", type(error).__name__, error=error)
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+            else:
+                self._outage.ended("connections are accepted again")
+                await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
 
     def count(self, one: Connection, why: Result) -> None:
         """It ends without a notification."""

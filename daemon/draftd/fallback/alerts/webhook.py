@@ -43,7 +43,7 @@ from draftd.fallback.alerts.payload import (
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.logs import RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
-from draftd.listening import BodyTooLarge, listening_socket, read_whole
+from draftd.listening import BodyTooLarge, listening_sockets, read_whole
 from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class WebhookListener:
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
         self._connections: Connections | None = None
         self._thread: LoopThread | None = None
-        self._listening: socket.socket | None = None
+        self._listening: list[socket.socket] = []
 
     def start(self) -> int:
         """Listens; the port. Raises ConfigError where it cannot."""
@@ -119,14 +119,14 @@ class WebhookListener:
         self._listening = listening = self._bind()
         self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening, context))
         self._thread.start()
-        return int(listening.getsockname()[1])
+        return int(listening[0].getsockname()[1])
 
     def close(self, seconds: float) -> bool:
         """True when nothing of it is left within `seconds`."""
         deadline = time.monotonic() + seconds
         ended = self._thread is None or self._thread.close(seconds)
-        if ended and self._listening is not None:  # only now: the thread may begin again, and needs it then
-            self._listening.close()
+        for one in self._listening if ended else ():  # only now: the thread may begin again, and needs them then
+            one.close()
         try:
             with contextlib.suppress(RuntimeError):  # closed before
                 self._acting.submit(int).result(max(0.0, deadline - time.monotonic()))
@@ -135,17 +135,17 @@ class WebhookListener:
         self._acting.shutdown(wait=False, cancel_futures=True)
         return ended
 
-    def _bind(self) -> socket.socket:
+    def _bind(self) -> list[socket.socket]:
         host, port = self._settings.host, self._settings.port
         try:
-            return listening_socket(host, port)
+            return listening_sockets(host, port)
         except socket.gaierror as error:
             raise ConfigError("webhook.host", host, f"an address of this machine ({error.strerror})") from None
         except OSError as error:
             allowed = f"a port that is free on {host}; 0 picks one ({os.strerror(error.errno or 0)})"
             raise ConfigError("webhook.port", port, allowed) from None
 
-    async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    async def _serve(self, listening: Sequence[socket.socket], tls: ssl.SSLContext | None) -> None:
         self._connections = Connections(self._handle, self._lost, tls=tls, seconds=self._request_seconds)
         await self._connections.serve(listening)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from draftd.errors import ConfigError
-from draftd.listening import listening_socket
+from draftd.listening import listening_sockets
 from draftd.settings import ServerSettings
 from draftd.settings.certificates import load_certificates, server_certificates, server_context
 
@@ -132,11 +132,11 @@ class Connections:
         self._open.pop(one, None)
 
 
-def listening(settings: ServerSettings) -> socket.socket:
-    """Bound, and listening. Raises ConfigError."""
+def listening(settings: ServerSettings) -> list[socket.socket]:
+    """Bound, and listening, all on one port. Raises ConfigError."""
     assert settings.http_port is not None
     try:
-        return listening_socket(settings.host, settings.http_port)
+        return listening_sockets(settings.host, settings.http_port)
     except OSError:
         allowed = f"a port that is free on {settings.host}; 0 picks one"
         raise ConfigError("server.http_port", settings.http_port, allowed) from None

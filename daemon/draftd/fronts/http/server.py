@@ -68,8 +68,8 @@ class HttpServer:
         self._token = None if settings.token is None else settings.token.get_secret_value().encode()
         self._since = time.time()
         self._tls = tls(settings)
-        self._socket = listening(settings)
-        self.port = int(self._socket.getsockname()[1])
+        self._sockets = listening(settings)
+        self.port = int(self._sockets[0].getsockname()[1])
         self._store = ResponseStore(settings.http_stored_bytes)
         self._scope = Scope(service, self._served, service.token_bytes)
         self._routes: Mapping[str, Mapping[str, Endpoint]] = {
@@ -91,15 +91,18 @@ class HttpServer:
         self._handlers = web.Server(self._handle, handler_cancellation=True)
         self._connections = Connections(min(settings.http_connections, most_connections()), request_seconds)
         self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._ready = False
         self._refused: set[str] = set()  # origins
         self._log = RateLimitedLog(log)
 
     async def start(self) -> None:
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._connections, self._handlers), sock=self._socket, ssl=self._tls
-        )
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            listener = await loop.create_server(
+                lambda: Connection(self._connections, self._handlers), sock=sock, ssl=self._tls
+            )
+            self._listeners.append(listener)
 
     def serving(self, serving: bool = True) -> None:
         """Health says from here on that requests are taken, until the service drains, or that they are not for a
@@ -108,10 +111,12 @@ class HttpServer:
 
     async def stop(self, grace: float) -> None:
         """Takes no more connections. Requests that go on for longer than `grace` seconds are cancelled."""
-        if self._listener is None:
-            self._socket.close()
+        if not self._listeners:
+            for sock in self._sockets:
+                sock.close()
             return
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         self._handlers.pre_shutdown()  # those that are idle
         await self._handlers.shutdown(max(grace, _LEAST_GRACE))
 

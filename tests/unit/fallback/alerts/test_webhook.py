@@ -18,7 +18,6 @@ from draftd.errors import ConfigError, NotServing, QueueFull
 from draftd.fallback.alerts.authentication import ReplayGuard
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.leases import Applied, Notice
-from draftd.listening import listening_socket
 from draftd.settings import WebhookSettings
 from tests.waiting import until
 from tests.webhook import PAYLOADS, TOKEN, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
@@ -215,16 +214,6 @@ def test_an_address_that_is_not_this_machines_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         WebhookListener(settings, list, Counting(), str).start()
     assert refused.value.field == "webhook.host"
-
-
-def test_localhost_is_where_senders_look_whatever_else_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = [
-        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-    with listening_socket("localhost", 0) as made:
-        assert made.getsockname()[0] == "127.0.0.1"
 
 
 def test_it_can_be_started_where_the_one_before_it_listened() -> None:

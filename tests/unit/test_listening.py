@@ -1,0 +1,117 @@
+"""Where the daemon's HTTP servers listen: every address of the host that the machine has, on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import http.client
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from draftd.errors import ConfigError
+from draftd.listening import listening_sockets
+from tests.http_front import fronted
+from tests.webhook import Webhook, bearer, notification
+
+LOOPBACK = ("127.0.0.1", "::1")
+
+
+def _ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not _ipv6(), reason="this machine has no IPv6")
+
+
+def asked(host: str, port: int, method: str = "GET", path: str = "/health", **how: Any) -> int:
+    connection = http.client.HTTPConnection(host, port, timeout=20)
+    try:
+        connection.request(method, path, **how)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+async def test_the_http_server_on_localhost_takes_both_families() -> None:
+    async with fronted(host="localhost") as front:
+        for host in LOOPBACK:
+            for path in ("/health", "/metrics", "/v1/models"):
+                assert await asyncio.to_thread(asked, host, front.server.port, path=path) == 200, (host, path)
+
+
+def test_the_webhook_on_localhost_takes_both_families_and_frees_both() -> None:
+    with Webhook(host="localhost") as first:
+        for host in LOOPBACK:
+            assert asked(host, first.port, "POST", "/v1/alerts", body=notification(), headers=bearer()) == 200
+        assert first.counted == {"accepted": 2}
+    with Webhook(host="localhost", port=first.port) as second:
+        assert second.send().status == 200
+
+
+@pytest.fixture
+def bind(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], int | None]], None]:
+    """Has sockets be refused as a test says: it gets the address and the port, and answers an errno or None."""
+
+    def refuse(why: Callable[[str, int], int | None]) -> None:
+        real = socket.create_server
+
+        def create(address: Any, **how: Any) -> socket.socket:
+            if (number := why(*address[:2])) is not None:
+                raise OSError(number, os.strerror(number))
+            return real(address, **how)
+
+        monkeypatch.setattr(socket, "create_server", create)
+
+    return refuse
+
+
+def test_port_0_is_one_port_that_is_free_at_both(bind: Callable[..., None]) -> None:
+    tried: list[int] = []
+
+    def refused(host: str, port: int) -> int | None:
+        if host == "127.0.0.1":
+            return None
+        tried.append(port)
+        return errno.EADDRINUSE if len(tried) < 3 else None
+
+    bind(refused)
+    made = listening_sockets("localhost", 0)
+    assert [one.getsockname()[:2] for one in made] == [(host, tried[-1]) for host in LOOPBACK]
+    assert len(tried) == 3
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
+def test_a_machine_without_ipv6_listens_on_ipv4_alone(number: int, bind: Callable[..., None]) -> None:
+    bind(lambda host, port: number if ":" in host else None)
+    (made,) = listening_sockets("localhost", 0)
+    assert made.getsockname()[0] == "127.0.0.1"
+    made.close()
+    with pytest.raises(OSError, match=os.strerror(number)):
+        listening_sockets("::1", 0)
+
+
+def test_a_port_that_is_taken_at_one_of_them_is_taken() -> None:
+    """Clients that look there first would reach the other program."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match="free"):
+            Webhook(host="localhost", port=port)
+        with socket.create_server(("127.0.0.1", port)):  # nothing was left open there
+            pass
+
+
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0")])
+def test_an_address_is_that_address_alone(host: str, address: str) -> None:
+    (made,) = listening_sockets(host, 0)
+    assert made.getsockname()[0] == address
+    made.close()
