@@ -13,6 +13,7 @@ from dashboards.alerts_remote import remote_rules
 from dashboards.alerts_service import service_rules
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
 from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
+from dashboards.series import grown
 from dashboards.settings import Alerting
 from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.telemetry import attributes as a
@@ -107,7 +108,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
         AlertRule(
             name="DraftdVerifierErrors",
             value=f"sum by ({', '.join((INSTANCE, label(a.MODEL), label(a.DRAFT_MODEL)))}) "
-            f"{evidence.grown(settings, catalog.VERIFIER_ERRORS.prometheus)}",
+            f"{grown(catalog.VERIFIER_ERRORS.prometheus, settings.window)}",
             fires=">",
             threshold=settings.verifier_errors,
             hold=_AT_ONCE,
@@ -122,7 +123,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
         AlertRule(
             name="DraftdDrafterErrors",
             value=f"sum by ({', '.join((INSTANCE, label(a.MODEL), label(a.DRAFT_MODEL)))}) "
-            f"{evidence.grown(settings, catalog.DRAFTER_ERRORS.prometheus)}",
+            f"{grown(catalog.DRAFTER_ERRORS.prometheus, settings.window)}",
             fires=">",
             threshold=settings.drafter_errors,
             hold=_AT_ONCE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dashboards import evidence
 from dashboards.ratios import INSTANCE, label
 from dashboards.rule import AlertRule, Figure, Severity
+from dashboards.series import grown
 from dashboards.settings import Alerting
 from draftd.group import GroupState
 from draftd.telemetry import attributes as a
@@ -23,7 +23,7 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
     return (
         AlertRule(
             name="DraftdGroupLost",
-            value=f"sum by ({', '.join(by_loss)}) {evidence.grown(settings, catalog.LOSSES.prometheus)}",
+            value=f"sum by ({', '.join(by_loss)}) {grown(catalog.LOSSES.prometheus, settings.window)}",
             fires=">",
             threshold=settings.group_losses,
             hold=_AT_ONCE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dashboards import evidence
 from dashboards.ratios import INSTANCE, label
 from dashboards.rule import AlertRule, Figure, Severity
+from dashboards.series import grown
 from dashboards.settings import Alerting
 from draftd.strategies import RemoteLevel
 from draftd.telemetry import attributes as a
@@ -106,7 +107,7 @@ def _verifier(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdPeersRefused",
-            value=f"sum by ({_BY}, {_REASON}) {evidence.grown(settings, catalog.VERIFY_REFUSED.prometheus)}",
+            value=f"sum by ({_BY}, {_REASON}) {grown(catalog.VERIFY_REFUSED.prometheus, settings.window)}",
             fires=">",
             threshold=settings.verify_refused,
             hold=_AT_ONCE,

@@ -5,9 +5,9 @@ All are for people. Requests that are refused for what their client sent count n
 
 from __future__ import annotations
 
-from dashboards import evidence
 from dashboards.ratios import INSTANCE, label, matching
 from dashboards.rule import AlertRule, Figure, Severity
+from dashboards.series import grown
 from dashboards.settings import Alerting
 from draftd import errors
 from draftd.telemetry import attributes as a
@@ -111,7 +111,7 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
     return (
         AlertRule(
             name="DraftdStateNotSaved",
-            value=f"sum by ({INSTANCE}, {file}) {evidence.grown(settings, catalog.STATE_SAVE_ERRORS.prometheus)}",
+            value=f"sum by ({INSTANCE}, {file}) {grown(catalog.STATE_SAVE_ERRORS.prometheus, settings.window)}",
             fires=">",
             threshold=settings.save_errors,
             hold=_AT_ONCE,
@@ -148,7 +148,7 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdAlertsRefused",
-            value=f"sum by ({INSTANCE}, {result}) {evidence.grown(settings, refused)}",
+            value=f"sum by ({INSTANCE}, {result}) {grown(refused, settings.window)}",
             fires=">",
             threshold=settings.notifications_refused,
             hold=_AT_ONCE,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dashboards import external
 from dashboards.external import External
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, acceptance_per_token, label, latency, matching, summed
+from dashboards.series import UPTIME, exporting, grown
 from dashboards.settings import Alerting
 from draftd.core import DecodeMode, FallbackLevel
 from draftd.strategies import Strategy
@@ -113,21 +114,6 @@ def _ttft(settings: Alerting, window: str, offset: str, least: int) -> str:
     return f"{value}\nand {count} >= {least}"
 
 
-def grown(settings: Alerting, series: str) -> str:
-    """The increase of counters over the window, of those that began within it as well.
-
-    increase() sees nothing of a counter that appears with its first error: its first value is its increase. A series
-    that was there before, and only missing for a while, is no new one.
-    """
-    window, memory = settings.window, settings.baseline
-    born = f"({series} unless last_over_time({series}[{memory}] offset {window}))"
-    return f"({born} or increase({series}[{window}]))"
-
-
-# What the daemon tells of itself with each export: while it grows, the daemon lives and its telemetry arrives.
-_HEARTBEAT = catalog.DATA_POINTS_EXPORTED.prometheus
-
-
 def missing_hosts(settings: Alerting) -> str:
     """A series for each host whose daemon was heard within `absent_memory` and is silent now; one if none ever was.
 
@@ -136,12 +122,11 @@ def missing_hosts(settings: Alerting) -> str:
     """
     window, memory = settings.window, settings.absent_memory
 
-    def hosts(beats: str, past: str) -> str:
-        known = f"last_over_time({TARGET_INFO.name}[{past}])"
+    def hosts(known: str, beats: str) -> str:
         return f"max by ({_HOST}) ({known} and on (job, {INSTANCE}) {beats})"
 
-    heard = hosts(f"last_over_time({_HEARTBEAT}[{memory}])", memory)
-    silent = f"{heard}\nunless {hosts(f'(increase({_HEARTBEAT}[{window}]) > 0)', window)}"
+    heard = hosts(f"last_over_time({TARGET_INFO.name}[{memory}])", f"last_over_time({UPTIME}[{memory}])")
+    silent = f"{heard}\nunless {hosts(TARGET_INFO.name, exporting(window))}"
     return f"{silent}\nor absent({heard})"
 
 
@@ -151,17 +136,20 @@ def dropped(settings: Alerting) -> str:
     Metrics are not among it: counters are cumulative, and the next export carries all that they said.
     """
     failed = f'{label(a.ERROR_TYPE)}!=""'
-    stages = {
+    daemon = {
         "daemon_error": catalog.TELEMETRY_ERRORS.prometheus,
         "daemon_span_queue": f"{catalog.SPANS_PROCESSED.prometheus}{{{failed}}}",
         "daemon_log_queue": f"{catalog.LOGS_PROCESSED.prometheus}{{{failed}}}",
         "daemon_span_export": f"{catalog.SPANS_EXPORTED.prometheus}{{{failed}}}",
         "daemon_log_export": f"{catalog.LOGS_EXPORTED.prometheus}{{{failed}}}",
     }
+    collector = {}
     for signal, queued, sent in zip(external.SIGNALS, external.ENQUEUE_FAILED, external.SEND_FAILED, strict=True):
         if signal != "metric_points":
-            stages |= {f"collector_queue_{signal}": queued.name, f"collector_export_{signal}": sent.name}
+            collector |= {f"collector_queue_{signal}": queued.name, f"collector_export_{signal}": sent.name}
+    stages = {stage: (series, UPTIME) for stage, series in daemon.items()}
+    stages |= {stage: (series, external.COLLECTOR_UPTIME.name) for stage, series in collector.items()}
     return "\nor ".join(
-        f'label_replace(sum by ({INSTANCE}) {grown(settings, series)}, "{STAGE}", "{stage}", "", "")'
-        for stage, series in stages.items()
+        f'label_replace(sum by ({INSTANCE}) {grown(series, settings.window, uptime)}, "{STAGE}", "{stage}", "", "")'
+        for stage, (series, uptime) in stages.items()
     )

@@ -38,6 +38,7 @@ ENQUEUE_FAILED = tuple(
 )
 QUEUE_SIZE = External("otelcol_exporter_queue_size", COLLECTOR, ("exporter", "data_type"))
 QUEUE_CAPACITY = External("otelcol_exporter_queue_capacity", COLLECTOR, ("exporter", "data_type"))
+COLLECTOR_UPTIME = External("otelcol_process_uptime", COLLECTOR)
 COLLECTOR_MEMORY = External("otelcol_process_memory_rss", COLLECTOR)
 TRACES_KEPT = External("otelcol_processor_tail_sampling_count_traces_sampled", COLLECTOR, ("policy", "decision"))
 TRACES_DECIDED = External("otelcol_processor_tail_sampling_global_count_traces_sampled", COLLECTOR, ("decision",))
@@ -61,6 +62,7 @@ EXTERNALS: tuple[External, ...] = (
     *ENQUEUE_FAILED,
     QUEUE_SIZE,
     QUEUE_CAPACITY,
+    COLLECTOR_UPTIME,
     COLLECTOR_MEMORY,
     TRACES_KEPT,
     TRACES_DECIDED,

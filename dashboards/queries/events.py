@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.queries.query import DRAFT, ENGINE, LOADED, MODEL, RATE, WORKLOAD, gauge
+from dashboards.queries.query import DRAFT, ENGINE, LOADED, MODEL, RATE, WORKLOAD, series
 from dashboards.ratios import INSTANCE, label
 from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
@@ -19,8 +19,8 @@ def changed(metric: Metric, words: dict[int, str]) -> str:
 
     Windows overlap, so that no change falls between two of them; Grafana joins neighbours to one mark.
     """
-    series = gauge(metric, ENGINE)
-    expression = f'count_values by ({INSTANCE}) ("{TO}", {series} and changes({series}[{RATE}]) > 0)'
+    one = series(metric, ENGINE)
+    expression = f'count_values by ({INSTANCE}) ("{TO}", {one} and changes({one}[{RATE}]) > 0)'
     for number, word in words.items():
         expression = f'label_replace({expression}, "{TO}", "{word}", "{TO}", "{number}")'
     return expression
@@ -35,7 +35,7 @@ TRANSITIONS = f'{_LOGS} | {label(a.TRANSITION_TO)}!=""'
 FLAG_FAILURES = f'{_LOGS} | {label(a.FLAG_KEY)}!="" | {label(a.ERROR_TYPE)}!=""'
 
 VARIABLES: dict[str, tuple[str, str]] = {
-    "model": ("Model", f"label_values({gauge(catalog.QUEUE_CAPACITY, LOADED)}, {MODEL})"),
+    "model": ("Model", f"label_values({series(catalog.QUEUE_CAPACITY, LOADED)}, {MODEL})"),
     "draft": ("Draft", f"label_values({catalog.REQUESTS.prometheus}, {DRAFT})"),
     "workload": ("Workload", f"label_values({catalog.REQUESTS.prometheus}, {WORKLOAD})"),
     "instance": ("Instance", f"label_values({catalog.QUEUE_CAPACITY.prometheus}, {INSTANCE})"),

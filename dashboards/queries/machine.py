@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.queries.query import MACHINE, RANGE, RATE, Query, counted, gauge, grouped, none_yet, of_draftd, shown
+from dashboards.queries.query import (
+    EXPORTING,
+    MACHINE,
+    RANGE,
+    RATE,
+    Query,
+    counted,
+    gauge,
+    grouped,
+    none_yet,
+    series,
+    shown,
+)
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -27,7 +39,7 @@ def each(metric: Metric, what: str) -> Query:
 def parts(metric: Metric, by: Sequence[str]) -> Query:
     """A line for each part of each machine, of a metric that is not draftd's own."""
     legend = " · ".join(shown(one) for one in (*by, INSTANCE))
-    return Query(grouped(of_draftd(metric), (*by, INSTANCE)), legend)
+    return Query(grouped(gauge(metric, MACHINE), (*by, INSTANCE)), legend)
 
 
 HEADROOM = (each(catalog.MEMORY_HEADROOM, "headroom"), each(catalog.MEMORY_FLOOR, "floor"))
@@ -35,13 +47,13 @@ PRESSURE = each(catalog.MEMORY_PRESSURE, "pressure")
 THERMAL = each(catalog.THERMAL_LEVEL, "thermal")
 
 MEMORY_BY_KIND = parts(catalog.SYSTEM_MEMORY_USAGE, (STATE,))
-MEMORY_LIMIT = Query(of_draftd(catalog.SYSTEM_MEMORY_LIMIT), f"all · {shown(INSTANCE)}")
+MEMORY_LIMIT = Query(gauge(catalog.SYSTEM_MEMORY_LIMIT, MACHINE), f"all · {shown(INSTANCE)}")
 UTILIZATION = parts(catalog.SYSTEM_MEMORY_UTILIZATION, (STATE,))
 FREE = each(catalog.MEMORY_FREE, "free by macOS's rule")
 MLX_MEMORY = Query(gauge(catalog.MEMORY_MLX, MACHINE), f"{shown(MLX)} · {shown(INSTANCE)}")
 WORKING_SET = each(catalog.MEMORY_WORKING_SET, "recommended at most")
 GPU_MEMORY = each(catalog.MEMORY_GPU, "GPU, all processes")
-PROCESS = Query(of_draftd(catalog.PROCESS_MEMORY), f"the daemon · {shown(INSTANCE)}")
+PROCESS = Query(gauge(catalog.PROCESS_MEMORY, MACHINE), f"the daemon · {shown(INSTANCE)}")
 
 CRITICAL = Query(
     summed(catalog.MEMORY_CRITICAL, MACHINE, RATE, (INSTANCE,)), f"critical · {shown(INSTANCE)}"
@@ -50,8 +62,7 @@ SWAP = parts(catalog.SYSTEM_PAGING_USAGE, (PAGING,))
 SWAP_INS = Query(summed(catalog.MEMORY_SWAP_INS, MACHINE, RATE, (INSTANCE,)), f"read back · {shown(INSTANCE)}")
 PAGE_INS = Query(
     grouped(
-        f"rate({gauge(catalog.SYSTEM_PAGING_OPERATIONS, MACHINE)}[{RATE}]) "
-        f"and on ({INSTANCE}) {gauge(catalog.MEMORY_FLOOR, MACHINE)}",
+        f"rate({series(catalog.SYSTEM_PAGING_OPERATIONS, MACHINE)}[{RATE}]) and on ({INSTANCE}) {EXPORTING}",
         (INSTANCE,),
     ),
     shown(INSTANCE),
@@ -72,9 +83,4 @@ READING_ERRORS = Query(
 READING_ERRORS_BY = Query(
     counted(catalog.HARDWARE_ERRORS, MACHINE, RATE, (READING, INSTANCE)), f"{shown(READING)} · {shown(INSTANCE)}"
 )
-SWAP_NOW = Query(
-    grouped(f'{gauge(catalog.SYSTEM_PAGING_USAGE, matching(MACHINE, _USED))} and on ({INSTANCE}) '
-            f"{gauge(catalog.MEMORY_FLOOR, MACHINE)}"),
-    "used",
-    instant=True,
-)  # fmt: skip
+SWAP_NOW = Query(grouped(gauge(catalog.SYSTEM_PAGING_USAGE, matching(MACHINE, _USED))), "used", instant=True)

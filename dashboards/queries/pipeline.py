@@ -8,6 +8,7 @@ from dashboards import external
 from dashboards.external import External
 from dashboards.queries.query import (
     ENGINE,
+    FRESH,
     MACHINE,
     RANGE,
     RATE,
@@ -18,9 +19,9 @@ from dashboards.queries.query import (
     none_yet,
     or_nought,
     over,
+    series,
     shown,
 )
-from dashboards.queries.serving import FRESH
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -28,20 +29,20 @@ from draftd.telemetry.catalog import Metric
 
 ERROR, PART = label(a.ERROR_TYPE), label(a.TELEMETRY_PART)
 _LOST = f'{ERROR}!=""'
-_COLLECTOR = gauge(external.COLLECTOR_MEMORY)
+_COLLECTOR = series(external.COLLECTOR_MEMORY)
 _TARGETS = 'job=~"draftd.*|otel.*"'  # as otel-collector/prometheus.yaml names them
 _INFERENCE = 'span_name=~"(chat|text_completion|generate_content) .*"'
 _WORDS = {"spans": "spans", "metric_points": "metric points", "log_records": "log events"}
 
 # Up, and without gaps.
-TARGETS_NOW = Query(or_nought(grouped(gauge(external.UP, _TARGETS), function="min")), "lowest", instant=True)
-TARGETS = Query(gauge(external.UP, _TARGETS), f"{shown('job')} · {shown('instance')}")
-SCRAPE_SECONDS = Query(gauge(external.SCRAPE_DURATION, _TARGETS), f"{shown('job')} · {shown('instance')}")
-SCRAPE_SAMPLES = Query(gauge(external.SCRAPED_SAMPLES, _TARGETS), f"{shown('job')} · {shown('instance')}")
+TARGETS_NOW = Query(or_nought(grouped(series(external.UP, _TARGETS), function="min")), "lowest", instant=True)
+TARGETS = Query(series(external.UP, _TARGETS), f"{shown('job')} · {shown('instance')}")
+SCRAPE_SECONDS = Query(series(external.SCRAPE_DURATION, _TARGETS), f"{shown('job')} · {shown('instance')}")
+SCRAPE_SAMPLES = Query(series(external.SCRAPED_SAMPLES, _TARGETS), f"{shown('job')} · {shown('instance')}")
 
-# Its count has grown of late, and it is there now: what Prometheus cannot read is gone at once.
-_fresh = f"sum by ({INSTANCE}) (rate({gauge(catalog.DATA_POINTS_EXPORTED, MACHINE)}[{FRESH}])) > bool 0"
-_arriving = f"({_fresh}) and on ({INSTANCE}) {gauge(catalog.MEMORY_FLOOR, MACHINE)}"
+# Its uptime has grown of late, or is new. What Prometheus cannot read is gone at once.
+_uptime = series(catalog.UPTIME, MACHINE)
+_arriving = grouped(f"{_uptime} != bool {_uptime} offset {FRESH} or {_uptime} >= bool 0", (INSTANCE,), "max")
 ARRIVING = Query(_arriving, shown(INSTANCE))
 EXPORTING_NOW = Query(or_nought(f"count(({_arriving}) > 0)"), "daemons", instant=True)
 COVERAGE = Query(f"avg_over_time({or_nought(f'max({_arriving})')}[{RANGE}:])", "of the time shown", instant=True)
@@ -112,14 +113,14 @@ LOST_BY_COLLECTOR_NOW = Query(
     instant=True,
 )
 QUEUE_FILL = Query(
-    f"{gauge(external.QUEUE_SIZE)} / ({gauge(external.QUEUE_CAPACITY)} > 0)",
+    f"{series(external.QUEUE_SIZE)} / ({series(external.QUEUE_CAPACITY)} > 0)",
     f"{shown('data_type')} · {shown('exporter')}",
 )
 QUEUE_FILL_NOW = Query(
-    f"max({gauge(external.QUEUE_SIZE)} / ({gauge(external.QUEUE_CAPACITY)} > 0))", "fullest", instant=True
+    f"max({series(external.QUEUE_SIZE)} / ({series(external.QUEUE_CAPACITY)} > 0))", "fullest", instant=True
 )
-QUEUE_ITEMS = Query(gauge(external.QUEUE_SIZE), f"{shown('data_type')} · {shown('exporter')}")
-COLLECTOR_MEMORY = Query(gauge(external.COLLECTOR_MEMORY), shown("instance"))
+QUEUE_ITEMS = Query(series(external.QUEUE_SIZE), f"{shown('data_type')} · {shown('exporter')}")
+COLLECTOR_MEMORY = Query(series(external.COLLECTOR_MEMORY), shown("instance"))
 TRACES_KEPT = Query(
     counted(external.TRACES_KEPT, 'decision="sampled"', RANGE, ("policy",)), shown("policy"), instant=True
 )
@@ -127,9 +128,9 @@ TRACE_DECISIONS = Query(f"sum by (decision) (rate({external.TRACES_DECIDED.name}
 TRACES_LOST = Query(f"sum(rate({external.TRACES_TOO_EARLY.name}[{RATE}])) * 60", "dropped before their decision")
 # What draftd counts by itself and what the collector made of its spans must be the same, whatever the sampling keeps.
 TOLD_TWICE = (
-    Query(f"sum(rate({gauge(catalog.REQUESTS, ENGINE)}[{RATE}])) * 60", "counted by the daemon"),
+    Query(f"sum(rate({series(catalog.REQUESTS, ENGINE)}[{RATE}])) * 60", "counted by the daemon"),
     Query(
-        f"sum(rate({gauge(external.SPAN_CALLS, matching(MACHINE, _INFERENCE))}[{RATE}])) * 60",
+        f"sum(rate({series(external.SPAN_CALLS, matching(MACHINE, _INFERENCE))}[{RATE}])) * 60",
         "spans of the collector",
     ),
 )

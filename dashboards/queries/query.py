@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dashboards import external
 from dashboards.external import External
 from dashboards.ratios import INSTANCE, label, matching
+from dashboards.series import UPTIME, exporting, grown, live
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 RATE = "$__rate_interval"
 RANGE = "$__range"  # all that the dashboard shows
+FRESH = "150s"  # two exports at OpenTelemetry's own period, a minute, and a late one
+EXPORTING = exporting(FRESH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,14 @@ def shown(one: str) -> str:
     return "{{" + one + "}}"
 
 
-def gauge(metric: Metric | External, selector: str = "") -> str:
+def series(metric: Metric | External, selector: str = "") -> str:
     return f"{metric.prometheus}{{{selector}}}" if selector else metric.prometheus
 
 
-def of_draftd(metric: Metric) -> str:
-    """A gauge under a name that others use too, as `system.memory.usage`: only from machines that run draftd."""
-    return f"{gauge(metric, MACHINE)} and on ({INSTANCE}) {gauge(catalog.MEMORY_FLOOR, MACHINE)}"
+def gauge(metric: Metric, selector: str = "") -> str:
+    """A gauge of the daemons that export now. It leaves out other programs that have one of the same name, as
+    `system.memory.usage`, and daemons that are gone."""
+    return live(series(metric, selector), FRESH)
 
 
 def grouped(expression: str, by: Sequence[str] = (), function: str = "sum") -> str:
@@ -62,11 +67,9 @@ def grouped(expression: str, by: Sequence[str] = (), function: str = "sum") -> s
 
 
 def counted(metric: Metric | External, selector: str, window: str, by: Sequence[str] = ()) -> str:
-    """How much a counter grew. A series younger than the window counts from nought: `increase` would miss its first
-    value, which with little traffic is the only one (a lone refusal would never be seen)."""
-    series = gauge(metric, selector)
-    young = f"({series} unless present_over_time({series}[{window}] offset {window}))"
-    return grouped(f"{young} or increase({series}[{window}])", by)
+    """How much a counter grew, its first value included: with little traffic it is the only one."""
+    uptime = external.COLLECTOR_UPTIME.name if isinstance(metric, External) else UPTIME
+    return grouped(grown(series(metric, selector), window, uptime), by)
 
 
 def per_minute(metric: Metric | External, selector: str, by: Sequence[str] = ()) -> str:
@@ -84,7 +87,7 @@ def or_nought(expression: str) -> str:
     return f"({expression} or vector(0))"
 
 
-_DAEMON = gauge(catalog.MEMORY_FLOOR, MACHINE)  # which every daemon exports
+_DAEMON = series(catalog.UPTIME, MACHINE)  # which every daemon exports
 
 
 def none_yet(expression: str, window: str, known: str = _DAEMON) -> str:

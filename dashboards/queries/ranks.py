@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from dashboards.queries.query import ENGINE, MODEL, RANGE, RATE, Query, counted, gauge, grouped, none_yet, over, shown
+from dashboards.queries.query import (
+    ENGINE,
+    MODEL,
+    RANGE,
+    RATE,
+    Query,
+    counted,
+    gauge,
+    grouped,
+    none_yet,
+    over,
+    series,
+    shown,
+)
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.group import GroupState
 from draftd.telemetry import attributes as a
@@ -13,7 +26,7 @@ STATE, LOSS, RANK, HOST = label(a.GROUP_STATE), label(a.GROUP_LOSS), label(a.RAN
 #: States as figures, the worst the least.
 FIGURES = {GroupState.FAILED: 0, GroupState.RESTARTING: 1, GroupState.STARTING: 2, GroupState.SERVING: 3}
 _BY_RANK = (INSTANCE, RANK, HOST)
-_GROUP = gauge(ranks.STATE, ENGINE)
+_GROUP = series(ranks.STATE, ENGINE)
 _RANK = f"rank {shown(RANK)} · {shown(HOST)} · {shown(INSTANCE)}"
 
 

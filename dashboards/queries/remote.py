@@ -17,6 +17,7 @@ from dashboards.queries.query import (
     none_yet,
     or_nought,
     over,
+    series,
     shown,
 )
 from dashboards.ratios import INSTANCE, label, matching, summed
@@ -30,7 +31,7 @@ CURRENCY = label(a.CURRENCY)
 DIRECTION, SIGNAL = label(a.IO_DIRECTION), label(a.SIGNAL)
 FROM, TO = label(a.REMOTE_FROM), label(a.REMOTE_TO)
 _OUTPUT = f'{label(a.TOKEN_TYPE)}="output"'
-_EDGE, _VERIFIER = gauge(remote.UP, ENGINE), gauge(remote.PEERS, MACHINE)  # which only such daemons export
+_EDGE, _VERIFIER = series(remote.UP, ENGINE), series(remote.PEERS, MACHINE)  # which only such daemons export
 
 
 def _rate(metric: Metric, *by: str) -> str:
@@ -112,7 +113,7 @@ COST = Query(
 COST_NOW = Query(counted(remote.COST, ENGINE, RANGE, (CURRENCY,)), shown(CURRENCY), instant=True)
 # The answers of daemons with prices in that currency: others have none to divide.
 _priced = grouped(
-    f"group by ({INSTANCE}, {CURRENCY}) (last_over_time({gauge(remote.COST, ENGINE)}[{RANGE}])) "
+    f"group by ({INSTANCE}, {CURRENCY}) (last_over_time({series(remote.COST, ENGINE)}[{RANGE}])) "
     f"* on ({INSTANCE}) group_left () {counted(remote.ANSWERS, ENGINE, RANGE, (INSTANCE,))}",
     (CURRENCY,),
 )

@@ -31,21 +31,13 @@ OUTCOME, ERROR, TOKEN_TYPE = label(a.OUTCOME), label(a.ERROR_TYPE), label(a.TOKE
 METHOD, STATUS = label(a.RPC_METHOD), label(a.RPC_STATUS)
 ROUTE, HTTP_STATUS = label(a.HTTP_ROUTE), label(a.HTTP_STATUS)
 QUANTILES: tuple[float, ...] = (0.5, 0.95, 0.99)
-FRESH = "150s"  # two exports at OpenTelemetry's own period, a minute
 
 _FAILED = f'{OUTCOME}=~"error|deadline"'
 _REFUSED = f'{OUTCOME}="refused"'
 _INPUT = f'{TOKEN_TYPE}="input"'
 _OUTPUT = f'{TOKEN_TYPE}="output"'
 
-_exporting = f"sum by ({INSTANCE}) (rate({catalog.DATA_POINTS_EXPORTED.prometheus}[{FRESH}])) > 0"
-SERVING = Query(
-    or_nought(
-        f"count(({grouped(gauge(catalog.QUEUE_CAPACITY, ENGINE), (INSTANCE,))}) and on ({INSTANCE}) ({_exporting}))"
-    ),
-    "daemons",
-    instant=True,
-)
+SERVING = Query(or_nought(f"count({gauge(catalog.QUEUE_CAPACITY, ENGINE)})"), "daemons", instant=True)
 
 
 def share(of: str, window: str) -> str:

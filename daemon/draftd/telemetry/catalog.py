@@ -345,6 +345,8 @@ STATE_SAVE_ERRORS = _observed(
     "save that fails is tried again: the ladder's within seconds, what was learnt within a minute",
     a.STATE_FILE,
 )
+# Not the conventions' `process.uptime`: another program's would be taken for a daemon's.
+UPTIME = _gauge("draftd.uptime", "s", "Time since the daemon began, sleep included; each export has it")
 TELEMETRY_ERRORS = _observed(
     "draftd.telemetry.errors",
     "{error}",
@@ -420,7 +422,12 @@ RESOURCE = (a.GROUP_ID,)  # what of draftd's own tells the resource, besides the
 
 _FOUND = [*globals().values(), *vars(remote).values(), *vars(ranks).values()]
 _METRICS = [found for found in _FOUND if isinstance(found, Metric)]
-METRICS = tuple(metric for metric in _METRICS if not metric.name.startswith("otel.sdk."))  # those that draftd makes
+# Those that draftd makes. The uptime comes last: who reads an export while the collector takes it in, and sees the
+# uptime, sees all counters, and takes none for new in the next.
+METRICS = (
+    *(metric for metric in _METRICS if metric is not UPTIME and not metric.name.startswith("otel.sdk.")),
+    UPTIME,
+)
 SDK_METRICS = tuple(metric for metric in _METRICS if metric.name.startswith("otel.sdk."))
 SPANS = tuple(found for found in _FOUND if isinstance(found, Span))
 EVENTS = tuple(found for found in list(globals().values()) if isinstance(found, Event))

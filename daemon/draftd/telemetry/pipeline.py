@@ -34,6 +34,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 from draftd import __version__
+from draftd.clocks import elapsed
 from draftd.telemetry import prometheus
 from draftd.telemetry.attributes import GROUP_ID
 from draftd.telemetry.link import Link, Watched
@@ -182,6 +183,12 @@ def _resource(group: str) -> Resource:
     if group:
         ours[GROUP_ID.name] = group
     return Resource.create(ours).merge(OTELResourceDetector().detect())
+
+
+def process_uptime() -> Callable[[], float]:
+    """What tells the seconds since this process began, sleep included."""
+    began = elapsed() - max(0.0, time.time() - psutil.Process().create_time())
+    return lambda: elapsed() - began
 
 
 def _variable(name: str) -> str:

@@ -19,7 +19,7 @@ from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decis
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.http import HttpTelemetry
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed, observed_engine
-from draftd.telemetry.pipeline import Pipeline, build
+from draftd.telemetry.pipeline import Pipeline, build, process_uptime
 from draftd.telemetry.ranks import observed_ranks
 from draftd.telemetry.recording import Guard, Naming
 from draftd.telemetry.remote import VerificationSpan, observed_remote
@@ -70,6 +70,7 @@ class Telemetry:
             **observed(sources.save_errors, {catalog.STATE_SAVE_ERRORS: lambda counts: counts}),
             **observed_hardware(sources.hardware),
             **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
+            **observed(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
             **observed_ranks(sources.status, naming),
             **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
         }

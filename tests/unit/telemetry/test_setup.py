@@ -6,18 +6,20 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import opentelemetry.metrics
 import opentelemetry.trace
+import psutil
 import pytest
 
 from draftd import __version__
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.journal import Subject, Transition
 from draftd.telemetry import catalog
-from draftd.telemetry.pipeline import propagator, wanted_exporters
+from draftd.telemetry.pipeline import process_uptime, propagator, wanted_exporters
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import Scene, errors_of, telemetry
 from tests.waiting import until
@@ -168,6 +170,14 @@ def test_resource(
     assert created.endswith("Z")
     age = datetime.now(UTC) - datetime.fromisoformat(created)
     assert timedelta(seconds=-2) < age < timedelta(days=1), "it is this process's, in UTC"
+
+
+def test_uptime_grows_and_is_not_changed_by_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    uptime, now = process_uptime(), time.time()
+    first = uptime()
+    assert first == pytest.approx(now - psutil.Process().create_time(), abs=2)
+    monkeypatch.setattr(time, "time", lambda: now + 86_400)
+    assert first < uptime() < first + 3_600
 
 
 @pytest.mark.parametrize(
