@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import StatusCode, Tracer
+from opentelemetry.trace import StatusCode, Tracer, set_span_in_context
 
 from draftd.client.client import DraftdClient
 from tests.composed import composed
@@ -78,6 +80,20 @@ def emit(tracer: Tracer, name: str, attributes: dict[str, Any]) -> None:
             span.set_status(StatusCode.ERROR)
 
 
+@contextmanager
+def caller(tracer: Tracer) -> Iterator[Context]:
+    """The context of a span that does not end yet."""
+    span = tracer.start_span("caller")
+    yield set_span_in_context(span)
+    span.end()
+
+
+def failed(tracer: Tracer, name: str, context: Context) -> None:
+    span = tracer.start_span(name, context=context)
+    span.set_status(StatusCode.ERROR)
+    span.end()
+
+
 def summed(page: str, metric: str, having: str = "") -> float:
     """The sum of a metric's series on a page for Prometheus, of those whose labels have `having` in them."""
     body = answer(f"http://{page}/metrics") or ""
@@ -104,6 +120,31 @@ def test_what_tells_something_is_kept_and_the_rest_is_not(tmp_path: Path) -> Non
         until(lambda: decided(running) >= len(KEPT | LEFT), 20, "all is decided")
         # Whole traces, the call's span with the request's.
         assert Counter(s.name for s in store.spans()) == Counter([*KEPT, *(f"call {name}" for name in KEPT)])
+
+
+def test_an_error_that_comes_after_its_traces_decision_follows_it(tmp_path: Path) -> None:
+    """As docs/operations.md has it: of one trace each, an error before the decision and one after it."""
+    with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0, decision_wait="1s") as running:
+        with tracing(running) as tracer, contextlib.ExitStack() as open_calls:
+            early, late = (open_calls.enter_context(caller(tracer)) for _ in range(2))
+            for trace, name in ((early, "early"), (late, "late")):
+                tracer.start_span(f"first of {name}", context=trace, attributes=ORDINARY).end()
+            failed(tracer, "early error", early)
+            until(lambda: decided(running) >= 2, 20, "both are decided")
+            failed(tracer, "late error", late)
+            emit(tracer, "failed", KEPT["failed"])  # what comes after it has passed it
+        until(lambda: "failed" in {span.name for span in store.spans()}, 20, "the last trace")
+        names = {span.name for span in store.spans()}
+        assert {"first of early", "early error"} <= names
+        assert not {"first of late", "late error"} & names
+
+
+def test_what_a_killed_compaction_has_left_is_removed(tmp_path: Path) -> None:
+    (storage := tmp_path / "storage").mkdir()
+    (left := storage / "tempdb4017").write_bytes(b"half a database")
+    with OtlpReceiver() as store, collector(tmp_path, store.port):
+        until(lambda: not left.exists(), 20, "it is removed")
+        assert [path for path in storage.iterdir() if path.name.startswith("tempdb")] == []
 
 
 def test_of_the_rest_the_configured_share_is_kept(tmp_path: Path) -> None:
