@@ -34,7 +34,7 @@ def refused(served: Served, client: DraftdClient) -> CallError:
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], TOKEN.upper()])
 def test_a_missing_or_wrong_token_is_unauthenticated_everywhere_but_in_health(
-    tmp_path: Path, token: str | None
+    tmp_path: Path, token: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path, models, token=TOKEN) as served:
         with DraftdClient(served.target, token) as stranger:
@@ -56,6 +56,10 @@ def test_a_missing_or_wrong_token_is_unauthenticated_everywhere_but_in_health(
         assert served.client.get_flag().flag.default_variant == "on"
         assert len(collect(served.client.generate("x", max_tokens=4)).tokens) == 4
         assert len(served.telemetry.heard) == 1
+    lines = [line for line in caplog.messages if "was refused" in line]
+    methods = {line.split(" of ")[0].rpartition("/")[2] for line in lines}
+    assert methods == {"GetModel", "GetStatus", "GetFlag", "SetFlag", "Generate", "ServerReflectionInfo"}
+    assert len(lines) == len(methods), "one of each for a host"
 
 
 def test_tls_serves_those_who_trust_its_authority(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import pytest
 
 from draftd.core import SamplingParams
 from draftd.engine.targets.link import Close, Closed, Open, Opened, Step, Verdict
+from draftd.fronts.grpc import verification
 from draftd.remote.messages import VERSION
+from draftd.service.peers import MOST_UNREAD, Refusals
 from draftd.v1 import verification_pb2 as pb
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
@@ -130,6 +132,9 @@ def test_a_daemon_that_verifies_for_none_says_how_to_change_that(tmp_path: Path)
     with serving(tmp_path, models) as served:  # type: ignore[arg-type]
         code, details = at(served, refused(served, hello(), token=None))
         assert (code, "set verify.enabled" in details) == ("FAILED_PRECONDITION", True)
+        assert served.daemon.verification.status().refusals["not_enabled"] == 1
+        refusals = served.client.status().verification.refusals
+        assert dict(refusals) == {"not_enabled": 1}, "it is shown though there are no edges"
 
 
 def test_the_vocabulary_is_told_in_parts(served: Served) -> None:
@@ -165,6 +170,123 @@ def test_a_peer_has_its_limits_and_others_theirs(served: Served) -> None:
             assert (sum(counts), max(counts)) == (2, 1)
 
     at(served, ask())
+
+
+WRONG = "a wrong token, and a long one"
+
+
+@contextlib.contextmanager
+def refusal(served: Served, reason: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Within it one connection or sequence is refused, for this reason: counted, and a line says so."""
+    service = served.daemon.verification
+    service.refusals = Refusals()  # no line was written of late
+    before = service.status().refusals
+    caplog.clear()
+    yield
+    until(lambda: service.status().refusals != before)
+    assert {name: count for name, count in service.status().refusals.items() if count} == {reason: 1}
+    assert service.status().total.refused == 1
+    lines = [one for one in caplog.messages if "of the edge at ipv4:127.0.0.1:" in one and " was refused: " in one]
+    assert len(lines) == 1, caplog.messages
+    assert WRONG not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "messages", "token"),
+    [
+        ("unauthenticated", [hello()], None),
+        ("unauthenticated", [hello()], WRONG),
+        ("other_protocol", [hello(protocol=1)], TOKEN),
+        ("invalid_request", [hello(edge="me")], TOKEN),
+        ("invalid_request", [hello(), pb.VerifyRequest()], TOKEN),
+        ("deadline_exceeded", [], TOKEN),
+    ],
+)
+def test_a_refused_connection_is_counted_and_logged(
+    served: Served,
+    reason: str,
+    messages: list[pb.VerifyRequest],
+    token: str | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verification, "HELLO_SECONDS", 0.05 if not messages else 10.0)
+    with refusal(served, reason, caplog):
+        at(served, refused(served, *messages, token=token))
+
+
+@pytest.mark.parametrize(
+    ("reason", "messages", "fingerprint"),
+    [
+        ("invalid_request", [opened(1, TEXT, 4, 20)], ""),
+        ("other_weights", [GOOD], "f" * 64),
+        ("too_many_sequences", [opened(number, TEXT, 3, 20) for number in range(1, 6)], ""),
+        ("too_many_tokens", [opened(number, TEXT, 3, 1000) for number in range(1, 3)], ""),
+        ("invalid_request", [GOOD, Step(1, 3, 3, (999,))], ""),
+    ],
+)
+def test_a_refused_sequence_is_counted_and_logged(
+    served: Served, reason: str, messages: list[Open | Step], fingerprint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> None:
+        async with connected(served.target, TOKEN) as edge:
+            for message in messages:
+                await edge.send(message, fingerprint)
+            assert isinstance(message, Open | Step)
+            while not isinstance(await heard(edge, message.sequence), Closed):
+                pass
+
+    with refusal(served, reason, caplog):
+        at(served, ask())
+    assert "sequence " in caplog.text
+
+
+def test_too_many_peers_and_one_that_reads_nothing_are_counted_and_logged(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask(*, stalls: bool) -> None:
+        async with (
+            connected(served.target, TOKEN) as one,
+            connected(served.target, TOKEN),
+            connected(served.target, TOKEN),
+        ):
+            if not stalls:
+                await refused(served, hello())
+                return
+            (peer,) = [peer for peer in served.daemon.verification._peers.values() if peer.edge == one.edge]
+            assert peer.connection is not None
+            for _ in range(MOST_UNREAD + 1):  # before its writer takes any
+                peer.connection.outbox.put(pb.VerifyResponse())
+            assert one._reading is not None
+            await one._reading
+            assert one.error is not None
+            assert one.error.code() is grpc.StatusCode.ABORTED
+
+    with refusal(served, "too_many_peers", caplog):
+        at(served, ask(stalls=False))
+    with refusal(served, "client_stalled", caplog):
+        at(served, ask(stalls=True))
+
+
+def test_many_refusals_of_one_host_are_one_line_and_an_edge_that_comes_again_is_none(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = served.daemon.verification
+
+    async def ask() -> None:
+        for _ in range(5):
+            await refused(served, hello(), token=None)
+        edge = uuid.uuid4().hex
+        first, second = Edge(served.target, TOKEN, edge=edge), Edge(served.target, TOKEN, edge=edge)
+        await first.connect()
+        await second.connect()
+        await first.close()
+        await second.close()
+
+    service.refusals = Refusals()
+    at(served, ask())
+    assert service.status().total.refused == service.status().refusals["unauthenticated"] == 5
+    assert sum(" was refused: " in one for one in caplog.messages) == 1
 
 
 def test_what_a_lost_edge_did_not_hear_is_discarded(served: Served) -> None:

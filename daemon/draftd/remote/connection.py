@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from draftd.errors import DraftdError, in_one_line
+from draftd.errors import DraftdError, in_one_line, in_words
 from draftd.remote.failures import LinkError, failure_of
 from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
@@ -42,7 +42,8 @@ class Traffic:
 
 class Connection:
     """Made, and used, on any thread; nothing but `welcome` and `vocabulary` waits. `take` hears each message after the
-    greeting, and what it raises ends the connection; `ended` is called once, when it is over."""
+    greeting, and what it raises ends the connection; `ended` is called once, when it is over. Raises
+    LinkError where a file of the settings cannot be read."""
 
     def __init__(
         self,
@@ -52,7 +53,13 @@ class Connection:
         ended: Callable[[], None],
     ) -> None:
         self._take, self._ended, self._traffic, self._settings = take, ended, traffic, settings
-        self._channel = _channel(settings)
+        try:
+            self._channel = _channel(settings)
+        except OSError as error:
+            why = f"{error.filename} cannot be read: {in_words(error)}"
+            raise LinkError(
+                LinkFailure.OTHER, why, "look at remote.tls_ca, remote.tls_cert and remote.tls_key"
+            ) from None
         self._stub = verification_pb2_grpc.VerificationServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._metadata = metadata_of(settings)
         self._out: queue.Queue[pb.VerifyRequest | None] = queue.Queue(_MOST_OUT)

@@ -69,6 +69,10 @@ _CAUSES = {
     LinkFailure.NOT_ENABLED: ("it verifies for no others", "set verify.enabled there"),
     LinkFailure.NOT_SERVING: ("it takes no requests now ({said})", "look at its log if this lasts"),
     LinkFailure.TOO_MANY_PEERS: ("{said}", "raise verify.peers there"),
+    LinkFailure.CONNECTION_LOST: (
+        "it ends each connection at once",
+        "look at what listens there, and at remote.target",
+    ),
     LinkFailure.OTHER: ("{said}", ""),
 }
 # What gRPC says of a connection that does not come up; the first that is found counts.
@@ -128,7 +132,7 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
         return LinkError(LinkFailure.CONNECTION_LOST, f"the connection was lost ({said})")
     said = said.rpartition("last error: ")[2]
     if _CLOSED.search(said):  # which says nothing of why
-        return _closer_look(settings, said)
+        return _closer_look(settings)
     kind = next((kind for pattern, kind in _TOLD if re.search(pattern, said)), LinkFailure.UNREACHABLE)
     return connect_error(kind, settings, _short(kind, said))
 
@@ -149,12 +153,12 @@ def _reason(error: Any) -> str:
     return next((str(info.reason) for detail in rich.details if detail.Unpack(info)), "")
 
 
-def _closer_look(settings: RemoteSettings, said: str) -> LinkError:
+def _closer_look(settings: RemoteSettings) -> LinkError:
     """What listens there, where it ends each connection that gRPC begins."""
     from cryptography import x509  # here, for it takes a while to import
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-    lost = LinkError(LinkFailure.CONNECTION_LOST, f"it ends the connection at once ({said})")
+    lost = connect_error(LinkFailure.CONNECTION_LOST, settings)
     assert settings.target is not None
     host, _, port = settings.target.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -27,17 +27,17 @@ class Vocabulary(Protocol):
 def remote_model(
     welcome: pb.Welcome,
     connection: Connection,
-    tokenizer: Vocabulary,
+    tokenizer: Vocabulary | None,
     settings: RemoteSettings,
     differences: dict[str, str],
 ) -> RemoteModel:
-    """What the verifier serves. `differences`: between the tokenizers, by the fingerprint of the other one; added to
-    where it is new. Raises LinkError."""
+    """What the verifier serves. `tokenizer`: this daemon's; None: the two are not compared. `differences`: between
+    them, by the fingerprint of the other one; added to where it is new. Raises LinkError."""
     if welcome.protocol != VERSION:
         said = f"it speaks version {welcome.protocol} of the protocol, and this daemon {VERSION}"
         raise connect_error(LinkFailure.OTHER_PROTOCOL, settings, said)
     difference = ""
-    if welcome.tokenizer != tokenizer.fingerprint:
+    if tokenizer is not None and welcome.tokenizer != tokenizer.fingerprint:
         if welcome.tokenizer not in differences:
             differences.clear()
             differences[welcome.tokenizer] = _difference(connection, tokenizer.vocabulary(), settings.connect_seconds)

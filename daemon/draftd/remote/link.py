@@ -28,7 +28,6 @@ from draftd.engine.targets.link import (
     ToVerifier,
     Verdict,
 )
-from draftd.errors import in_words
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.logs import Changes, changes_left_out
 from draftd.remote.connection import Connection, Traffic
@@ -226,8 +225,8 @@ class GrpcLink:
             self._tried_at = self._clock()
             try:
                 connection = Connection(self._settings, self._traffic, self._take, self._notify)
-            except OSError as error:  # a file of the certificates
-                self._failed(LinkError(LinkFailure.OTHER, f"{error.filename}: {in_words(error)}", "see remote.tls_*"))
+            except LinkError as error:
+                self._failed(error)
                 return
             self._trying = connection
             try:

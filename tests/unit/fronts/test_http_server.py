@@ -34,7 +34,7 @@ async def refused(response: aiohttp.ClientResponse) -> tuple[int, str | None, st
 
 @pytest.mark.parametrize("header", [{"Authorization": "Bearer abcdefgh12345678"}, {"X-Api-Key": "abcdefgh12345678"}])
 async def test_only_the_token_opens_and_health_needs_none(
-    session: aiohttp.ClientSession, header: dict[str, str]
+    session: aiohttp.ClientSession, header: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fronted(Says(said("ok")), token="abcdefgh12345678") as front:
         for wrong in ({}, {"Authorization": "Bearer abcdefgh1234567"}, {"X-Api-Key": ""}):
@@ -43,6 +43,9 @@ async def test_only_the_token_opens_and_health_needs_none(
                 assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert (await session.get(f"{front.url}/health")).status == 200
         assert (await session.post(front.url + PATH, json=CHAT, headers=header)).status == 200
+    (line,) = [line for line in caplog.messages if "was refused" in line]  # of six, from one host
+    assert line.startswith("GET /v1/models of 127.0.0.1:")
+    assert "abcdefgh1234567" not in caplog.text
 
 
 async def test_pages_of_other_origins_are_refused_unless_listed(session: aiohttp.ClientSession) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
 from draftd.core import ContextTier
-from draftd.strategies import PeerCounts
+from draftd.engine.targets.link import LinkState
+from draftd.settings import TelemetrySettings
+from draftd.strategies import LinkFailure, PeerCounts
 from draftd.telemetry import catalog_remote
+from draftd.telemetry.setup import Sources, Telemetry
 from tests.otlp import OtlpReceiver
-from tests.unit.telemetry.scene import PEER, VERIFIED, Scene, across
+from tests.unit.telemetry.scene import INFO, PEER, VERIFIED, Scene, across
 
 
 def test_the_verifiers_span_is_a_child_of_the_edges(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
@@ -59,5 +64,19 @@ def test_both_ends_show_their_counts_and_no_peer(scene: Scene, receiver: OtlpRec
     scene.telemetry.shutdown(30.0)
     names = ("remote.tokens", "remote.failovers", "remote.up", "remote.level", "verify.tokens", "verify.peers")
     assert [receiver.total(f"draftd.{name}") for name in names] == [30, 3, 1, 1, 108, 1]
+    assert receiver.by("draftd.remote.errors", "error.type") == {"late": 4, "connection_lost": 1}
+    assert receiver.by("draftd.verify.refused", "error.type") == {"too_many_peers": 1}
     assert receiver.by("draftd.verify.io", "network.io.direction") == {"transmit": 600, "receive": 700}
     assert all("10.0.0.7" not in str(point.attributes) for point in receiver.points("draftd.verify.io"))
+
+
+def test_a_link_that_never_came_up_is_shown_as_down(receiver: OtlpReceiver) -> None:
+    never = LinkState(failures=dict.fromkeys(LinkFailure, 0) | {LinkFailure.UNAUTHENTICATED: 7})
+    with mock.patch.dict(os.environ, receiver.environ()):
+        told = Telemetry.start(TelemetrySettings(), Sources(info=lambda: INFO, link=lambda: never))
+    told.shutdown(30.0)
+    (up,) = receiver.points("draftd.remote.up")
+    assert (up.value, dict(up.attributes)) == (0, {"gen_ai.request.model": "nano"})
+    errors = receiver.by("draftd.remote.errors", "error.type")
+    assert errors["unauthenticated"] == 7
+    assert set(errors) == {kind.value for kind in LinkFailure}, "each is there before its first"

@@ -19,6 +19,7 @@ import typer
 
 from draftd.cli import options, output
 from draftd.cli.commands.doctor_hosts import answer_for, check_hosts
+from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
@@ -61,8 +62,8 @@ def command(
     json: options.Json = False,
     answers: Annotated[bool, typer.Option("--answer", hidden=True)] = False,
 ) -> None:
-    """Check the machine, models, ports, folders and the collector; say what the pair can do. Exits 1 when something is
-    wrong. Reads no weights, but for a hostfile: then every machine's are compared."""
+    """Check the machine, models, ports, folders, the remote and the collector; say what the pair can do. Exits 1 when
+    something is wrong. Reads no weights, but for a hostfile: then every machine's are compared."""
     named = {"model.adapter_path": adapter_path, "server.port": port}
     if answers:  # a doctor elsewhere asks
         answer_for(served.settings(named))
@@ -88,9 +89,12 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
         settings = load()
     except ConfigError as error:
         return [*findings, bad("settings", error.message, "correct or remove it")]
-    findings += [ok("settings", "flags, DRAFTD_* variables and file are in order"), *check_models(settings)]
+    models, target = look_at_models(settings)
+    findings += [ok("settings", "flags, DRAFTD_* variables and file are in order"), *models]
     findings += [check(settings) for check in (check_port, check_http, check_flag, check_webhook)]
-    findings += [*check_certificates(settings), check_state(settings, os.environ), *check_collectors(os.environ)]
+    tokenizer = None if target is None else Tokenizer(target.tokenizer)
+    findings += [*check_certificates(settings), *check_remote(settings.remote, tokenizer)]
+    findings += [check_state(settings, os.environ), *check_collectors(os.environ)]
     return findings if settings.distributed.hostfile is None else [*findings, *check_hosts(settings)]
 
 
@@ -123,6 +127,10 @@ class _Opened(NamedTuple):
 
 
 def check_models(settings: Settings) -> list[Finding]:
+    return look_at_models(settings)[0]
+
+
+def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     """The folders that would be loaded, opened as `serve` opens them, but for their weights; what the pair can do, what
     memory it takes, and what would be refused. A hub id is only named: looking it up would need the network."""
     blas.load_blas()  # before MLX is imported
@@ -151,8 +159,8 @@ def check_models(settings: Settings) -> list[Finding]:
             drafts[name] = opened
     machine = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
     if target is None:
-        return [*findings, check_memory(machine)]
-    return [*findings, *foresee(settings, machine, target, drafts, refused)]
+        return [*findings, check_memory(machine)], None
+    return [*findings, *foresee(settings, machine, target, drafts, refused)], target
 
 
 def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding, _Opened | None]:

@@ -224,7 +224,7 @@ class HttpServer:
         # Both are compared, in constant time: neither length of match nor order tells anything.
         if not is_bearer(bearer, self._token) + hmac.compare_digest(key, self._token):
             error = Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
-            client = _client(request)
+            client = _client(request).removeprefix("http:")
             said = f"{request.method} {self._route(request.path)} of {client} was refused: {error.message}"
             self._log.write(logging.WARNING, "unauthenticated", said, client.rpartition(":")[0])
             raise error

@@ -64,6 +64,17 @@ def test_alertmanagers_payloads_say_when_an_alert_fires_and_when_it_is_over() ->
     assert (firing.starts_at, firing.fingerprint) == (over.starts_at, over.fingerprint) == (STARTS, "2b03077e5bc4dbfc")
 
 
+def test_an_alert_that_flaps_ends_on_a_line_that_is_true(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with Webhook() as webhook:
+        for name in ("firing", "resolved") * 2:
+            applied = Applied.ACCEPTED if name == "firing" else Applied.RESOLVED
+            webhook.controller.answer = lambda notices, applied=applied: [applied] * len(notices)  # type: ignore[misc]
+            assert webhook.send((PAYLOADS / f"alertmanager-{name}.json").read_bytes()).status == 200
+    said = [line.rpartition(": ")[2] for line in caplog.messages if line.startswith("webhook: ")]
+    assert said == ["accepted", "resolved"] * 2
+
+
 def test_grafana_says_when_an_alert_is_over() -> None:
     with Webhook() as webhook:
         assert webhook.send((PAYLOADS / "grafana-resolved.json").read_bytes()).status == 200

@@ -1,0 +1,76 @@
+"""Lines of the log: bounded, and the last one of a state is true."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+
+from draftd.fallback.logs import Changes, OutageLog, RateLimitedLog
+from tests.links import Clock
+
+LOG = logging.getLogger("test")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_state_that_is_told_is_the_present_one(seed: int) -> None:
+    dice, clock, told = random.Random(seed), Clock(), list[tuple[int, int]]()
+    changes = Changes[int](lambda state, left_out: told.append((state, left_out)), most=10, seconds=30.0, clock=clock)
+    made = dice.randrange(1, 500)
+    for state in range(made):
+        clock.now += dice.choice((0.0, 0.1, 1.0, 5.0, 40.0))
+        changes.change(state)
+    assert len(told) <= 10 + clock.now / 30 + 1
+    clock.now += (changes.settle() or 0.0) + 1e-6
+    assert changes.settle() is None
+    assert told[-1][0] == made - 1
+    assert len(told) + sum(left_out for _, left_out in told) == made, "what was left out is counted"
+
+
+def test_a_few_changes_are_told_at_once() -> None:
+    told = list[tuple[str, int]]()
+    changes = Changes[str](lambda state, left_out: told.append((state, left_out)), clock=Clock())
+    for state in ("up", "down") * 5:
+        changes.change(state)
+    assert told == [("up", 0), ("down", 0)] * 5
+    changes.change("up")
+    assert len(told) == 10
+    assert changes.settle() == pytest.approx(30.0)
+
+
+def test_an_outage_is_logged_once_for_each_cause(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    outage = OutageLog(LOG, Clock())
+    outage.ended("it works again")
+    for why in ("refused", "refused", "status 401", "status 401"):
+        outage.began(f"no alerts: {why}", why)
+    outage.ended("it works again")
+    outage.ended("it works again")
+    assert caplog.messages == ["no alerts: refused", "no alerts: status 401", "it works again"]
+
+
+def test_an_outage_that_flaps_ends_on_a_true_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    outage = OutageLog(LOG, clock)
+    for _ in range(100):
+        outage.began("no alerts")
+        outage.ended("it works again")
+    outage.began("no alerts")
+    assert len(caplog.messages) == 10
+    clock.now += 30
+    outage.began("no alerts")
+    assert caplog.messages[-1] == "no alerts (190 more changes since the last line)"
+
+
+def test_a_flood_from_many_origins_is_bounded_and_hides_no_other_reason(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    limited = RateLimitedLog(LOG, seconds=30.0, clock=clock, most=4)
+    for number in range(1000):
+        limited.write(logging.WARNING, "token", f"wrong token of {number % 500}", str(number % 500))
+    limited.write(logging.WARNING, "version", "another version", "7")
+    assert caplog.messages == [*(f"wrong token of {number}" for number in range(4)), "another version"]
+    clock.now += 30
+    limited.write(logging.WARNING, "token", "wrong token of 3", "3")
+    assert caplog.messages[-1] == "wrong token of 3 (996 more of token since the last one)"

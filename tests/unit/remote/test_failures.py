@@ -1,0 +1,298 @@
+"""A link that does not come up: its cause in the log, the journal, the counter, and from the doctor."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager as Context
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from draftd.cli.commands.doctor_remote import check_remote
+from draftd.cli.findings import Finding, Verdict
+from draftd.errors import DraftdError, NotEnabled, NotServing, OtherProtocol, TooManyPeers, Unauthenticated
+from draftd.fallback.journal import Journal, Subject
+from draftd.fronts.grpc.interceptors import rich_status
+from draftd.protocol import DETAILS_KEY
+from draftd.remote.link import GrpcLink
+from draftd.remote.messages import VERSION
+from draftd.settings import RemoteSettings
+from draftd.strategies import LinkFailure
+from draftd.v1 import verification_pb2 as pb
+from draftd.v1 import verification_pb2_grpc as rpc
+from tests.certificates import Authority
+from tests.proxy import proxied
+from tests.verifying import FakeVerifier, Words, fake_verifier
+from tests.waiting import until
+
+NOWHERE = "x" * 64 + ".invalid"  # no name server is asked for a name that there cannot be
+
+
+@contextlib.contextmanager
+def listening(
+    verifier: rpc.VerificationServiceServicer | None = None, credentials: grpc.ServerCredentials | None = None
+) -> Iterator[int]:
+    """A gRPC server; the port."""
+    server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+    if verifier is not None:
+        rpc.add_VerificationServiceServicer_to_server(verifier, server)  # type: ignore[no-untyped-call]
+    at = "127.0.0.1:0"
+    port = server.add_insecure_port(at) if credentials is None else server.add_secure_port(at, credentials)
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(0).wait()
+
+
+class Refusing(rpc.VerificationServiceServicer):
+    """Ends each connection with an error, as a daemon does."""
+
+    def __init__(self, error: DraftdError) -> None:
+        self._error = error
+
+    def Verify(
+        self, requests: Iterator[pb.VerifyRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.VerifyResponse]:
+        context.set_trailing_metadata(((DETAILS_KEY, rich_status(self._error).SerializeToString()),))
+        context.abort(grpc.StatusCode[self._error.grpc_status], self._error.message)
+        yield pb.VerifyResponse()
+
+
+class Older(rpc.VerificationServiceServicer):
+    def Verify(
+        self, requests: Iterator[pb.VerifyRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.VerifyResponse]:
+        yield pb.VerifyResponse(welcome=pb.Welcome(protocol=VERSION + 1))
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[int]:
+    """Takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def no_one() -> Iterator[int]:
+    with silent() as port:
+        pass
+    yield port
+
+
+@contextlib.contextmanager
+def hanging_up() -> Iterator[int]:
+    """Ends each connection at once, as a relay before a machine that is gone."""
+    with proxied(1) as proxy:
+        proxy.cut()
+        yield proxy.port
+
+
+class Scene:
+    """What the cases need: authorities, certificates, and the settings of an edge."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority, self.other = Authority(folder, "ca"), Authority(folder, "other")
+
+    def tls(self, *, ask: bool = False, **issue: Any) -> grpc.ServerCredentials:
+        made = self.authority.issue("server", **issue)
+        trusted = self.authority.file.read_bytes() if ask else None
+        pair = (made.key.read_bytes(), made.cert.read_bytes())
+        return grpc.ssl_server_credentials([pair], trusted, ask)
+
+    @property
+    def trusting(self) -> dict[str, Any]:
+        return {"tls_ca": self.authority.file}
+
+    def certified(self) -> dict[str, Any]:
+        made = self.other.issue("edge")
+        return {**self.trusting, "tls_cert": made.cert, "tls_key": made.key}
+
+
+def refusing(error: DraftdError) -> Callable[[Scene], tuple[Context[int], dict[str, Any]]]:
+    return lambda scene: (listening(Refusing(error)), {})
+
+
+CASES: dict[LinkFailure, Any] = {
+    LinkFailure.NAME_NOT_FOUND: (lambda scene: (no_one(), {"host": NOWHERE}), "remote.target"),
+    LinkFailure.CONNECTION_REFUSED: (lambda scene: (no_one(), {}), "remote.target"),
+    LinkFailure.CONNECT_TIMEOUT: (lambda scene: (silent(), {"connect_seconds": 0.2}), "remote.connect_seconds"),
+    LinkFailure.CONNECTION_LOST: (lambda scene: (hanging_up(), {}), "remote.target"),
+    LinkFailure.TLS_REQUIRED: (lambda scene: (listening(FakeVerifier(), scene.tls()), {}), "remote.tls_ca"),
+    LinkFailure.TLS_NOT_SPOKEN: (lambda scene: (listening(FakeVerifier()), scene.trusting), "server.tls_cert"),
+    LinkFailure.UNKNOWN_AUTHORITY: (
+        lambda scene: (listening(FakeVerifier(), scene.tls()), {"tls_ca": scene.other.file}),
+        "remote.tls_ca",
+    ),
+    LinkFailure.WRONG_NAME: (
+        lambda scene: (listening(FakeVerifier(), scene.tls(names=["gpu.lan"])), scene.trusting),
+        "127.0.0.1: use a name of the certificate in remote.target",
+    ),
+    LinkFailure.CERTIFICATE_EXPIRED: (
+        lambda scene: (listening(FakeVerifier(), scene.tls(begin=-3, end=-1)), scene.trusting),
+        "renew server.tls_cert",
+    ),
+    LinkFailure.KEY_TYPE: (
+        lambda scene: (
+            listening(FakeVerifier(), scene.tls(key=ed25519.Ed25519PrivateKey.generate())),
+            scene.trusting,
+        ),
+        "(Ed25519): make a certificate with an ECDSA or RSA key",
+    ),
+    LinkFailure.CLIENT_CERTIFICATE: (
+        lambda scene: (listening(FakeVerifier(), scene.tls(ask=True)), scene.certified()),
+        "remote.tls_cert",
+    ),
+    LinkFailure.NO_VERIFIER: (lambda scene: (listening(), {}), "remote.target"),
+    LinkFailure.UNAUTHENTICATED: (refusing(Unauthenticated("no token")), "remote.token"),
+    LinkFailure.OTHER_PROTOCOL: (refusing(OtherProtocol("the edge speaks version 2, this daemon 3")), "version 2"),
+    LinkFailure.NOT_ENABLED: (refusing(NotEnabled("no")), "verify.enabled"),
+    LinkFailure.NOT_SERVING: (refusing(NotServing("the model is loading")), "(the model is loading)"),
+    LinkFailure.TOO_MANY_PEERS: (refusing(TooManyPeers("64 peers are connected")), "raise verify.peers"),
+}
+
+
+def edge_settings(port: int, host: str = "127.0.0.1", **changes: Any) -> RemoteSettings:
+    quick = {"token": "0123456789abcdef", "probe_seconds": 0.1, "connect_seconds": 20}
+    return RemoteSettings(**{"enabled": True, "target": f"{host}:{port}", **quick, **changes})
+
+
+@contextlib.contextmanager
+def linked(settings: RemoteSettings, journal: Journal) -> Iterator[GrpcLink]:
+    link = GrpcLink(settings, Words, journal=journal, jitter=lambda: 1.0)
+    link.start()
+    try:
+        yield link
+    finally:
+        assert link.close()
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.remote.link"]
+    return [line.partition(": ")[2] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.mark.parametrize("failure", CASES)
+def test_each_cause_is_told_once_with_the_setting_to_look_at(
+    failure: LinkFailure, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, look_at = CASES[failure]
+    server, changes = make(scene)
+    journal = Journal()
+    with server as port:
+        settings = edge_settings(port, **changes)
+        with linked(settings, journal) as link:
+            until(lambda: sum(link.state.failures.values()) >= 2, 20)
+            state = link.state
+        (found,) = check_remote(settings, Words())
+    assert (state.up, state.failure) == (False, failure), state.why
+    assert {kind for kind, count in state.failures.items() if count} == {failure}
+    assert look_at in state.why
+    assert told(caplog) == [f"down: {state.why}"]
+    (event,) = journal.latest(9)
+    assert (event.subject, event.previous, event.current) == (Subject.LINK, "", "down")
+    assert (event.cause, event.evidence) == (failure.value, state.why)
+    assert found.verdict is Verdict.BAD
+    assert found.mend
+    assert state.why.endswith(f": {found.mend}")
+
+
+def test_another_version_that_greets_is_a_cause(caplog: pytest.LogCaptureFixture) -> None:
+    with listening(Older()) as port, linked(edge_settings(port), Journal()) as link:
+        until(lambda: link.state.failure is LinkFailure.OTHER_PROTOCOL)
+    assert f"it speaks version {VERSION + 1} of the protocol, and this daemon {VERSION}" in told(caplog)[0]
+
+
+def test_each_turn_of_a_link_has_a_line_and_an_event_and_the_last_is_true(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    fake, journal = FakeVerifier(), Journal()
+    with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
+        for _ in range(3):  # within the half minute for which lines of one kind used to be left out
+            until(lambda: link.state.up)
+            proxy.cut()
+            until(lambda: not link.state.up)
+            fake.fingerprint = "others"
+            proxy.restore()
+        until(lambda: link.state.up and len(journal.latest(99)) == 7)
+    lines, events = told(caplog), journal.latest(99)
+    states = [*["up", "down"] * 3, "up"]
+    assert [line.partition(":")[0] for line in lines] == [event.current for event in events] == states
+    assert [event.previous for event in events] == ["", *states[:-1]]
+    assert [event.cause for event in events if event.current == "up"] == [
+        "connected",
+        "weights_changed",
+        *["connected"] * 2,
+    ]
+    assert lines[2] == "up: it serves fake (professional), with other weights than before"
+    assert lines[-1] == "up: it serves fake (professional)"
+
+
+def test_other_weights_on_a_resumed_connection_are_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    fake, journal = FakeVerifier(), Journal()
+    with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
+        until(lambda: link.state.up)
+        fake.fingerprint = "others"
+        proxy.reset()
+        until(lambda: len(journal.latest(9)) == 2)
+    change = journal.latest(1)[0]
+    assert (change.previous, change.current, change.cause) == ("up", "up", "weights_changed")
+
+
+def test_the_cause_that_follows_another_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    server, _ = CASES[LinkFailure.NO_VERIFIER][0](None)
+    with server as elsewhere, proxied(elsewhere) as proxy, linked(edge_settings(proxy.port), Journal()) as link:
+        until(lambda: link.state.failure is LinkFailure.NO_VERIFIER)
+        proxy.cut()
+        until(lambda: link.state.failure is LinkFailure.CONNECTION_LOST)
+        proxy.restore()
+        until(lambda: link.state.failure is LinkFailure.NO_VERIFIER)
+    assert [re.split("[(:]", line)[1].strip() for line in told(caplog)] == [
+        "what listens there is no verifier",
+        "it ends each connection at once",
+        "what listens there is no verifier",
+    ]
+
+
+def looked_at(fake: FakeVerifier, words: Words | None) -> list[Finding]:
+    with fake_verifier(fake) as port:
+        settings = edge_settings(port)
+        return [
+            dataclasses.replace(one, found=one.found.replace(settings.target or "", "VERIFIER"))
+            for one in check_remote(settings, words)
+        ]
+
+
+def test_the_doctor_says_what_it_found_of_a_verifier() -> None:
+    fake = FakeVerifier()
+    reached, model, tokenizer = looked_at(fake, Words())
+    assert {one.verdict for one in (reached, model, tokenizer)} == {Verdict.OK}
+    found = rf"VERIFIER answers, the token is accepted, protocol {VERSION}, round trip \d+\.\d ms"
+    assert re.fullmatch(found, reached.found)
+    assert model.found == "it serves fake (professional), context of 4,096 tokens"
+    assert tokenizer.found == "its tokenizer is the model's here"
+    fake.words = Words([*Words().names[:17], b"b", *Words().names[18:]])
+    other = looked_at(fake, Words())[-1]
+    assert other.verdict is Verdict.NOTE
+    assert "id 17 is 'w17' here and 'b' there" in other.found
+    assert looked_at(fake, None)[-1].verdict is Verdict.NOTE
+    fake.deaf = True
+    with fake_verifier(fake) as port:
+        (deaf,) = check_remote(edge_settings(port, connect_seconds=0.3), Words())
+    assert (deaf.verdict, "no answer to a ping" in deaf.found) == (Verdict.BAD, True)
+
+
+def test_the_doctor_says_nothing_of_a_remote_that_is_off() -> None:
+    assert check_remote(RemoteSettings(), Words()) == []
