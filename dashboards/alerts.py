@@ -204,7 +204,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
 
 def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
     baseline = evidence.TTFT_BASELINE if recorded else evidence.ttft_baseline(settings)
-    host = "{{ if .Labels.host_name }} on {{ .Labels.host_name }}{{ end }}"
+    there = "{{ if .Labels.host_name }} on {{ .Labels.host_name }}, port {{ .Labels.server_port }}{{ end }}"
     return (
         AlertRule(
             name="DraftdTimeToFirstTokenRegression",
@@ -224,15 +224,15 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdAbsent",
-            value=evidence.missing_hosts(settings),
+            value=evidence.missing_daemons(settings),
             fires=">",
             threshold=0,
             hold=settings.machine_hold,
             severity=Severity.CRITICAL,
             figure=Figure.NUMBER,
-            summary=f"Nothing is heard of draftd{host}",
-            description=f"No export of a daemon{host} has arrived for {settings.window}. It is down, or its telemetry "
-            "is.",
+            summary=f"Nothing is heard of draftd{there}",
+            description=f"No export of the daemon{there} has arrived for {settings.window}. It is down, or its "
+            "telemetry is.",
             dashboard=_OVERVIEW,
             on_error=OnError.FIRE,
         ),

@@ -28,9 +28,9 @@ BY_MODEL: tuple[str, ...] = (INSTANCE, label(a.MODEL))
 FULL = f'{label(a.PLAN_LEVEL)}="{FallbackLevel.FULL.label}"'
 _ENDED = f'{label(a.MODE)}="{DecodeMode.SPECULATIVE.value}", {label(a.OUTCOME)}!="refused"'
 
-# What the collector's prometheus exporter tells of each daemon's resource.
-_HOST = "host_name"
-TARGET_INFO = External("target_info", "the prometheus exporter in otel-collector/config.yaml", (_HOST, "job", INSTANCE))
+# Each daemon's resource, by the collector's prometheus exporter and by the daemon's own /metrics.
+_DAEMON = ("host_name", label(a.SERVER_PORT))
+TARGET_INFO = External("target_info", "the resource of what is scraped", (*_DAEMON, "job", INSTANCE))
 STAGE = "stage"  # made by dropped()
 
 ACCEPTANCE_BASELINE = "draftd:acceptance_per_token:baseline"
@@ -114,19 +114,18 @@ def _ttft(settings: Alerting, window: str, offset: str, least: int) -> str:
     return f"{value}\nand {count} >= {least}"
 
 
-def missing_hosts(settings: Alerting) -> str:
-    """A series for each host whose daemon was heard within `absent_memory` and is silent now; one if none ever was.
+def missing_daemons(settings: Alerting) -> str:
+    """A series for each daemon that was heard within `absent_memory` and is silent now; one if none ever was.
 
-    By host, not by instance: a daemon that restarts is a new instance. By growth, not by presence: the collector goes
-    on offering the last values of a daemon that is gone.
+    A daemon is its host and the port that it was configured with: after a restart it is another instance.
     """
-    window, memory = settings.window, settings.absent_memory
+    memory = settings.absent_memory
 
-    def hosts(known: str, beats: str) -> str:
-        return f"max by ({_HOST}) ({known} and on (job, {INSTANCE}) {beats})"
+    def daemons(known: str, heard: str) -> str:
+        return f"max by ({', '.join(_DAEMON)}) ({known} and on (job, {INSTANCE}) {heard})"
 
-    heard = hosts(f"last_over_time({TARGET_INFO.name}[{memory}])", f"last_over_time({UPTIME}[{memory}])")
-    silent = f"{heard}\nunless {hosts(TARGET_INFO.name, exporting(window))}"
+    heard = daemons(f"last_over_time({TARGET_INFO.name}[{memory}])", f"last_over_time({UPTIME}[{memory}])")
+    silent = f"{heard}\nunless {daemons(TARGET_INFO.name, exporting(settings.window))}"
     return f"{silent}\nor absent({heard})"
 
 
@@ -143,7 +142,7 @@ def dropped(settings: Alerting) -> str:
         "daemon_span_export": f"{catalog.SPANS_EXPORTED.prometheus}{{{failed}}}",
         "daemon_log_export": f"{catalog.LOGS_EXPORTED.prometheus}{{{failed}}}",
     }
-    collector = {}
+    collector: dict[str, str] = {}
     for signal, queued, sent in zip(external.SIGNALS, external.ENQUEUE_FAILED, external.SEND_FAILED, strict=True):
         if signal != "metric_points":
             collector |= {f"collector_queue_{signal}": queued.name, f"collector_export_{signal}": sent.name}

@@ -37,7 +37,8 @@ is lost. The log has one warning when the collector is lost, and one when it is 
 at most `telemetry.shutdown_seconds`.
 
 The resource attributes name the service, its version and instance, the host, and the process by `process.pid` and
-`process.creation.time`. `OTEL_RESOURCE_ATTRIBUTES` overrides them. Where the target runs on several ranks,
+`process.creation.time`, and `server.port`, the port that is configured: with the host it names the daemon over
+restarts. `OTEL_RESOURCE_ATTRIBUTES` overrides them. Where the target runs on several ranks,
 `draftd.group.id` names their group for the life of the daemon; `draftd.group.starts` counts how often it began.
 
 Metric labels have few values each; ids are on spans only. Counts are exact: the client's counts, the attributes of its

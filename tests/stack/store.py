@@ -142,7 +142,7 @@ def _steps(first: float, last: float) -> Iterator[float]:
 
 def _of_daemon(daemon: Daemon) -> list[Series]:
     common = {"job": "draftd", INSTANCE: daemon.name}
-    made = [_series(TARGET_INFO, {**common, "host_name": "studio"})]
+    made = [_series(TARGET_INFO, {**common, "host_name": "studio", "server_port": "50551"})]
     for metric in (*catalog.METRICS, *catalog.SDK_METRICS):
         if daemon.scraped and metric in _OF_EXPORTERS:
             continue

@@ -110,7 +110,13 @@ def run_daemon(
         verification=parts.verification,
         certificates=lambda: {setting: one.expires for setting, one in certificates.items()},
     )
-    telemetry = Telemetry.start(settings.telemetry, sources, scraped=settings.server.http_port is not None, group=group)
+    telemetry = Telemetry.start(
+        settings.telemetry,
+        sources,
+        scraped=settings.server.http_port is not None,
+        group=group,
+        port=settings.server.port,
+    )
     link = None
     if settings.remote.enabled:
         link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer, journal=kept.journal)

@@ -418,7 +418,7 @@ TRANSITION = Event(
     (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
-RESOURCE = (a.GROUP_ID,)  # what of draftd's own tells the resource, besides the conventions' attributes
+RESOURCE = (a.GROUP_ID,)  # draftd's own attributes of the resource, besides the conventions'
 
 _FOUND = [*globals().values(), *vars(remote).values(), *vars(ranks).values()]
 _METRICS = [found for found in _FOUND if isinstance(found, Metric)]

@@ -36,7 +36,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 from draftd import __version__
 from draftd.clocks import elapsed
 from draftd.telemetry import prometheus
-from draftd.telemetry.attributes import GROUP_ID
+from draftd.telemetry.attributes import GROUP_ID, SERVER_PORT
 from draftd.telemetry.link import Link, Watched
 from draftd.threads import run_again
 
@@ -109,9 +109,10 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def build(*, scraped: bool = False, group: str = "") -> Pipeline:
+def build(*, scraped: bool = False, group: str = "", port: int | None = None) -> Pipeline:
     """Providers for the signals that the environment wants exported, and no-op ones for the rest. `scraped`: metrics
-    are kept to be read as Prometheus's text, whatever the environment wants. `group`: as `Telemetry.start` has it.
+    are kept to be read as Prometheus's text, whatever the environment wants. `group`, `port`: as for
+    `Telemetry.start`.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
     by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
@@ -124,7 +125,7 @@ def build(*, scraped: bool = False, group: str = "") -> Pipeline:
     pipeline.link.install()
     os.environ.setdefault(_SDK_METRICS_VARIABLE, "true")
     try:
-        resource = _resource(group)
+        resource = _resource(group, port)
         pipeline.instance = str(resource.attributes["service.instance.id"])
         _fill(pipeline, wanted, resource, scraped)
     except Exception:
@@ -144,7 +145,7 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
     if metrics or scraped:
         readers = [one if isinstance(one, MetricReader) else _LastingReader(one) for one in metrics]
         if scraped:
-            reader, pipeline.exposition = prometheus.scraped()
+            reader, pipeline.exposition = prometheus.scraped(resource)
             readers.append(reader)
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
@@ -168,7 +169,7 @@ class _LastingReader(PeriodicExportingMetricReader):
         run_again("the collection of metrics", super()._ticker, self._shutdown_event)
 
 
-def _resource(group: str) -> Resource:
+def _resource(group: str, port: int | None) -> Resource:
     """The environment's resource, which wins, completed by ours."""
     began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     ours: dict[str, str | int] = {
@@ -182,6 +183,8 @@ def _resource(group: str) -> Resource:
     }
     if group:
         ours[GROUP_ID.name] = group
+    if port is not None:  # with the host it names the daemon over restarts, which give it another instance id
+        ours[SERVER_PORT.name] = port
     return Resource.create(ours).merge(OTELResourceDetector().detect())
 
 

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
 
 from draftd.telemetry import catalog
 
 
-def scraped() -> tuple[MetricReader, Callable[[], bytes]]:
-    """A reader of metrics, and what writes all that it reads, under the names that the collector gives them."""
+def scraped(resource: Resource) -> tuple[MetricReader, Callable[[], bytes]]:
+    """A reader of metrics, and what writes all that it reads, with the names and labels that the collector gives."""
     # A second to import, which a daemon without HTTP does without.
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()  # its own: the global one counts this process besides
     reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
-    return reader, lambda: generate_latest(_Renamed(registry))  # it only calls `collect`
+    return reader, lambda: generate_latest(_AsCollected(registry, resource))  # it only calls `collect`
 
 
-class _Renamed:
-    """The registry, but for gauges of unit 1, which the SDK's exporter gives no suffix and the collector `_ratio`."""
+class _AsCollected:
+    """The registry as the collector would show it: `_ratio` after the names of gauges of unit 1; `job` and `instance`
+    on every series, from the resource, which alerts name this daemon by."""
 
-    def __init__(self, registry: Any) -> None:
+    def __init__(self, registry: Any, resource: Resource) -> None:
         self._registry = registry
         names = (metric.prometheus for metric in catalog.METRICS)
         self._names = {name.removesuffix("_ratio"): name for name in names if name.endswith("_ratio")}
+        space, name, instance = (str(resource.attributes.get(f"service.{one}", "")) for one in _SERVICE)
+        self._own = {"job": f"{space}/{name}" if space else name, "instance": instance}
+        self._left_out = {f"service_{one.replace('.', '_')}" for one in _SERVICE}
 
     def collect(self) -> Iterator[Any]:
-        for family in self._registry.collect():
-            if (name := self._names.get(family.name)) is not None:
-                family.name = name
-                family.samples = [sample._replace(name=name) for sample in family.samples]
+        for family in map(copy.copy, self._registry.collect()):  # one of them is made once
+            renamed = self._names.get(family.name)
+            family.name = renamed or family.name
+            family.samples = [self._sample(sample, renamed) for sample in family.samples]
             yield family
+
+    def _sample(self, sample: Any, name: str | None) -> Any:
+        labels = {label: value for label, value in sample.labels.items() if label not in self._left_out}
+        return sample._replace(name=name or sample.name, labels=labels | self._own)
+
+
+_SERVICE = ("namespace", "name", "instance.id")

@@ -88,13 +88,20 @@ class Telemetry:
 
     @classmethod
     def start(
-        cls, settings: TelemetrySettings, sources: Sources, *, scraped: bool = False, group: str = ""
+        cls,
+        settings: TelemetrySettings,
+        sources: Sources,
+        *,
+        scraped: bool = False,
+        group: str = "",
+        port: int | None = None,
     ) -> Telemetry:
-        """Exports what the OTEL_* variables ask for, and without them nothing. `scraped`: metrics are read as
-        Prometheus's text besides. `group`: id of the ranks that the target runs on, on the resource; empty without."""
+        """Exports what the OTEL_* variables ask for, and without them nothing. `scraped`: metrics are also read as
+        Prometheus's text. Both of these are on the resource: `group`, the id of the ranks that the target runs on,
+        empty without, and `port`, as it is configured."""
         guard, pipeline = Guard(), Pipeline()
         try:
-            pipeline = build(scraped=scraped, group=group)
+            pipeline = build(scraped=scraped, group=group, port=port)
         except ValueError as error:
             _log.error("telemetry is off: %s", error)
         except Exception as error:

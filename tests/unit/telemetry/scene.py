@@ -215,6 +215,7 @@ def telemetry(
     info: ModelInfo | None = INFO,
     scraped: bool = False,
     group: str = "",
+    port: int | None = None,
 ) -> Telemetry:
     link, verification = (lambda: LINK, lambda: VERIFICATION) if status is STATUS else (lambda: None, lambda: None)
     sources = Sources(
@@ -224,7 +225,7 @@ def telemetry(
     )  # fmt: skip
     with mock.patch.dict(os.environ, environ):
         return Telemetry.start(
-            TelemetrySettings(capture_content=capture_content), sources, scraped=scraped, group=group
+            TelemetrySettings(capture_content=capture_content), sources, scraped=scraped, group=group, port=port
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 
@@ -27,14 +28,15 @@ CHAT = "/v1/chat/completions"
 
 
 def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..., Scene]) -> None:
-    scene = open_scene({}, scraped=True)
+    scene = open_scene({}, scraped=True, port=50551)
     scene.serve()
     across(scene)
     scene.telemetry._on.guard.caught("test", ValueError("on purpose"))
     fall_back(scene)
     scene.telemetry.http.begin("POST", CHAT, {}, "http").end(200)
     text = scene.telemetry.http.exposition().decode()
-    found = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {sample.name for sample in samples}
     expected = {
         metric.prometheus + part
         for metric in catalog.METRICS
@@ -45,6 +47,10 @@ def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..
     tokens = f"{catalog.TOKENS.prometheus}{{"
     assert sum(line.startswith(tokens) for line in text.splitlines()) == 2 * 2  # by strategy
     assert "otel_scope" not in text
+    assert {(one.labels["job"], one.labels["instance"]) for one in samples} == {("draftd", scene.telemetry.instance)}
+    (resource,) = (sample.labels for sample in samples if sample.name == "target_info")
+    assert (resource["host_name"], resource["server_port"]) == (socket.gethostname(), "50551")
+    assert not {label for label in resource if label.startswith("service_")} - {"service_version"}
 
 
 def test_a_request_is_followed_below_its_callers_span(scene: Scene, receiver: OtlpReceiver) -> None:
