@@ -163,7 +163,7 @@ def webhook(environ: Mapping[str, str], settings: Settings | None = None) -> Web
     own = (settings or daemon_settings([], environ)).webhook
     if not url and not own.port:
         raise SystemExit(f"draftd: {WEBHOOK_PORT}: 0, any free port, is not known to Alertmanager: name one")
-    token = (own.token and own.token.get_secret_value()) or secret or secrets.token_hex(32)
+    token = (own.token and own.token.get_secret_value().split()[0]) or secret or secrets.token_hex(32)
     return Webhook(url or f"http://127.0.0.1:{own.port}/v1/alerts", secret if url and secret else token)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import hmac
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # commands that only look at a port do without it
@@ -69,10 +69,15 @@ def _bound(addresses: Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]], po
     return made
 
 
-def is_bearer(given: bytes, token: bytes) -> bool:
-    """Whether an Authorization header's value has this token, compared in constant time."""
+def is_any(given: bytes, secrets: Iterable[bytes]) -> bool:
+    """Whether it is one of these, compared in constant time: all of them are."""
+    return sum(hmac.compare_digest(given, secret) for secret in secrets) > 0
+
+
+def is_bearer(given: bytes, tokens: Iterable[bytes]) -> bool:
+    """Whether an Authorization header's value has one of these tokens, compared in constant time."""
     scheme, _, found = given.strip().partition(b" ")
-    return hmac.compare_digest(found.strip(), token) and scheme.lower() == b"bearer"
+    return is_any(found.strip(), tokens) and scheme.lower() == b"bearer"
 
 
 async def read_whole(request: web.BaseRequest, most: int, seconds: float) -> bytes:

@@ -104,6 +104,11 @@ def test_a_link_trusts_the_authority_and_shows_its_token(tmp_path: Path) -> None
                 link.start()
             until(lambda: own.state.up and stranger.state.retry_after is not None, 20)
             assert stranger.state.failure is LinkFailure.UNAUTHENTICATED
+            connections = own.state.connections
+            for link in links:
+                link.reload(RemoteSettings(**asked, token=TOKEN))
+            until(lambda: stranger.state.up, 20)
+            assert (own.state.up, own.state.connections) == (True, connections), "none that works is cut"
         finally:
             assert all(link.close() for link in links)
 

@@ -16,7 +16,15 @@ from pydantic import SecretStr, ValidationError
 from draftd.core import PROMPT_LOOKUP
 from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
-from draftd.settings import EngineSettings, Settings, describe_settings, is_loopback, load_settings, state_dir
+from draftd.settings import (
+    EngineSettings,
+    Settings,
+    describe_settings,
+    is_loopback,
+    load_settings,
+    secrets_of,
+    state_dir,
+)
 
 
 def toml(tmp_path: Path, text: str) -> Path:
@@ -173,11 +181,18 @@ def test_the_token_is_never_shown() -> None:
 
 @pytest.mark.parametrize("name", ["server.token", "webhook.token", "webhook.secret"])
 def test_a_credential_that_is_short_is_refused(name: str) -> None:
-    variable = "DRAFTD_" + name.replace(".", "__").upper()
+    variable, (section, key) = "DRAFTD_" + name.replace(".", "__").upper(), name.split(".")
     with pytest.raises(ConfigError, match="at least 16 characters") as caught:
         load_settings(None, {}, {variable: "fifteen-letters"})
     assert name in caught.value.field
     assert "fifteen" not in str(caught.value)
+    one = "sixteen-letters-or-more"
+    assert secrets_of(getattr(getattr(load_settings(None, {}, {variable: one}), section), key)) == (one.encode(),)
+    both = getattr(getattr(load_settings(None, {}, {variable: f"{one} {one}-too"}), section), key)
+    assert secrets_of(both) == (one.encode(), f"{one}-too".encode()), "while senders change from one to the other"
+    for wrong in (f"{one} short", f"{one}  {one}", f"{one}\n{one}", f"{one} {one} {one}", f"{one} schlüssel-schlüssel"):
+        with pytest.raises(ConfigError, match="at least 16 characters"):
+            load_settings(None, {}, {variable: wrong})
 
 
 def test_an_empty_variable_unsets_what_may_be_unset(tmp_path: Path) -> None:

@@ -1,21 +1,86 @@
-"""Where log records go: stderr, a line each, as text or JSON, with the time in ISO 8601."""
+"""Where log records go: stderr or a file, a line each, as text or JSON, with the time in ISO 8601."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from io import FileIO, TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TextIO
 
+from draftd.errors import ConfigError
 from draftd.settings import LogSettings
 
+_ANNOUNCED = "draftd.daemon"  # what the daemon announces, and what it ends with
 
-def configure(settings: LogSettings, stream: TextIO) -> None:
-    """draftd's own records from `settings.level` on, other libraries' from WARNING on. Replaces what was set before."""
-    handler = logging.StreamHandler(stream)
+
+def configure(settings: LogSettings, stream: TextIO) -> Callable[[], None]:
+    """draftd's own records from `settings.level` on, other libraries' from WARNING on. Replaces what was set before.
+
+    With a log file `stream` has only what the daemon announces, and what it ends with. Returns what opens the file
+    again. Raises ConfigError where it cannot be opened."""
+    own, daemon = logging.getLogger("draftd"), logging.getLogger(_ANNOUNCED)
+    own.setLevel(settings.level.upper())
+    handler: logging.Handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if settings.format == "json" else _Text())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger("draftd").setLevel(settings.level.upper())
+    daemon.handlers.clear()
+    if settings.file is None:
+        logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+        return lambda: None
+    try:
+        file = _File(settings.file, settings.file_bytes, settings.file_count, handler)
+    except OSError as error:
+        allowed = f"a file that can be written ({error.strerror})"
+        raise ConfigError("log.file", str(settings.file), allowed) from None
+    logging.basicConfig(handlers=[file], level=logging.WARNING, force=True)
+    daemon.addHandler(handler)
+    daemon.info("the log is in %s", settings.file)
+    return file.reopen
+
+
+class _File(RotatingFileHandler):
+    """A file that only its owner may read. What cannot be written to it goes to `instead`."""
+
+    def __init__(self, path: Path, most: int, older: int, instead: logging.Handler) -> None:
+        """`most`: bytes of it, 0 for any number; `older`: files kept of those that were full. Raises OSError."""
+        self._instead, self._failing, self._failed = instead, False, False
+        super().__init__(path, maxBytes=most, backupCount=older, encoding="utf-8", errors="backslashreplace")
+        self.setFormatter(instead.formatter)
+
+    def reopen(self) -> None:
+        """The next record is written to what has its name then."""
+        with self.lock or contextlib.nullcontext():
+            if self.stream is not None:
+                self.stream.close()
+                self.stream = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._failed = False
+        super().emit(record)
+        self._failing = self._failed
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        error, self._failed = sys.exc_info()[1], True
+        if not self._failing and isinstance(error, OSError):
+            told = f"the log file cannot be written ({error.strerror}): its lines go here until it can"
+            self._instead.emit(logging.makeLogRecord({"msg": told, "levelno": logging.WARNING, "levelname": "WARNING"}))
+        if not any(self._instead is one for one in logging.getLogger(record.name).handlers):  # else it has it
+            self._instead.emit(record)
+
+    def doRollover(self) -> None:  # noqa: N802  # logging's name
+        with contextlib.suppress(OSError):  # it grows on, where a file cannot be renamed
+            super().doRollover()
+
+    def _open(self) -> TextIOWrapper:
+        # Without a buffer: what a full disk did not take is not tried again later, when it was written elsewhere.
+        raw = FileIO(self.baseFilename, "a", opener=lambda path, flags: os.open(path, flags, 0o600))
+        return TextIOWrapper(raw, self.encoding, self.errors, write_through=True)
 
 
 class _Text(logging.Formatter):

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import os
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from draftd.cli import logs
+from draftd.cli.credentials import Credentials
+from draftd.cli.hangup import Hangup
 from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
+from draftd.client.signals import answered
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
-from draftd.engine.targets.link import LinkState, VerifierLink
+from draftd.engine.targets.link import LinkState
 from draftd.errors import ConfigError, NotServing
 from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller
@@ -51,7 +54,6 @@ from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.ranks.starting import StartedRanks
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
-from draftd.settings.certificates import Certificates, certificate_files, load_certificates
 from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
 from draftd.telemetry.setup import Sources, Telemetry
 
@@ -64,8 +66,6 @@ _LINK_CLOSE_SECONDS = 2.0
 _FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
 _ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
 
-log = logging.getLogger(__name__)
-
 Load = Callable[[Callable[[str], None]], LoadedModels]
 
 
@@ -74,19 +74,21 @@ def run_daemon(
     *,
     announce: Callable[[str], None],
     load: Load | None = None,
+    read: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, and returns the exit code: 0 when everything ended in order.
+    """Serves until SIGTERM or SIGINT, and returns the exit code: 0 when everything ended in order. On SIGHUP it drains
+    if its terminal may have been closed; without one it reloads credentials, from the settings that `read` returns.
 
     `announce` takes one line for people at a time, such as "listening on HOST:PORT" and "serving MODEL on HOST:PORT";
     `draftd serve` logs them. `load` replaces the models of the settings. Raises ConfigError where it cannot listen,
     ModelLoadError where the model cannot be loaded.
     """
-    logs.configure(settings.log, sys.stderr)
+    reopen = logs.configure(settings.log, sys.stderr)
     raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
-    certificates = load_certificates(certificate_files(settings))
-    warn_of(certificates)
+    credentials = Credentials(settings, read or (lambda: settings))
+    hung_up = Hangup(credentials, reopen)
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
     group = "" if plan is None else new_group_id()
@@ -108,7 +110,7 @@ def run_daemon(
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
         link=parts.link_state,
         verification=parts.verification,
-        certificates=lambda: {setting: one.expires for setting, one in certificates.items()},
+        certificates=credentials.expiries,
     )
     telemetry = Telemetry.start(
         settings.telemetry,
@@ -185,6 +187,7 @@ def run_daemon(
             parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
             fallback.start(announce)
             undo.callback(fallback.close)
+            hung_up.serving(daemon, fallback.reloading, daemon.reloading, parts.reloading)
             await daemon.start(signals=True)
             undo.pop_all()
         orderly = await daemon.serve_until_stopped()
@@ -197,7 +200,8 @@ def run_daemon(
     if link is not None:
         link.start()
     try:
-        code = asyncio.run(serve())
+        with answered({signal.SIGHUP: hung_up}):
+            code = asyncio.run(serve())
     finally:
         if link is not None:
             link.close(_LINK_CLOSE_SECONDS)
@@ -219,7 +223,14 @@ class _Parts:
     flags: FlagService | None = None
     fallback: Fallback | None = None
     daemon: Daemon | None = None
-    verifier: VerifierLink | None = None
+    verifier: GrpcLink | None = None
+
+    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
+        async def reload() -> None:
+            if self.verifier is not None:
+                self.verifier.reload(settings.remote)
+
+        return reload
 
     def link(self) -> LinkState:
         return self.link_state() or LinkState()
@@ -314,6 +325,24 @@ class Fallback:
                 marks, kept.journal, recorder, lambda: telemetry.instance or socket.gethostname()
             )
 
+    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
+        """As `Daemon.reloading`, of what alerts arrive with and what annotations are sent with."""
+        context = None
+        if self._listener is not None:
+            from draftd.fallback.alerts.connections import tls
+
+            context = tls(settings.webhook)
+
+        async def reload() -> None:
+            if self._listener is not None:
+                self._listener.reload(settings.webhook, context)
+            if self._poller is not None:
+                self._poller.reload(settings.webhook)
+            if self._annotator is not None:
+                self._annotator.reload(settings.annotations)
+
+        return reload
+
     def start(self, announce: Callable[[str], None]) -> None:
         """Raises ConfigError where the webhook cannot listen; then nothing runs."""
         state = self.controller.state()
@@ -346,13 +375,6 @@ def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
         drafters.get(settings.model.drafter, "model.drafter")
     for name in settings.fallback.lighter:
         drafters.get(name, "fallback.lighter")
-
-
-def warn_of(certificates: Mapping[str, Certificates]) -> None:
-    """Logs what will keep clients from connecting."""
-    for setting, one in certificates.items():
-        for warning in one.warnings:
-            log.warning("%s: %s: %s: %s", setting, one.file.path, warning.found, warning.mend)
 
 
 def _check_port(server: ServerSettings) -> None:

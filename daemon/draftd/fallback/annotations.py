@@ -53,7 +53,7 @@ class Annotator:
         """`settings` names a Grafana. `capacity`: annotations that may wait; the oldest makes room."""
         assert settings.grafana_url is not None
         self._url, self._answer_seconds = settings.grafana_url, answer_seconds
-        self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
+        self.reload(settings)
         self._journal, self._telemetry, self._instance = journal, telemetry, instance
         self._capacity, self._first_wait = capacity, first_wait
         self._waiting: queue.SimpleQueue[Transition | None] = queue.SimpleQueue()  # None: nothing more will come
@@ -62,6 +62,10 @@ class Annotator:
         self._deaf: Callable[[], None] = lambda: None
         self._outage = OutageLog(log)
         self._thread = lasting("draftd-annotations", self._run, self._closing)
+
+    def reload(self, settings: AnnotationSettings) -> None:
+        """The next annotation is sent with this token."""
+        self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
 
     def start(self) -> None:
         self._thread.start()

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from draftd import __version__
@@ -22,11 +22,12 @@ from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.relay import GrpcAnswers
-from draftd.fronts.grpc.server import GrpcServer
+from draftd.fronts.grpc.server import GrpcServer, certificate_configuration
 from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.service.inference import InferenceService
 from draftd.service.verification import VerificationService
 from draftd.service.watching import unless_set
+from draftd.settings import Settings
 
 if TYPE_CHECKING:
     from draftd.fronts.http.server import HttpServer
@@ -71,6 +72,26 @@ class Daemon:
         self._http: HttpServer | None = None
         self._watch: asyncio.Task[None] | None = None
         self.port = self.http_port = 0
+
+    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
+        """Reads the certificates of these settings. What it returns puts them into use, with the tokens, for all calls
+        and connections that begin then; no other is cut. Raises ConfigError."""
+        certificates = certificate_configuration(settings.server)
+        context = None
+        if self._http is not None:
+            from draftd.fronts.http.connections import tls
+
+            context = tls(settings.server)
+
+        async def reload() -> None:
+            if self._server is not None:
+                self._server.reload(settings.server, certificates)
+            if self._http is not None:
+                await self._http.reload(settings.server, context)
+            if self._remote is not None:
+                self._remote.reload(settings.remote)
+
+        return reload
 
     async def start(self, *, signals: bool = False) -> int:
         """Listens, starts loading the model, and returns the port. Raises ConfigError where it cannot listen.
@@ -130,6 +151,10 @@ class Daemon:
     def hurried(self) -> bool:
         """Whether it was told to stop at once: threads may be left that are not waited for."""
         return self._hurry.is_set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """Begins to drain; called again, stops at once. What the signals call."""

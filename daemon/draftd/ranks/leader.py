@@ -63,8 +63,8 @@ _LAST_SECONDS = 2.0  # for the last message to be taken
 
 
 def main() -> None:
-    # Both are the daemon's to obey: it tells this process what to do.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # These are the daemon's to obey: it tells this process what to do.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     end.set_inheritable(False)

@@ -130,6 +130,14 @@ class GrpcLink:
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
+    def reload(self, settings: RemoteSettings) -> None:
+        """The next connection uses these credentials; a link that is down tries them at once."""
+        with self._changed:
+            self._settings = settings
+            if self._probe_at is not None:
+                self._probe_at = self._clock()
+                self._changed.notify_all()
+
     # the engine's side
 
     def listen(self, wake: Callable[[], None]) -> None:

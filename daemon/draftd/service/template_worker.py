@@ -27,8 +27,9 @@ _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 def main() -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    # Ctrl-C is the daemon's to obey.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, and the end of the terminal, are the daemon's to obey.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":  # macOS bounds no process so
         most = psutil.Process().memory_info().vms + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

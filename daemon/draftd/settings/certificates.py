@@ -77,6 +77,9 @@ class Certificates:
     expires: float
     warnings: tuple[CertificateWarning, ...]
 
+    def differs(self, other: Certificates) -> bool:
+        return (self.pem, self.key_pem) != (other.pem, other.key_pem)
+
     def __str__(self) -> str:
         first, others = self.chain[0], len(self.chain) - 1
         more = f" and {others} more" if others else ""

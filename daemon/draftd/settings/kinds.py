@@ -90,6 +90,20 @@ def _token(value: SecretStr) -> SecretStr:
     return value
 
 
+def _credential(value: SecretStr) -> SecretStr:
+    words = value.get_secret_value().split(" ")
+    if len(words) > 2 or any(len(word) < _SHORTEST for word in words):  # shorter ones could be guessed
+        raise ValueError("too short, or too many")
+    for word in words:
+        _token(SecretStr(word))
+    return value
+
+
+def secrets_of(credential: SecretStr | None) -> tuple[bytes, ...]:
+    """Those that are valid; none where none is set."""
+    return () if credential is None else tuple(credential.get_secret_value().encode().split())
+
+
 def _address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
@@ -118,12 +132,11 @@ ExistingFile = Annotated[FilePath, BeforeValidator(_home)]
 HomePath = Annotated[Path, BeforeValidator(_home)]
 ModelName = Annotated[str, BeforeValidator(_home), _allowed("a folder or a hub id")]
 Token = Annotated[SecretStr, AfterValidator(_token), _allowed("printable ASCII without spaces")]
-#: What others prove themselves with to this daemon.
+#: What others prove themselves with to this daemon: two of them, with a space between, while senders change over.
 Credential = Annotated[
     SecretStr,
-    Field(min_length=_SHORTEST),  # shorter ones could be guessed
-    AfterValidator(_token),
-    _allowed(f"at least {_SHORTEST} characters of printable ASCII, without spaces"),
+    AfterValidator(_credential),
+    _allowed(f"at least {_SHORTEST} characters of printable ASCII; or two such, with a space between them"),
 ]
 Address = Annotated[
     str, AfterValidator(_address), _allowed("http:// or https://, a host, a path; a token has a setting of its own")

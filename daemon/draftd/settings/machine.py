@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, FiniteFloat, model_validator
 
 from draftd.errors import ConfigError
-from draftd.settings.kinds import Seconds, Section
+from draftd.settings.kinds import HomePath, Seconds, Section
 
 CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -60,9 +60,15 @@ class CostSettings(Section):
 
 
 class LogSettings(Section):
-    """What is written to stderr."""
+    """What is logged, and where."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity that is logged."""
     format: Literal["text", "json"] = "text"
     """One line per event, with its time: text (local time) or JSON (UTC)."""
+    file: HomePath | None = None
+    """File to log to, which only its owner may read; stderr then has only what the daemon announces. Unset: stderr."""
+    file_bytes: int = Field(default=10 * 2**20, ge=0, le=2**40)
+    """The log file is renamed (FILE.1, FILE.2 and so on) before it grows beyond this; 0: never."""
+    file_count: int = Field(default=5, ge=1, le=1000)
+    """Renamed log files that are kept."""

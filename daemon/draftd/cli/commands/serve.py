@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,12 @@ def command(
         "distributed.hostfile": hostfile,
         "log.level": log_level,
     }
-    settings = served.settings(overrides)
+    from draftd.cli.hangup import hangup_reloads
+
+    if hangup_reloads():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    read = partial(served.settings, overrides)
+    settings = read()
 
     announce = announcer()
     try:
@@ -77,7 +83,7 @@ def command(
         else:
             from draftd.cli.serve import run_daemon  # brings all that serves in, which help does without
 
-            code = run_daemon(settings, announce=announce)
+            code = run_daemon(settings, announce=announce, read=read)
     except Exception as error:
         failure = explain(error)
         if failure is None:

@@ -13,14 +13,14 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from cachetools import TTLCache
 from multidict import MultiMapping
 
 from draftd.fallback.alerts.payload import Refused, Result
-from draftd.listening import is_bearer
+from draftd.listening import is_any, is_bearer
 
 
 class ReplayGuard(TTLCache[bytes, float]):
@@ -57,15 +57,16 @@ class Signed:
 
 
 class Authentication:
-    """`token` and `secret` as configured; where both are, either will do."""
+    """`tokens` and `secrets` as configured, each of which will do."""
 
-    def __init__(self, token: str | None, secret: str | None, timestamp_header: str, replay_seconds: float) -> None:
-        self._token = None if token is None else token.encode()
-        self._secret = None if secret is None else secret.encode()
+    def __init__(
+        self, tokens: Collection[bytes], secrets: Collection[bytes], timestamp_header: str, replay_seconds: float
+    ) -> None:
+        self._tokens, self._secrets = tokens, secrets
         self._timestamp_header = timestamp_header
         self._replay_seconds = replay_seconds
-        ways = [] if token is None else ["a bearer token in Authorization"]
-        if secret is not None:
+        ways = ["a bearer token in Authorization"] if tokens else []
+        if secrets:
             ways.append(f"a signature in {SIGNATURE_HEADER} with its time in {timestamp_header}")
         self._ways = ", or ".join(ways)
 
@@ -75,21 +76,18 @@ class Authentication:
         Raises Refused.
         """
         given = _all(headers, "Authorization")
-        if self._token is not None and len(given) == 1 and is_bearer(given[0], self._token):
+        if len(given) == 1 and is_bearer(given[0], self._tokens):
             return None
         signatures = _all(headers, SIGNATURE_HEADER)
-        if self._secret is not None and signatures:
+        if self._secrets and signatures:
             return self._signed(signatures, _all(headers, self._timestamp_header), now)
-        if self._token is not None and given:
+        if self._tokens and given:
             raise Refused(401, Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
         raise Refused(401, Result.NO_CREDENTIALS, f"the sender is not known; allowed: {self._ways}")
 
     def prove(self, claim: Signed, body: bytes) -> None:
         """Raises Refused where the signature is not of this body at that time."""
-        assert self._secret is not None
-        made = hmac.new(self._secret, claim.timestamp + b":", hashlib.sha256)
-        made.update(body)
-        if not hmac.compare_digest(made.hexdigest().encode(), claim.signature):
+        if not is_any(claim.signature, (_signature(secret, claim.timestamp, body) for secret in self._secrets)):
             wanted = "the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret"
             raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
 
@@ -108,6 +106,12 @@ class Authentication:
         if len(signatures) > 1:
             raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
         return Signed(times[0], signatures[0])
+
+
+def _signature(secret: bytes, timestamp: bytes, body: bytes) -> bytes:
+    made = hmac.new(secret, timestamp + b":", hashlib.sha256)
+    made.update(body)
+    return made.hexdigest().encode()
 
 
 def _all(headers: MultiMapping[str], name: str) -> list[bytes]:

@@ -116,14 +116,15 @@ def connection_of(request: web.BaseRequest) -> Connection:
 
 
 class Connections:
-    """`handler` answers a request; `lost` hears of connections that are closed without one, and why. One loop."""
+    """`handler` answers a request; `lost` hears of connections that are closed without one, and why. `tls`: for the
+    next connection. One loop."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         lost: Callable[[Result], None],
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         most: int = 64,
         seconds: float = 10.0,
     ) -> None:
@@ -186,7 +187,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         try:
             async with one.deadline:
-                await loop.connect_accepted_socket(lambda: one, accepted, ssl=self._tls)
+                await loop.connect_accepted_socket(lambda: one, accepted, ssl=self._tls())
                 await one.ended.wait()
         except TimeoutError:
             self.count(one, Result.SLOW)

@@ -61,13 +61,17 @@ class Poller:
     ) -> None:
         assert settings.poll_url is not None
         self._url, self._period, self._seconds = settings.poll_url + _PATH, settings.poll_seconds, seconds
-        token = settings.poll_token
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        self.reload(settings)
         self._polled, self._telemetry, self._instance, self._wall = polled, telemetry, instance, wall
         self._log = RateLimitedLog(log, seconds=3600.0)
         self._outage = OutageLog(log)
         self._failures = 0
         self._thread = LoopThread("draftd-alert-poll", self._run)
+
+    def reload(self, settings: WebhookSettings) -> None:
+        """The next poll has this token."""
+        token = settings.poll_token
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
 
     def start(self) -> None:
         """Polls at once, and from then on."""

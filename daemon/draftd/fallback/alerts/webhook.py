@@ -44,7 +44,7 @@ from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.logs import RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.listening import BodyTooLarge, listening_sockets, read_whole
-from draftd.settings import WebhookSettings
+from draftd.settings import WebhookSettings, secrets_of
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,7 @@ class WebhookListener:
         self._settings, self._notices, self._telemetry = settings, notices, telemetry
         self._instance, self._unsaved, self._wall = instance, unsaved, wall
         self._body_seconds, self._request_seconds = body_seconds, request_seconds
-        token, secret = (None if one is None else one.get_secret_value() for one in (settings.token, settings.secret))
-        self._authentication = Authentication(token, secret, settings.timestamp_header, settings.replay_seconds)
+        self._authentication = _authentication(settings)
         self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
         self._proven, self._unproven = Rate(settings.max_per_second), Rate(settings.max_per_second)
         self._log = RateLimitedLog(log)
@@ -112,14 +111,19 @@ class WebhookListener:
         self._connections: Connections | None = None
         self._thread: LoopThread | None = None
         self._listening: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
 
     def start(self) -> int:
         """Listens; the port. Raises ConfigError where it cannot."""
-        context = tls(self._settings)
+        self._tls = tls(self._settings)
         self._listening = listening = self._bind()
-        self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening, context))
+        self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening))
         self._thread.start()
         return int(listening[0].getsockname()[1])
+
+    def reload(self, settings: WebhookSettings, tls: ssl.SSLContext | None) -> None:
+        """The next notifications need these credentials, and the next connections see what this context has."""
+        self._authentication, self._tls = _authentication(settings), tls
 
     def close(self, seconds: float) -> bool:
         """True when nothing of it is left within `seconds`."""
@@ -145,8 +149,8 @@ class WebhookListener:
             allowed = f"a port that is free on {host}; 0 picks one ({os.strerror(error.errno or 0)})"
             raise ConfigError("webhook.port", port, allowed) from None
 
-    async def _serve(self, listening: Sequence[socket.socket], tls: ssl.SSLContext | None) -> None:
-        self._connections = Connections(self._handle, self._lost, tls=tls, seconds=self._request_seconds)
+    async def _serve(self, listening: Sequence[socket.socket]) -> None:
+        self._connections = Connections(self._handle, self._lost, tls=lambda: self._tls, seconds=self._request_seconds)
         await self._connections.serve(listening)
 
     def _lost(self, result: Result) -> None:
@@ -296,6 +300,11 @@ class WebhookListener:
             raise _not_now(f": {error.message}", error.retry_after) from None
         except TimeoutError:
             raise _not_now() from None
+
+
+def _authentication(settings: WebhookSettings) -> Authentication:
+    tokens, secrets = secrets_of(settings.token), secrets_of(settings.secret)
+    return Authentication(tokens, secrets, settings.timestamp_header, settings.replay_seconds)
 
 
 def _not_now(why: str = "", wait: float | None = None) -> Refused:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Lets through calls whose `authorization` is `Bearer TOKEN`, and health checks."""
+    """Lets through calls whose `authorization` is `Bearer TOKEN` with one of `tokens`, and health checks."""
 
-    def __init__(self, token: str, refused: Callable[[str, DraftdError, str], None]) -> None:
+    def __init__(self, tokens: Collection[bytes], refused: Callable[[str, DraftdError, str], None]) -> None:
         """`refused` hears of the others: the method, the error and the peer's address."""
-        self._token, self._refused = token.encode(), refused
+        self.tokens, self._refused = tokens, refused
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
@@ -59,7 +59,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         # Every value is compared, in constant time: neither length of match nor order tells anything.
         found = [value for key, value in details.invocation_metadata or () if key == "authorization"]
         given = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in found)
-        return sum(is_bearer(value, self._token) for value in given) > 0
+        return sum(is_bearer(value, self.tokens) for value in given) > 0
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

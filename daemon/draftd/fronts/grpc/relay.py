@@ -3,6 +3,7 @@ counterpart of inference.py."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
@@ -36,6 +37,7 @@ from draftd.strategies import Verifier
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 
+_LONGEST_CALL_SECONDS = 86400.0
 _RETRY_SECONDS = 1.0  # where the remote says nothing of it
 
 
@@ -44,6 +46,18 @@ class GrpcAnswers:
     asked."""
 
     def __init__(self, settings: RemoteSettings) -> None:
+        self._replaced = set[asyncio.Task[None]]()
+        self._connect(settings)
+
+    def reload(self, settings: RemoteSettings) -> None:
+        """Connects with these credentials from now on; calls that run go on with the others. Raises OSError."""
+        before = self._channel
+        self._connect(settings)
+        closing = asyncio.create_task(before.close(_LONGEST_CALL_SECONDS))
+        self._replaced.add(closing)
+        closing.add_done_callback(self._replaced.discard)
+
+    def _connect(self, settings: RemoteSettings) -> None:
         assert settings.target is not None
         self._metadata = metadata_of(settings)
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_reconnect_backoff_ms", 5_000)]
@@ -67,6 +81,8 @@ class GrpcAnswers:
             call.cancel()
 
     async def close(self) -> None:
+        for closing in self._replaced:
+            closing.cancel()
         await self._channel.close(None)
 
 

@@ -17,7 +17,7 @@ from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
 from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.hardware.descriptors import most_connections
 from draftd.protocol import MESSAGE_SLACK
-from draftd.settings import ServerSettings
+from draftd.settings import ServerSettings, secrets_of
 from draftd.settings.certificates import load_certificates, server_certificates
 from draftd.telemetry.rpc import RpcInterceptor
 from draftd.v1 import (
@@ -51,11 +51,18 @@ class GrpcServer:
         self._verification, self._log = verification, RateLimitedLog(log)
         # Telemetry first: it must see what the others refuse.
         interceptors: list[Any] = [telemetry]
+        self._auth = AuthInterceptor(secrets_of(settings.token), self._refused)
         if settings.token is not None:
-            interceptors.append(AuthInterceptor(settings.token.get_secret_value(), self._refused))
+            interceptors.append(self._auth)
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
-        self.port = _bind(self._server, settings)
+        self._certificates = certificate_configuration(settings)
+        credentials = None
+        if self._certificates is not None:
+            credentials = grpc.dynamic_ssl_server_credentials(
+                self._certificates, self._shown, settings.tls_client_ca is not None
+            )
+        self.port = _bind(self._server, settings, credentials)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)  # type: ignore[no-untyped-call]
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, self._server)  # type: ignore[no-untyped-call]
@@ -81,6 +88,11 @@ class GrpcServer:
         """Health says from here on, and for good, that they are not."""
         await self._health.enter_graceful_shutdown()
 
+    def reload(self, settings: ServerSettings, certificates: grpc.ServerCertificateConfiguration | None) -> None:
+        """The next calls need these tokens, and the next connections see these certificates."""
+        self._auth.tokens = secrets_of(settings.token)
+        self._certificates = certificates
+
     async def stop(self, grace: float) -> None:
         """Calls that go on for longer than `grace` seconds are cancelled."""
         await self._server.stop(grace)
@@ -92,13 +104,17 @@ class GrpcServer:
             host = peer.rpartition(":")[0]
             self._log.write(logging.WARNING, method, f"{method} of {peer} was refused: {error.message}", host)
 
+    def _shown(self) -> grpc.ServerCertificateConfiguration:
+        """To the next connection. Called on gRPC's threads."""
+        assert self._certificates is not None
+        return self._certificates
+
     async def _set_inference(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", INFERENCE):
             await self._health.set(service, status)
 
 
-def _bind(server: grpc.aio.Server, settings: ServerSettings) -> int:
-    credentials = _credentials(settings)
+def _bind(server: grpc.aio.Server, settings: ServerSettings, credentials: grpc.ServerCredentials | None) -> int:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"{host}:{settings.port}"
     try:
@@ -134,15 +150,13 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
     ]
 
 
-def _credentials(settings: ServerSettings) -> grpc.ServerCredentials | None:
-    """None for plain text; TLS, with client certificates where an authority for them is set. Raises ConfigError where a
-    file cannot be used."""
+def certificate_configuration(settings: ServerSettings) -> grpc.ServerCertificateConfiguration | None:
+    """None for plain text; with client certificates where an authority for them is set. Raises ConfigError where a file
+    cannot be used."""
     found = load_certificates(tuple(server_certificates(settings)))
     if (own := found.get("server.tls_cert")) is None:
         return None
     authority = found.get("server.tls_client_ca")
-    return grpc.ssl_server_credentials(
-        [(own.key_pem, own.pem)],
-        root_certificates=None if authority is None else authority.pem,
-        require_client_auth=authority is not None,
+    return grpc.ssl_server_certificate_configuration(
+        [(own.key_pem, own.pem)], root_certificates=None if authority is None else authority.pem
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import math
+import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,10 +24,10 @@ from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_r
 from draftd.fronts.http.store import ResponseStore, Stored
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
 from draftd.hardware.descriptors import most_connections
-from draftd.listening import is_bearer
+from draftd.listening import is_any, is_bearer
 from draftd.service.inference import InferenceService
 from draftd.service.request import Request
-from draftd.settings import ServerSettings
+from draftd.settings import ServerSettings, secrets_of
 from draftd.telemetry.http import HttpTelemetry
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class HttpServer:
         """Raises ConfigError where it cannot listen. `keep_alive_seconds`: how long a stream may say nothing;
         `body_seconds`: how long a body may take; `request_seconds`: the headers of a connection's first request."""
         self._settings, self._service, self._telemetry = settings, service, telemetry
-        self._token = None if settings.token is None else settings.token.get_secret_value().encode()
+        self._tokens = secrets_of(settings.token)
         self._since = time.time()
         self._tls = tls(settings)
         self._sockets = listening(settings)
@@ -100,9 +100,19 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
             listener = await loop.create_server(
-                lambda: Connection(self._connections, self._handlers), sock=sock, ssl=self._tls
+                lambda: Connection(self._connections, self._handlers), sock=sock.dup(), ssl=self._tls
             )
             self._listeners.append(listener)
+
+    async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> None:
+        """The next requests need these tokens, and the next connections see what this context has: one that is not
+        changed while it is in use, and does not resume sessions of clients that it may not trust."""
+        self._tokens, self._tls = secrets_of(settings.token), tls
+        before, self._listeners = self._listeners, []
+        if before:
+            await self.start()  # on the same sockets: what waits to be accepted is not lost
+        for listener in before:
+            listener.close()  # which leaves its connections open
 
     def serving(self, serving: bool = True) -> None:
         """Health says from here on that requests are taken, until the service drains, or that they are not for a
@@ -111,9 +121,9 @@ class HttpServer:
 
     async def stop(self, grace: float) -> None:
         """Takes no more connections. Requests that go on for longer than `grace` seconds are cancelled."""
+        for sock in self._sockets:
+            sock.close()
         if not self._listeners:
-            for sock in self._sockets:
-                sock.close()
             return
         for listener in self._listeners:
             listener.close()
@@ -215,14 +225,14 @@ class HttpServer:
         return response
 
     def _authenticate(self, request: web.BaseRequest) -> None:
-        """Raises Unauthenticated without the token, as OpenAI's clients send it or as Anthropic's do."""
-        if self._token is None:
+        """Raises Unauthenticated without a token, as OpenAI's clients send it or as Anthropic's do."""
+        if not self._tokens:
             return
         bearer, key = (
             request.headers.get(name, "").encode(errors="replace") for name in ("Authorization", "X-Api-Key")
         )
         # Both are compared, in constant time: neither length of match nor order tells anything.
-        if not is_bearer(bearer, self._token) + hmac.compare_digest(key, self._token):
+        if not is_bearer(bearer, self._tokens) + is_any(key, self._tokens):
             error = Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
             client = _client(request).removeprefix("http:")
             said = f"{request.method} {self._route(request.path)} of {client} was refused: {error.message}"

@@ -15,9 +15,10 @@ from tests.webhook import SECRET, SIGNATURE, TIMESTAMP, TOKEN, bearer, signed
 
 NOW = 1769860800.0
 BODY = b'{"version": "1"}'
-EITHER = Authentication(TOKEN, SECRET, TIMESTAMP, 300.0)
-ONLY_TOKEN = Authentication(TOKEN, None, TIMESTAMP, 300.0)
-ONLY_SECRET = Authentication(None, SECRET, TIMESTAMP, 300.0)
+TOKENS, SECRETS = [TOKEN.encode(), b"the-next-token-of-the-tests"], [b"the-next-secret-of-the-tests", SECRET.encode()]
+EITHER = Authentication(TOKENS, SECRETS, TIMESTAMP, 300.0)
+ONLY_TOKEN = Authentication(TOKENS, [], TIMESTAMP, 300.0)
+ONLY_SECRET = Authentication([], SECRETS, TIMESTAMP, 300.0)
 
 
 def outcome(authentication: Authentication, *headers: dict[str, str], body: bytes = BODY, now: float = NOW) -> str:
@@ -51,6 +52,8 @@ def test_a_signature_is_what_another_program_computes() -> None:
         (bearer(), "token"),
         ({"authorization": f"bearer {TOKEN}"}, "token"),
         ({"Authorization": f"BEARER   {TOKEN} "}, "token"),
+        (bearer("the-next-token-of-the-tests"), "token"),
+        (bearer(f"{TOKEN} the-next-token-of-the-tests"), "bad_token"),
         (bearer(TOKEN + "x"), "bad_token"),
         (bearer(TOKEN[:-1]), "bad_token"),
         (bearer(TOKEN.upper()), "bad_token"),
@@ -126,7 +129,7 @@ def test_what_is_not_configured_is_no_way_in() -> None:
 
 
 def test_another_name_for_the_header_of_the_time() -> None:
-    other = Authentication(None, SECRET, "X-Time", 300.0)
+    other = Authentication([], SECRETS, "X-Time", 300.0)
     headers = signed(BODY, at=NOW)
     assert outcome(other, headers) == "no_timestamp"
     assert outcome(other, {SIGNATURE: headers[SIGNATURE], "x-time": headers[TIMESTAMP]}) == "signature"

@@ -1,0 +1,108 @@
+"""The certificates and tokens in use, and what SIGHUP changes of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from draftd.settings import Settings, secrets_of
+from draftd.settings.certificates import Certificates, certificate_files, load_certificates
+
+_TOKENS = (
+    "server.token",
+    "webhook.token",
+    "webhook.secret",
+    "webhook.poll_token",
+    "remote.token",
+    "annotations.grafana_token",
+)
+_FILES = (
+    "server.tls_cert",
+    "server.tls_key",
+    "server.tls_client_ca",
+    "webhook.tls_cert",
+    "webhook.tls_key",
+    "remote.tls_ca",
+    "remote.tls_cert",
+    "remote.tls_key",
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was read anew. `names`: credentials that are others now. `later`: settings that only a restart changes."""
+
+    settings: Settings
+    certificates: Mapping[str, Certificates]
+    names: tuple[str, ...]
+    later: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(self._shown, self.names)) or "certificates and tokens are as before"
+
+    def _shown(self, name: str) -> str:
+        if name in self.certificates:
+            return f"{name} ({self.certificates[name]})"
+        valid = len(secrets_of(_value(self.settings, name))) if name in _TOKENS else 1
+        return f"{name} ({valid} are valid)" if valid > 1 else name
+
+
+class Credentials:
+    """`read` reads the settings again."""
+
+    def __init__(self, settings: Settings, read: Callable[[], Settings]) -> None:
+        """Raises ConfigError for certificates that cannot be used."""
+        self._settings, self._read = settings, read
+        self._certificates: Mapping[str, Certificates] = load_certificates(certificate_files(settings))
+        _warn_of(self._certificates)
+
+    def expiries(self) -> Mapping[str, float]:
+        """Unix times, by setting."""
+        return {setting: one.expires for setting, one in self._certificates.items()}
+
+    def changed(self) -> Change:
+        """What the settings and their files hold now. Nothing is in use of it yet. Raises ConfigError."""
+        read = self._read()
+        settings, later = _with_credentials(self._settings, read)
+        certificates = load_certificates(certificate_files(settings))
+        names = [name for name in _TOKENS if _value(settings, name) != _value(self._settings, name)]
+        names += [name for name, found in certificates.items() if found.differs(self._certificates[name])]
+        return Change(settings, certificates, tuple(names), tuple(later))
+
+    def use(self, change: Change) -> None:
+        """From now on these are in use."""
+        self._settings, self._certificates = change.settings, change.certificates
+        _warn_of(change.certificates)
+
+
+def _with_credentials(settings: Settings, read: Settings) -> tuple[Settings, list[str]]:
+    """The settings with the credentials that were read, and what else is different. Whether there is a token or a
+    certificate at all decides what listens and how, once."""
+    later = []
+    updates: dict[str, dict[str, Any]] = {}
+    for section, values in read:
+        for key, value in values:
+            name, before = f"{section}.{key}", _value(settings, f"{section}.{key}")
+            if value == before:
+                continue
+            if name in (*_TOKENS, *_FILES) and value is not None and before is not None:
+                updates.setdefault(section, {})[key] = value
+            else:
+                later.append(name)
+    changed = {section: getattr(settings, section).model_copy(update=update) for section, update in updates.items()}
+    return settings.model_copy(update=changed), later
+
+
+def _value(settings: Settings, name: str) -> Any:
+    section, _, key = name.partition(".")
+    return getattr(getattr(settings, section), key)
+
+
+def _warn_of(certificates: Mapping[str, Certificates]) -> None:
+    for setting, one in certificates.items():
+        for warning in one.warnings:
+            log.warning("%s: %s: %s: %s", setting, one.file.path, warning.found, warning.mend)
