@@ -53,7 +53,7 @@ _CAUSES = {
     ),
     LinkFailure.KEY_TYPE: (
         "its certificate has a key of a type that gRPC does not take ({said})",
-        "make a certificate with an ECDSA or RSA key for server.tls_cert there",
+        "make a certificate with an RSA, P-256 or P-384 key for server.tls_cert there",
     ),
     LinkFailure.CLIENT_CERTIFICATE: (
         "it ends the connection after the TLS handshake, as one does that wants another certificate of this daemon",
@@ -155,8 +155,7 @@ def _reason(error: Any) -> str:
 
 def _closer_look(settings: RemoteSettings) -> LinkError:
     """What listens there, where it ends each connection that gRPC begins."""
-    from cryptography import x509  # here, for it takes a while to import
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from draftd.settings.certificates import key_that_grpc_refuses  # here, for it takes a while to import
 
     lost = connect_error(LinkFailure.CONNECTION_LOST, settings)
     assert settings.target is not None
@@ -172,9 +171,8 @@ def _closer_look(settings: RemoteSettings) -> LinkError:
         with plain, context.wrap_socket(plain, server_hostname=host.strip("[]")) as encrypted:
             if not settings.encrypted:
                 return connect_error(LinkFailure.TLS_REQUIRED, settings)
-            key = x509.load_der_x509_certificate(encrypted.getpeercert(binary_form=True) or b"").public_key()
-            if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
-                return connect_error(LinkFailure.KEY_TYPE, settings, type(key).__name__.removesuffix("PublicKey"))
+            if kind := key_that_grpc_refuses(encrypted.getpeercert(binary_form=True) or b""):
+                return connect_error(LinkFailure.KEY_TYPE, settings, kind)
             if not _greets(encrypted):
                 return connect_error(LinkFailure.CLIENT_CERTIFICATE, settings)
     except ssl.SSLError as error:

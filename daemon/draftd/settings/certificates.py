@@ -264,6 +264,12 @@ def _any_address(host: str) -> bool:
         return False
 
 
+def key_that_grpc_refuses(certificate: bytes) -> str:
+    """The kind of key of a certificate (DER) with which no handshake of gRPC succeeds; empty for others."""
+    kind = _kind(x509.load_der_x509_certificate(certificate).public_key())
+    return "" if kind.startswith(_GRPC_KEYS) else kind
+
+
 def _kind(key: CertificatePublicKeyTypes) -> str:
     if isinstance(key, rsa.RSAPublicKey):
         return f"RSA of {key.key_size} bits"

@@ -178,7 +178,7 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTransitions(self, request, context):
-        """Transitions of flag and level, those before a restart included, oldest first.
+        """Transitions of flag, level and link, those before a restart included, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

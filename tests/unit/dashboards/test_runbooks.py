@@ -23,6 +23,7 @@ from draftd.cli.main import load
 from draftd.fallback.alerts.payload import Result
 from draftd.fallback.ladder import Cause
 from draftd.settings.load import describe_settings
+from draftd.strategies import LinkFailure
 from draftd.telemetry import attributes, catalog
 from draftd.telemetry.attributes import Attribute
 
@@ -63,7 +64,7 @@ def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
 @cache
 def names() -> frozenset[str]:
     """All that telemetry, the settings and the errors have names for."""
-    known = {*ELSEWHERE, *Cause, *Result}
+    known = {*ELSEWHERE, *Cause, *LinkFailure, *Result}
     every = [value for value in vars(attributes).values() if isinstance(value, Attribute)]
     for attribute in every:
         known |= {attribute.name, label(attribute), *attribute.values, *attribute.examples, *quoted(attribute.brief)}
@@ -71,7 +72,9 @@ def names() -> frozenset[str]:
         known |= {metric.name, metric.prometheus}
     settings = {doc.name for doc in describe_settings()}
     known |= settings | {f"{name.partition('.')[0]}.*" for name in settings}
-    known |= {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    kinds = {value for value in vars(errors).values() if inspect.isclass(value)}
+    known |= {kind.__name__ for kind in kinds}
+    known |= {errors.reason_of(kind) for kind in kinds if issubclass(kind, errors.DraftdError)}
     known |= {value for value in vars(environment_variables).values() if isinstance(value, str)}
     return frozenset(known | set(re.findall(r'"stage", "(\w+)"', evidence.dropped(Alerting()))))
 

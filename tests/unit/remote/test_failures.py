@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.findings import Finding, Verdict
@@ -24,6 +24,7 @@ from draftd.fronts.grpc.interceptors import rich_status
 from draftd.protocol import DETAILS_KEY
 from draftd.remote.link import GrpcLink
 from draftd.remote.messages import VERSION
+from draftd.service.peers import Refusals
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.v1 import verification_pb2 as pb
@@ -145,7 +146,7 @@ CASES: dict[LinkFailure, Any] = {
             listening(FakeVerifier(), scene.tls(key=ed25519.Ed25519PrivateKey.generate())),
             scene.trusting,
         ),
-        "(Ed25519): make a certificate with an ECDSA or RSA key",
+        "(Ed25519): make a certificate with an RSA, P-256 or P-384 key",
     ),
     LinkFailure.CLIENT_CERTIFICATE: (
         lambda scene: (listening(FakeVerifier(), scene.tls(ask=True)), scene.certified()),
@@ -208,6 +209,12 @@ def test_each_cause_is_told_once_with_the_setting_to_look_at(
     assert found.verdict is Verdict.BAD
     assert found.mend
     assert state.why.endswith(f": {found.mend}")
+
+
+def test_a_curve_that_grpc_does_not_take_is_named(scene: Scene) -> None:
+    with listening(FakeVerifier(), scene.tls(key=ec.generate_private_key(ec.SECP521R1()))) as port:
+        (found,) = check_remote(edge_settings(port, **scene.trusting), Words())
+    assert "of a type that gRPC does not take (ECDSA P-521)" in found.found
 
 
 def test_another_version_that_greets_is_a_cause(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,3 +303,9 @@ def test_the_doctor_says_what_it_found_of_a_verifier() -> None:
 
 def test_the_doctor_says_nothing_of_a_remote_that_is_off() -> None:
     assert check_remote(RemoteSettings(), Words()) == []
+
+
+def test_each_reason_is_in_the_document() -> None:
+    document = (Path(__file__).parents[3] / "docs/remote.md").read_text()
+    reasons = {kind.value for kind in LinkFailure} | set(Refusals().counts)
+    assert {reason for reason in reasons if f"`{reason}`" not in document} == set()

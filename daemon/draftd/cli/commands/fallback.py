@@ -141,7 +141,8 @@ def events(
     ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each.")] = False,
 ) -> None:
-    """Show changes of the feature flag and the fallback level, oldest first: when, from what to what, and why."""
+    """Show changes of the feature flag, the fallback level and the link to the remote, oldest first: when, from what to
+    what, and why."""
     show: Callable[[pb.Transition], None] = output.print_json if json else _print_event
     with daemon.connect() as client:
         last = since
