@@ -38,7 +38,7 @@ parity-real: $(DEV) $(REAL) $(REAL)-4bit ## are a real model's texts mlx-lm's ow
 	@$(BIN)/python -m tests.real $(ARGS)
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
-	@$(BIN)/python -m tests.faults $(ARGS)
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.faults $(ARGS)
 
 models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
 	@$(BIN)/python -m tests.models $(ARGS)

@@ -16,9 +16,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TextIO
 
+from tests.preload import library
+
+CLOCK = Path(__file__).parent / "faults" / "clock.c"
 _STOP_SECONDS = 60.0
 
 
@@ -58,13 +63,29 @@ class Child:
 def start(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Child:
     """Runs `main`, a function of a module, with `environ` for its whole environment."""
     context: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
-    context.set_forkserver_preload(["tests.forked_imports"])
+    if sys.platform != "darwin":
+        _start_server()
     ours, theirs = os.pipe()
     written = Connection(theirs, readable=False)
     process = context.Process(target=_run, args=(main, arguments, dict(environ), written), name="daemon", daemon=True)
     process.start()
     written.close()
     return Child(process, os.fdopen(ours, encoding="utf-8", errors="replace"))
+
+
+def _start_server() -> None:
+    """Starts the server unless it runs, with clocks that a child can step (tests.faults.clock): once loaded, a library
+    cannot be put before others."""
+    forkserver.set_forkserver_preload(["tests.forked_imports"])
+    made, before = library(CLOCK), os.environ.get("LD_PRELOAD")
+    if made is not None:
+        os.environ["LD_PRELOAD"] = f"{made}:{before}" if before else str(made)
+    try:
+        forkserver.ensure_running()
+    finally:
+        if made is not None:
+            del os.environ["LD_PRELOAD"]
+            os.environ |= {"LD_PRELOAD": before} if before else {}
 
 
 def _run(main: Callable[..., object], arguments: tuple[object, ...], environ: dict[str, str], out: Connection) -> None:

@@ -153,6 +153,54 @@ def _dies() -> None:
     _around(Rate, "take", lambda take: lambda rate: os._exit(70) if now() else take(rate))
 
 
+def _measures_by_the_wall_clock() -> None:
+    from draftd.telemetry.recording import Stopwatch
+
+    Stopwatch.nanoseconds = property(lambda watch: time.time_ns() - watch.start)  # type: ignore[assignment]
+
+
+def _misses_sleep() -> None:
+    from draftd.clocks import SteadyClock
+
+    init = SteadyClock.__init__
+    SteadyClock.__init__ = lambda clock: init(clock, time.time, time.monotonic)  # type: ignore[method-assign,misc]
+
+
+def _loses_spans() -> None:
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    _skipped(BatchSpanProcessor, "on_end", every=5)
+
+
+def _says_nothing_of_levels() -> None:
+    from draftd.fallback import ladder
+
+    ladder.log.info = lambda *given: None  # type: ignore[method-assign]
+
+
+def _keeps_certificates() -> None:
+    from draftd.fronts.grpc.server import GrpcServer
+
+    def kept(reload: Callable[..., None]) -> Callable[..., None]:
+        return lambda server, settings, certificates: reload(server, settings, server._certificates)
+
+    _around(GrpcServer, "reload", kept)
+
+
+def _keeps_tokens() -> None:
+    from draftd.fronts.grpc.server import GrpcServer
+
+    def keeping(reload: Callable[..., None]) -> Callable[..., None]:
+        def kept(server: Any, settings: Any, certificates: Any) -> None:
+            former = server._auth.tokens
+            reload(server, settings, certificates)
+            server._auth.tokens = (*server._auth.tokens, *former)
+
+        return kept
+
+    _around(GrpcServer, "reload", keeping)
+
+
 BREAKS: Mapping[str, Break] = {
     "ends-twice": Break(Invariant.REQUESTS, (), _ends_twice),
     "hides-errors": Break(Invariant.REQUESTS, ("forward fails for good",), _hides_errors),
@@ -168,5 +216,13 @@ BREAKS: Mapping[str, Break] = {
     "keeps-memory": Break(Invariant.RESOURCES, (), lambda: _keeping(lambda: b"\1" * 8_000_000)),
     "refuses-alerts": Break(Invariant.ALERTS, (), _refuses_alerts),
     "forgets-events": Break(Invariant.EVENTS, ("kill", "hold"), _forgets_events),
+    "measures-by-the-wall-clock": Break(
+        Invariant.DURATIONS, ("clock jumps", "machine sleeps"), _measures_by_the_wall_clock
+    ),
+    "misses-sleep": Break(Invariant.LEVEL, ("machine sleeps",), _misses_sleep),
+    "loses-spans": Break(Invariant.TELEMETRY, ("collector sleeps",), _loses_spans),
+    "says-nothing-of-levels": Break(Invariant.LOG, ("hold",), _says_nothing_of_levels),
+    "keeps-certificates": Break(Invariant.CREDENTIALS, ("certificate renewed",), _keeps_certificates),
+    "keeps-tokens": Break(Invariant.CREDENTIALS, ("token replaced",), _keeps_tokens),
     "dies": Break(Invariant.ALIVE, (), _dies),
 }

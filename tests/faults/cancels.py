@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from draftd.client.client import DraftdClient
 from draftd.hardware.descriptors import raise_limit
 from tests.faults.clients import Manner, Prompt, ask, learnt
 from tests.faults.crowds import idle, storm
@@ -31,12 +30,12 @@ def main(folder: Path, cancels: int, connections: int, seed: int) -> int:
     daemon = Daemon(folder, {"OTEL_SDK_DISABLED": "true"})
     try:
         daemon.start()
-        prompts = learnt(daemon.address)
+        prompts = learnt(daemon.access)
         _cancelled(daemon, prompts, _WARM, seed)
         _settled(daemon)
         before = _held(daemon)
         began = time.monotonic()
-        with idle(int(daemon.address.rpartition(":")[2]), connections), Second(daemon, prompts, seed) as second:
+        with idle(daemon.access.port, connections), Second(daemon, prompts, seed) as second:
             during = _until(daemon, lambda descriptors: descriptors >= before[0] + connections)
             ended = _cancelled(daemon, prompts, cancels, seed + 1)
         seconds = time.monotonic() - began
@@ -83,7 +82,7 @@ class Second:
         return ", ".join(f"p{share * 100:g} {percentile(self._seconds, share):.2f} s" for share in (0.5, 0.99))
 
     def _run(self) -> None:
-        with DraftdClient(self._daemon.address) as client:
+        with self._daemon.access.client() as client:
             while not self._stop.is_set():
                 made = ask(client, 1, self._dice.choice(self._prompts), Manner())
                 self.ended[made.code] += 1
@@ -96,7 +95,7 @@ def _cancelled(daemon: Daemon, prompts: list[Prompt], number: int, seed: int) ->
     with ThreadPoolExecutor(_STORMS) as threads:
         dice = [random.Random(f"{seed} {i}") for i in range(_STORMS)]
         shares = [number // _STORMS + (i < number % _STORMS) for i in range(_STORMS)]
-        for one in threads.map(lambda i: storm(daemon.address, prompts, shares[i], _WITHIN, dice[i]), range(_STORMS)):
+        for one in threads.map(lambda i: storm(daemon.access, prompts, shares[i], _WITHIN, dice[i]), range(_STORMS)):
             ended += one
     return ended
 
@@ -104,7 +103,7 @@ def _cancelled(daemon: Daemon, prompts: list[Prompt], number: int, seed: int) ->
 def _settled(daemon: Daemon) -> None:
     """Waits until nothing is in hand."""
     deadline = time.monotonic() + HANG_SECONDS
-    with DraftdClient(daemon.address) as client:
+    with daemon.access.client() as client:
         while (status := client.status()).active_requests or status.queued_requests:
             assert time.monotonic() < deadline, f"in hand for {HANG_SECONDS:g} s: {status}"
             time.sleep(0.05)

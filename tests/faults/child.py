@@ -5,7 +5,6 @@ seams at which a test makes its parts fail. A thread obeys what the test sends t
 from __future__ import annotations
 
 import asyncio
-import datetime
 import functools
 import os
 import resource
@@ -17,9 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from draftd.core import DecodeRequest, Emission, Origin, Outcome, TokenSink
+from tests.faults.clock import attach
 
 _PROBE_PROMPTS = 4  # of the frozen ones: enough for a verdict, and soon over
 _LOOK_SECONDS = 0.05
@@ -91,7 +92,7 @@ class Seams:
     def __init__(self, folder: str) -> None:
         self._folder = folder  # whose disk can fail
         self._armed: Counter[str] = Counter()  # how many times more a place raises
-        self._slow = self._ahead = 0.0
+        self._slow = 0.0
         self._errno, self._pressed = 0, False
         self._ledger = Ledger()
         self._taken = list[int]()  # descriptors, so that there are no others
@@ -107,10 +108,6 @@ class Seams:
     def slow(self, seconds: float) -> None:
         """The target's next forward takes so much longer."""
         self._slow = seconds
-
-    def clock(self, seconds: float) -> None:
-        """The wall clock is so far ahead."""
-        self._ahead = seconds
 
     def disk(self, errno: int) -> None:
         """What writes to the state folder fails with; 0: nothing does."""
@@ -185,33 +182,8 @@ class Seams:
         threads._WELL_SECONDS = _WELL_SECONDS
         HardwareProbe.sample = sampled  # type: ignore[method-assign]
         FrozenPrompts.shipped = some  # type: ignore[method-assign]
-        self._install_clock()
         for name in ("open", "replace", "truncate", "unlink", "link"):
             _before(os, name, self._check_disk if name == "open" else self._check_write)
-
-    def _install_clock(self) -> None:
-        """Where the fallback reads the wall clock. gRPC's library has its own, which is not set with it: what it makes
-        of deadlines must not be compared with another."""
-        from draftd.clocks import SteadyClock
-        from draftd.fallback import journal
-        from draftd.fallback.alerts.poller import Poller
-        from draftd.fallback.alerts.webhook import WebhookListener
-
-        real, seams = time.time, self
-
-        def ahead() -> float:
-            return real() + seams._ahead
-
-        class Ahead(datetime.datetime):
-            @classmethod
-            def now(cls, tz: Any = None) -> Any:
-                return datetime.datetime.fromtimestamp(ahead(), tz)
-
-        for kind in (WebhookListener, Poller):
-            assert kind.__init__.__kwdefaults__["wall"] is real
-            kind.__init__.__kwdefaults__["wall"] = ahead
-        SteadyClock.__init__.__defaults__ = (ahead, *SteadyClock.__init__.__defaults__[1:])
-        journal.datetime = Ahead  # type: ignore[misc]
 
     def _raise(self, place: str, *arguments: Any, **named: Any) -> None:
         if self._armed[place] > 0:
@@ -282,9 +254,19 @@ def _before(owner: Any, name: str, act: Callable[..., None]) -> None:
     setattr(owner, name, wrapped)
 
 
-def main(control: Connection, environ: Mapping[str, str], conditions: Mapping[str, Any], broken: str) -> int:
+def main(
+    control: Connection,
+    environ: Mapping[str, str],
+    conditions: Mapping[str, Any],
+    broken: str,
+    clocks: str,
+    config: str,
+) -> int:
     """Serves until it is told to stop. `conditions` are in force from the start, by their names in Seams; `broken`
-    names what is broken on purpose (tests.faults.breaking)."""
+    names what is broken on purpose (tests.faults.breaking), `clocks` the file of its clocks (tests.faults.clock),
+    `config` the TOML file of its settings, which SIGHUP has it read again."""
+    os.setsid()  # without a terminal, wherever the test runs
+    attach(clocks)
     from draftd.cli.serve import run_daemon
     from draftd.settings.load import load_settings
     from tests.faults.breaking import BREAKS
@@ -296,8 +278,8 @@ def main(control: Connection, environ: Mapping[str, str], conditions: Mapping[st
     for name, value in conditions.items():
         getattr(seams, name)(value)
     threading.Thread(target=_obey, args=(control, seams), name="test-control", daemon=True).start()
-    settings = load_settings(None, {"server.port": 0}, environ)
-    return run_daemon(settings, announce=lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True))
+    read = functools.partial(load_settings, Path(config), {"server.port": 0}, environ)
+    return run_daemon(read(), announce=lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True), read=read)
 
 
 def _obey(control: Connection, seams: Seams) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -15,12 +15,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from draftd.client.client import CallError, DraftdClient, Message
 from draftd.client.prompts import held_out
 from draftd.core import PROMPT_LOOKUP, DepthMode, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
+from draftd.v1 import inference_pb2 as pb
+from draftd.v1 import inference_pb2_grpc
+from tests.faults.credentials import Access
 from tests.faults.daemon import HANG_SECONDS, Daemon
 from tests.faults.model import Model, Reference, Request
 
 TOKENS = 24
 _POLL_SECONDS, _CHECK_SECONDS = 0.05, 1.0
-OWN_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200))
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ def prompts() -> list[Prompt]:
     return [*found, replace(found[0], sampling=SamplingParams(temperature=0.8, seed=7))]
 
 
-def learnt(address: str) -> list[Prompt]:
+def learnt(access: Access) -> list[Prompt]:
     """The prompts with what an undisturbed daemon answers without drafts: what they are always answered."""
     found = []
-    with DraftdClient(address) as client:
+    with access.client() as client:
         client.loaded(HANG_SECONDS)
         for prompt in prompts():
             tokens, text = list[int](), ""
@@ -128,6 +130,20 @@ def ask(client: DraftdClient, life: int, prompt: Prompt, manner: Manner) -> Requ
     return made
 
 
+@contextlib.contextmanager
+def asking(access: Access) -> Iterator[Callable[[Prompt, int], grpc.Call]]:
+    """Begins a request on a connection of its own, of at most so many tokens; the call can be cancelled any time."""
+    with access.channel() as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+
+        def begin(prompt: Prompt, tokens: int) -> grpc.Call:
+            request = pb.GenerateRequest(max_tokens=tokens)
+            request.chat.messages.extend(pb.ChatMessage(role=role, content=text) for role, text in prompt.messages)
+            return stub.Generate(request, timeout=HANG_SECONDS, metadata=access.metadata)
+
+        yield begin
+
+
 class Clients:
     """Threads that ask one thing after the other, of whichever daemon there is."""
 
@@ -181,7 +197,8 @@ class Clients:
         return made
 
     def _run(self, dice: random.Random) -> None:
-        client, address = DraftdClient("127.0.0.1:1"), ""
+        access = self._daemon.access
+        client = access.client()
         while not self._stop.is_set():
             self._go.wait()
             with self._changed:
@@ -190,10 +207,10 @@ class Clients:
                 if not self._go.is_set():
                     continue
                 life = self._daemon.life
-                if address != self._daemon.address:
+                if access != self._daemon.access:
                     client.close()
-                    address = self._daemon.address
-                    client = DraftdClient(address)
+                    access = self._daemon.access
+                    client = access.client()
                 made = self.one(client, life, dice)
             finally:
                 with self._changed:
@@ -238,17 +255,18 @@ class Health:
             return self._latest[2] - since if found() else None
 
     def _run(self) -> None:
-        channel, address = grpc.insecure_channel("127.0.0.1:1"), ""
+        access = self._daemon.access
+        channel = access.channel()
         while not self._stop.is_set():
             life = self._daemon.life
-            if address != self._daemon.address:
+            if access != self._daemon.access:
                 channel.close()
-                address = self._daemon.address
-                channel = grpc.insecure_channel(address, OWN_CHANNEL)
+                access = self._daemon.access
+                channel = access.channel()
             asked, said = time.monotonic(), None
             try:
                 answer = health_pb2_grpc.HealthStub(channel).Check(
-                    health_pb2.HealthCheckRequest(), timeout=_CHECK_SECONDS
+                    health_pb2.HealthCheckRequest(), timeout=_CHECK_SECONDS, metadata=access.metadata
                 )
                 said = answer.status == health_pb2.HealthCheckResponse.SERVING
             except grpc.RpcError:

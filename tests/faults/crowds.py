@@ -12,36 +12,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import grpc
 
-from draftd.client.client import CallError, DraftdClient
-from draftd.v1 import inference_pb2 as pb
-from draftd.v1 import inference_pb2_grpc
-from tests.faults.clients import OWN_CHANNEL, TOKENS, Prompt
+from draftd.client.client import CallError
+from tests.faults.clients import TOKENS, Prompt, asking
+from tests.faults.credentials import Access
 from tests.faults.daemon import HANG_SECONDS
 from tests.faults.world import World
 
 
-@contextmanager
-def asking(address: str) -> Iterator[Callable[[Prompt, int], grpc.Call]]:
-    """Begins a request on a connection of its own, of at most so many tokens; the call can be cancelled any time."""
-    with grpc.insecure_channel(address, OWN_CHANNEL) as channel:
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
-
-        def begin(prompt: Prompt, tokens: int) -> grpc.Call:
-            request = pb.GenerateRequest(max_tokens=tokens)
-            request.chat.messages.extend(pb.ChatMessage(role=role, content=text) for role, text in prompt.messages)
-            return stub.Generate(request, timeout=HANG_SECONDS)
-
-        yield begin
-
-
-def storm(address: str, prompts: Sequence[Prompt], number: int, within: float, dice: random.Random) -> Counter[str]:
+def storm(access: Access, prompts: Sequence[Prompt], number: int, within: float, dice: random.Random) -> Counter[str]:
     """Streams that are cancelled within so many seconds of their beginning, one after the other; by their status."""
     ended = Counter[str]()
-    with asking(address) as begin:
+    with asking(access) as begin:
         for _ in range(number):
             call = begin(dice.choice(prompts), TOKENS)
             time.sleep(dice.uniform(0.0, within))
@@ -50,9 +36,9 @@ def storm(address: str, prompts: Sequence[Prompt], number: int, within: float, d
     return ended
 
 
-def burst(address: str, prompts: Sequence[Prompt], number: int, seconds: float) -> Counter[str]:
+def burst(access: Access, prompts: Sequence[Prompt], number: int, seconds: float) -> Counter[str]:
     """More requests at once than are taken; what is not over after so long is cancelled. By their status."""
-    with asking(address) as begin:
+    with asking(access) as begin:
         calls = [begin(prompts[i % len(prompts)], TOKENS) for i in range(number)]
         time.sleep(seconds)
         for call in calls:
@@ -120,11 +106,11 @@ class Cable:
                 sink.sendall(data)
 
 
-def vanish(address: str, prompts: Sequence[Prompt], number: int, seconds: float) -> None:
+def vanish(access: Access, prompts: Sequence[Prompt], number: int, seconds: float) -> None:
     """Clients in the middle of an answer whose machine is gone; after a while their connection is, too."""
-    cable = Cable(int(address.rpartition(":")[2]))
+    cable = Cable(access.port)
     try:
-        with asking(cable.address) as begin:
+        with asking(replace(access, address=cable.address)) as begin:
             calls = [begin(prompts[i % len(prompts)], 400) for i in range(number)]
             time.sleep(seconds / 2)
             cable.cut()
@@ -154,17 +140,17 @@ def beside(run: Callable[[], object]) -> Iterator[None]:
 
 
 def cancelled_streams(world: World, dice: random.Random) -> Iterator[None]:
-    with beside(partial(storm, world.daemon.address, world.prompts, 25, 0.02, dice)):
+    with beside(partial(storm, world.daemon.access, world.prompts, 25, 0.02, dice)):
         yield
 
 
 def too_many_requests(world: World, dice: random.Random) -> Iterator[None]:
-    with beside(partial(burst, world.daemon.address, world.prompts, 60, 0.5)):
+    with beside(partial(burst, world.daemon.access, world.prompts, 60, 0.5)):
         yield
 
 
 def clients_vanish(world: World, dice: random.Random) -> Iterator[None]:
-    with beside(partial(vanish, world.daemon.address, world.prompts, 4, 1.0)):
+    with beside(partial(vanish, world.daemon.access, world.prompts, 4, 1.0)):
         yield
 
 
@@ -173,7 +159,7 @@ def too_many_watchers(world: World, dice: random.Random) -> Iterator[None]:
 
     def watch() -> None:
         with ExitStack() as held, ThreadPoolExecutor(40) as threads:
-            client = held.enter_context(DraftdClient(world.daemon.address))
+            client = held.enter_context(world.daemon.access.client())
 
             def one(_: int) -> None:
                 with suppress(CallError):

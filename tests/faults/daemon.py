@@ -20,6 +20,8 @@ import psutil
 
 from tests import forked
 from tests.faults import child
+from tests.faults.clock import Clock
+from tests.faults.credentials import Access, Credentials
 from tests.webhook import SECRET, TOKEN
 
 HANG_SECONDS = float(os.environ.get("FAULTS_HANG_SECONDS", "60"))  # what takes longer hangs; no other bound is there
@@ -66,7 +68,10 @@ class Daemon:
         self.disk = Disk(folder / "state")
         self.conditions: dict[str, Any] = {}  # what the next life begins with, too
         self.life = 0
-        self.address = ""
+        self.address = "127.0.0.1:1"
+        self.clock = Clock(folder / "clock")
+        self.credentials = Credentials(folder / "credentials")
+        self.token = self.credentials.tokens[0]  # the one that clients send
         self.webhook_port = 0
         self.lines: list[str] = []
         self._broken = broken
@@ -74,6 +79,7 @@ class Daemon:
             **{name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))},
             "DRAFTD_FALLBACK__STATE_DIR": str(self.disk.path),
             "DRAFTD_FLAG__FILE": str(self.disk.path / "flags.json"),
+            **self.credentials.environ,
             "DRAFTD_WEBHOOK__PORT": "0",
             "DRAFTD_WEBHOOK__TOKEN": TOKEN,
             "DRAFTD_WEBHOOK__SECRET": SECRET,
@@ -93,7 +99,8 @@ class Daemon:
         """Returns when it listens; raises AssertionError, with what it said, where it ended instead."""
         assert self._child is None
         ours, theirs = Pipe()
-        arguments = (theirs, self._environ, dict(self.conditions), self._broken)
+        files = str(self.clock.file), str(self.credentials.settings)
+        arguments = (theirs, self._environ, dict(self.conditions), self._broken, *files)
         context = forked.daemon(child.main, *arguments, environ=self._environ, until="listening")
         try:
             running = self._running.enter_context(context)
@@ -103,6 +110,11 @@ class Daemon:
         self._child, self._control, self.lines = running.child, ours, running.lines
         self.webhook_port, self.address = int(alerts[0][1]), running.address
         self.life += 1
+
+    @property
+    def access(self) -> Access:
+        """What its clients need now. They trust both authorities: which one it has is what faults look at."""
+        return Access(self.address, self.token, self.credentials.both)
 
     @property
     def alive(self) -> bool:

@@ -1,7 +1,7 @@
 """The faults: each a generator that puts it in, yields while it lasts, and takes it away.
 
 Those that stop or end the daemon are put in `last` and taken away first: the others are in force when it dies, and when
-it starts again. Of one `group` there is one at a time.
+it starts again. Of one `group` there is one at a time; a + is between several.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from tests.faults.crowds import (
 )
 from tests.faults.daemon import HANG_SECONDS, Gone
 from tests.faults.model import Invariant
+from tests.faults.renewals import certificate_renewed, certificate_spoilt, hang_up, token_replaced
 from tests.faults.surroundings import level_of
 from tests.faults.world import World
 
 Act = Callable[[World, random.Random], Iterator[None]]
 
 _HOUR = 3600.0
+_HOLD_SECONDS = 600.0  # longer than any step takes
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Fault:
     share: int = 1
     last: int = 0
     statuses: frozenset[str] = frozenset()
+
+    @property
+    def groups(self) -> frozenset[str]:
+        return frozenset(self.group.split("+"))
 
     @contextmanager
     def put_in(self, world: World, dice: random.Random) -> Iterator[None]:
@@ -191,8 +197,26 @@ def _condition(world: World, name: str, value: object, well: object) -> Iterator
 
 
 def _clock(world: World, dice: random.Random) -> Iterator[None]:
-    ahead = dice.choice((-1, 1)) * dice.choice((30.0, 600.0, _HOUR, 20 * _HOUR))
-    yield from _condition(world, "clock", ahead, 0.0)
+    """The wall clock is set, forward or back, and set right again."""
+    world.daemon.clock.set_wall(dice.choice((-1, 1)) * dice.choice((2.0, 30.0, 600.0, _HOUR, 20 * _HOUR)))
+    yield
+    world.daemon.clock.set_wall(0.0)
+
+
+def _asleep(world: World, dice: random.Random) -> Iterator[None]:
+    """The machine sleeps, for longer or shorter than a hold is to last."""
+    seconds, life = dice.choice((5.0, 200.0, _HOLD_SECONDS + 30.0, 3 * _HOUR)), world.daemon.life
+    world.hold(dice.choice(list(FallbackLevel)), _HOLD_SECONDS)
+    world.daemon.signal(signal.SIGSTOP)
+    world.sleeps(seconds)
+    yield
+    world.daemon.signal(signal.SIGCONT)
+    world.reachable = time.monotonic()
+    world.serving(world.reachable)
+    if seconds > _HOLD_SECONDS and world.daemon.life == life:
+        world.hold_over()
+    else:
+        world.release()
 
 
 def _no_descriptors(world: World, dice: random.Random) -> Iterator[None]:
@@ -204,7 +228,7 @@ def _no_descriptors(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _idle_connections(world: World, dice: random.Random) -> Iterator[None]:
-    port = dice.choice((int(world.daemon.address.rpartition(":")[2]), world.daemon.webhook_port))
+    port = dice.choice((world.daemon.access.port, world.daemon.webhook_port))
     with idle(port, 120):
         yield
 
@@ -215,6 +239,8 @@ def _memory(world: World, dice: random.Random) -> Iterator[None]:
 
 def _fails(world: World, dice: random.Random, place: str, times: int = 1) -> Iterator[None]:
     world.daemon.tell("arm", place, times)
+    if place == "export":
+        world.uncounted = world.daemon.life
     yield
     world.daemon.tell("arm", place, 0)
 
@@ -231,6 +257,13 @@ def _collector_dead(world: World, dice: random.Random) -> Iterator[None]:
     world.collector.kill()
     yield
     world.collector.start()
+
+
+def _collector_asleep(world: World, dice: random.Random) -> Iterator[None]:
+    """It goes on where it was when it wakes: what the daemon gave up on arrives then, too."""
+    world.collector.awake.clear()
+    yield
+    world.collector.awake.set()
 
 
 def _collector_slow(world: World, dice: random.Random) -> Iterator[None]:
@@ -341,6 +374,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("terminate", _terminate, "life", share=2, last=2),
     _fault("engine raises", _engine_dies, "life", last=2),
     _fault("suspend", _suspend, "stop", share=3, last=1),
+    _fault("machine sleeps", _asleep, "stop+hold", share=3, last=1),
+    _fault("SIGHUP", hang_up, "credentials", share=3),
+    _fault("certificate renewed", certificate_renewed, "credentials+files", share=3),
+    _fault("certificate spoilt", certificate_spoilt, "credentials+files+life", share=2),
+    _fault("token replaced", token_replaced, "credentials+files", share=3),
     _fault("disk full", _disk_full, "disk", share=4),
     _fault("quota", _quota, "disk", share=2),
     _fault("read-only", _read_only, "disk", share=2),
@@ -365,6 +403,7 @@ FAULTS: tuple[Fault, ...] = (
     _raises("learnt", thread="draftd-learnt"),
     _raises("export", thread="exporters", times=3),
     _fault("collector dead", _collector_dead, "collector", share=2),
+    _fault("collector sleeps", _collector_asleep, "collector", share=2),
     _fault("collector slow", _collector_slow, "collector", share=2),
     _fault("collector refuses", _collector_refuses, "collector"),
     _fault("collector lies", _collector_lies, "collector"),

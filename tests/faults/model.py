@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from google.protobuf import duration_pb2
 
 from draftd.core import FallbackLevel
 from draftd.v1 import control_pb2
@@ -24,6 +27,7 @@ _WELL = (pb.FINISH_REASON_STOP, pb.FINISH_REASON_LENGTH)
 _UNSURE = ("cancelled", "deadline")  # ended before the engine had them, perhaps: those are counted elsewhere too
 _REMEMBERED_SECONDS = 300.0  # what is over: a request that began then may not have ended yet
 _LATE_SECONDS = 10.0  # that health may be told late to be good: it is looked after now and then
+_SLACK_SECONDS = 0.5  # between two clocks that are read one after the other
 _GRACE_SECONDS = 1.0  # for a status to reach its client after what caused it is over
 
 
@@ -36,6 +40,10 @@ class Invariant(enum.StrEnum):
     RESOURCES = "resources"  # memory, threads and descriptors return
     ALERTS = "alerts"  # a legitimate alert is obeyed
     EVENTS = "events"  # what was recorded while it could be written is there after a restart
+    DURATIONS = "durations"  # none is negative, or longer than the daemon has run, whatever clocks are set to
+    TELEMETRY = "telemetry"  # no span is missing that the daemon does not count as lost
+    CREDENTIALS = "credentials"  # new connections meet what was loaded last, and what runs goes on
+    LOG = "log"  # its last line on a state is true
     ALIVE = "alive"  # the daemon ends when it is told to, or its engine died; and it can be started again
 
 
@@ -325,6 +333,7 @@ class Model:
             ended = finished is not None and finished.reason in _WELL
             self.expects(ended, Invariant.REQUESTS, f"{name}: OK, and not finished: {finished}")
         self._judge_text(request, name, whole)
+        self._judge_timings(request, name)
         if finished is not None:
             told = finished.usage.output_tokens
             same = told == len(request.tokens)
@@ -339,6 +348,19 @@ class Model:
         text = request.text == wanted.text if whole else wanted.text.startswith(request.text)
         self.expects(text, Invariant.TEXT, f"{name}: {request.text!r} instead of {wanted.text!r}")
 
+    def _judge_timings(self, request: Request, name: str) -> None:
+        if request.finished is None:
+            return
+        most = request.ended - request.began
+        for field_, value in request.finished.timings.ListFields():
+            if isinstance(value, duration_pb2.Duration):
+                self.lasted(value.ToNanoseconds() / 1e9, most, f"{name}: {field_.name}")
+
+    def lasted(self, seconds: float, most: float, what: str) -> None:
+        """A duration that the daemon has told: `most` passed meanwhile, while it was awake."""
+        well = 0.0 <= seconds <= most + _SLACK_SECONDS
+        self.expects(well, Invariant.DURATIONS, f"{what}: {seconds:.3f} s, of {most:.3f} s at most")
+
     def level_seen(self, level: FallbackLevel, began: float, ended: float, who: str) -> None:
         """A level that was in force at some time between the two."""
         most = self.levels.highest(began, ended)
@@ -347,6 +369,11 @@ class Model:
             self.breaks(Invariant.LEVEL, f"{told}: {self.levels}")
 
     # counters, when nothing is in hand
+
+    def whole(self, number: int) -> set[str]:
+        """The requests that were answered whole since the last reconciliation, by id."""
+        with self._lock:
+            return {name for name, request in self.life(number).known.items() if request.code == "OK"}
 
     def reconcile(
         self, number: int, entries: Mapping[str, tuple[int, Sequence[str]]], status: control_pb2.GetStatusResponse
@@ -391,6 +418,24 @@ class Model:
         beyond = counts.accepted_tokens + counts.steps - status.output_tokens
         most = sum(status.finished_requests.values())  # each text ends once
         self.expects(0 <= beyond <= most, Invariant.COUNTERS, f"{beyond} tokens beyond the ends of texts: {counts}")
+
+
+# The lines of the log on a state, and what each says of it: a group of it, or that it is well.
+_STATES = {
+    "level": re.compile(r"draftd: level (?P<bad>\w+)"),
+    "unsaved": re.compile(r"draftd: (warning: )?\S+ladder-\S+ (?P<bad>cannot be saved|does not)?"),
+    "collector": re.compile(r"draftd: warning: telemetry (?P<bad>does not reach)?"),
+}
+
+
+def false_lines(lines: Sequence[str], now: Mapping[str, str]) -> str:
+    """Empty where the last line on each state says what it is `now`, else those that do not. No line is no lie."""
+    found = []
+    for name, truth in now.items():
+        said = next((match for line in reversed(lines) if (match := _STATES[name].search(line))), None)
+        if said is not None and (said["bad"] != truth if name == "level" else bool(said["bad"]) != bool(truth)):
+            found.append(f"{name} is {truth or 'well'}, and the log says last: {said.string}")
+    return "; ".join(found)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -81,8 +81,8 @@ class Schedule:
             if not self._deck:
                 self._deck = [one for one in self._faults for _ in range(one.share)]
                 self._dice.shuffle(self._deck)
-            groups = {one.group for one in found}
-            fits = next((one for one in self._deck if one.group not in groups), None)
+            groups = {group for one in found for group in one.groups}
+            fits = next((one for one in self._deck if not groups & one.groups), None)
             if fits is not None:
                 self._deck.remove(fits)
                 found.append(fits)

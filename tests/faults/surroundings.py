@@ -17,8 +17,10 @@ from typing import Any
 
 import grpc
 
-from draftd.client.client import CallError, DraftdClient
+from draftd.client.client import CallError
 from draftd.core import FallbackLevel
+from draftd.telemetry.attributes import ERROR_TYPE, RESPONSE_ID
+from draftd.telemetry.catalog_sdk import SPANS_EXPORTED, SPANS_PROCESSED
 from draftd.v1 import control_pb2
 from tests import http_server
 from tests.faults.daemon import HANG_SECONDS, Daemon
@@ -33,25 +35,65 @@ _NAME = "DraftdAcceptanceBelowFloor"
 
 
 class Collector(OtlpReceiver):
-    """Keeps the latest metrics of each daemon and nothing else. `lies`: it says that it took what it drops."""
+    """Keeps the latest metrics of each daemon, and which requests it has spans of. `lies`: it says that it took what it
+    drops. `since`: when the daemon before this one started; no duration is longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__(metric_interval=250)
         self.lies = False
+        self.awake = threading.Event()  # else it takes connections and requests, and answers none
+        self.awake.set()
+        self._model = model
+        self._starts = (time.monotonic(), time.monotonic())
+        self._requests: set[str] = set()
 
     def take(self, kind: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode | None:
+        self.awake.wait(HANG_SECONDS)
         refused = super().take(kind, request, headers)
         if refused is None:
+            self._judge(kind, request)
             with self.store.lock:
                 kept = getattr(self.store, kind)
                 kept[:] = [] if kind != "metrics" else kept[:-1] if self.lies else kept[-1:]
                 self.store.headers.clear()
         return refused
 
-    def forget(self) -> None:
-        """What an earlier daemon sent."""
+    def begins(self) -> None:
+        """A daemon starts: what an earlier one sent is forgotten."""
+        self._starts = self._starts[1], time.monotonic()
         with self.store.lock:
             self.store.metrics.clear()
+            self._requests.clear()
+
+    def _judge(self, kind: str, request: Any) -> None:
+        """Durations; and the requests that spans are of."""
+        most = time.monotonic() - self._starts[0]  # a daemon that has ended may be heard late
+        for group in request.resource_spans if kind == "traces" else ():
+            for span in (span for scoped in group.scope_spans for span in scoped.spans):
+                length = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
+                self._model.lasted(length, most, f"span {span.name}")
+                with self.store.lock:
+                    found = (one.value.string_value for one in span.attributes if one.key == RESPONSE_ID.name)
+                    self._requests.update(found)
+        for group in request.resource_metrics if kind == "metrics" else ():
+            for metric in (metric for scoped in group.scope_metrics for metric in scoped.metrics):
+                for point in metric.histogram.data_points if metric.unit == "s" else ():
+                    self._model.lasted(point.min, most, metric.name)
+                    self._model.lasted(point.max, most, metric.name)
+
+    def lacks(self, requests: set[str]) -> str:
+        """Empty where each has a span; else how many do not, if more than the daemon says it has lost."""
+        with self.store.lock:
+            missing = requests - self._requests
+        lost = sum(
+            point.value
+            for metric in (SPANS_PROCESSED, SPANS_EXPORTED)
+            for point in self.points(metric.name)
+            if ERROR_TYPE.name in point.attributes
+        )
+        return (
+            f"{len(missing)} requests have no span, {lost:g} spans were lost: {missing}" if len(missing) > lost else ""
+        )
 
     def agrees(self, status: control_pb2.GetStatusResponse) -> str:
         """Empty where the metrics show what the engine counts; else the first that do not."""
@@ -204,7 +246,7 @@ class Alertmanager:
         while not self._model.broken:
             since, began = max(asked, self._reachable()), time.monotonic()
             try:
-                with DraftdClient(self._daemon.address) as client:
+                with self._daemon.access.client() as client:
                     state = client.level()
             except CallError:
                 state = None
@@ -228,8 +270,7 @@ class Alertmanager:
         """Status and answer; 0 where there was none. Every second one as Grafana signs, on the daemon's own clock."""
         self._sent += 1
         body = notification(alert.payload("firing" if alert.firing else "resolved"))
-        ahead = float(self._daemon.conditions.get("clock", 0.0))
-        headers = bearer() if self._sent % 2 else signed(body, at=time.time() + ahead)
+        headers = bearer() if self._sent % 2 else signed(body, at=time.time() + self._daemon.clock.ahead)
         connection = http.client.HTTPConnection("127.0.0.1", self._daemon.webhook_port, timeout=_ANSWER_SECONDS)
         try:
             connection.request("POST", "/v1/alerts", body, {"Content-Type": "application/json", **headers})

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 
 from draftd.core import FallbackLevel
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
-from tests.faults.model import Demand, Events, Invariant, Levels, Model, Reference, Request
+from tests.faults.model import Demand, Events, Invariant, Levels, Model, Reference, Request, false_lines
+from tests.faults.surroundings import Collector
 
 FULL, SHORT, LIGHT, PLAIN = sorted(FallbackLevel, reverse=True)
 
@@ -154,6 +159,67 @@ def test_counters_are_compared_with_what_clients_were_sent() -> None:
     assert len(model.broken) == 5
     model.reconcile(1, {"r": (2, ["length", "length"])}, counted())
     assert seen(model)[-1] is Invariant.REQUESTS
+
+
+@pytest.mark.parametrize(("seconds", "well"), [(0.0, True), (0.9, True), (-0.1, False), (3600.9, False)])
+def test_no_duration_is_negative_or_longer_than_its_client_waited(seconds: float, well: bool) -> None:
+    model = Model()
+    timings = pb.Timings()
+    timings.total.FromNanoseconds(round(seconds * 1e9))
+    finished = pb.Finished(reason=pb.FINISH_REASON_LENGTH, usage=pb.Usage(output_tokens=3), timings=timings)
+    model.ended_request(request(finished=finished))
+    assert seen(model) == ([] if well else [Invariant.DURATIONS])
+
+
+def exported(length: float, longest: float, *, id: str = "r", lost: int = 0) -> tuple[Any, Any]:
+    """What a collector is sent: a span of that length, and metrics."""
+    traces, metrics = ExportTraceServiceRequest(), ExportMetricsServiceRequest()
+    span = traces.resource_spans.add().scope_spans.add().spans.add(name="chat", start_time_unix_nano=10**18)
+    span.end_time_unix_nano = 10**18 + int(length * 1e9)
+    span.attributes.add(key="gen_ai.response.id").value.string_value = id
+    scope = metrics.resource_metrics.add().scope_metrics.add()
+    scope.metrics.add(name="rpc", unit="s").histogram.data_points.add(min=0.0, max=longest, count=1)
+    found = scope.metrics.add(name="otel.sdk.exporter.span.exported").sum
+    found.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    point = found.data_points.add(as_int=lost)
+    point.attributes.add(key="error.type").value.string_value = "timeout"
+    return traces, metrics
+
+
+def test_durations_that_telemetry_shows_are_within_the_daemons_life() -> None:
+    for length, longest, broken in ((0.0, 0.0, 0), (-1.0, 0.0, 1), (0.0, 3600.0, 1), (7200.0, -1.0, 2)):
+        model = Model()
+        collector = Collector(model)
+        for kind, sent in zip(("traces", "metrics"), exported(length, longest), strict=True):
+            collector.take(kind, sent, {})
+        assert seen(model) == [Invariant.DURATIONS] * broken
+
+
+def test_a_span_may_only_be_missing_where_it_is_counted_as_lost() -> None:
+    collector = Collector(Model())
+    collector.take("traces", exported(0.0, 0.0)[0], {})
+    assert not collector.lacks({"r"})
+    assert "1 requests have no span" in collector.lacks({"r", "s"})
+    collector.take("metrics", exported(0.0, 0.0, lost=1)[1], {})
+    assert not collector.lacks({"r", "s"})
+    assert collector.lacks({"r", "s", "t"})
+
+
+def test_the_last_line_on_a_state_is_compared_with_it() -> None:
+    lines = [
+        "2026-01-01T00:00:00.000Z draftd: level light_draft, was full: alert",
+        "2026-01-01T00:00:00.000Z draftd: warning: telemetry does not reach its collector at x (y). Requests",
+        "2026-01-01T00:00:00.000Z draftd: warning: /s/ladder-1.json cannot be saved: No space; a restart",
+        "2026-01-01T00:00:00.000Z draftd: probe of short_block: good",
+    ]
+    assert not false_lines([], {"level": "full", "unsaved": "", "collector": ""})
+    assert not false_lines(lines, {"level": "light_draft", "unsaved": "yes"})
+    assert "level is full" in false_lines(lines, {"level": "full"})
+    assert "unsaved is well" in false_lines(lines, {"unsaved": ""})
+    assert "collector is well" in false_lines(lines, {"collector": ""})
+    lines += ["draftd: /s/ladder-1.json can be saved again", "draftd: warning: telemetry reaches its collector again"]
+    assert not false_lines(lines, {"unsaved": "", "collector": ""})
+    assert "unsaved is yes" in false_lines(lines, {"unsaved": "yes"})
 
 
 def transitions(*numbers: int) -> list[control_pb2.Transition]:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import grpc
 import psutil
 
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
-from draftd.v1 import control_pb2
-from tests.faults.clients import Clients, Health, Prompt, learnt
+from draftd.v1 import control_pb2, control_pb2_grpc
+from tests.faults.clients import Clients, Health, Prompt, asking, learnt
+from tests.faults.credentials import Access
 from tests.faults.daemon import HANG_SECONDS, Daemon, Gone
-from tests.faults.model import Invariant, Model
+from tests.faults.model import Invariant, Model, false_lines
 from tests.faults.surroundings import Alertmanager, Collector, level_of
 
 T = TypeVar("T")
@@ -33,7 +38,7 @@ class World:
 
     def __init__(self, folder: Path, seed: int, *, clients: int = 3, broken: str = "") -> None:
         self.model = Model()
-        self.collector = Collector()
+        self.collector = Collector(self.model)
         self.collector.start()
         self.daemon = Daemon(folder, self.collector.environ(), broken)
         self.reachable = time.monotonic()
@@ -45,14 +50,16 @@ class World:
         self.prompts: list[Prompt] = []
         self.starts = self.kills = 0
         self.unwritable = 0  # faults that keep events from being written
+        self.uncounted = 0  # the latest life whose exporters raised: the SDK does not count what it lost by that
         self.unlisted = False  # events that were recorded meanwhile
-        self._ahead = 0.0  # of the daemon's clock as it was when it started
+        self._ahead = 0.0  # of the daemon's clock: what it makes of it while it runs
+        self._held_for = math.inf  # seconds, of the latest hold
         self._baseline: tuple[int, int, int] | None = None
 
     def open(self) -> None:
         """Starts the daemon, and learns from it, undisturbed, what its answers are."""
         self.start()
-        self.prompts = learnt(self.daemon.address)
+        self.prompts = learnt(self.daemon.access)
         self.health.start()
         self.clients.start(self.prompts)
         self.recovered()
@@ -67,10 +74,11 @@ class World:
     # the daemon's lives
 
     def start(self) -> None:
-        ahead = float(self.daemon.conditions.get("clock", 0.0))
+        ahead = self.daemon.clock.ahead
         if ahead - self._ahead > _LEASE_SECONDS:
             self.model.levels.leases_over(time.monotonic())
         self._ahead = ahead
+        self.collector.begins()
         self.daemon.start()
         self.starts += 1
         self.reachable = time.monotonic()
@@ -177,6 +185,18 @@ class World:
             self._waited(Invariant.ALERTS, "not all alerts were taken, though all faults are over")
         self.level()
         self.events()
+        self._log_is_true()
+
+    def _log_is_true(self) -> None:
+        """The last line of the log on a state says what it is now. A line may be on its way."""
+        deadline, wrong = time.monotonic() + HANG_SECONDS, "no state"
+        while wrong and time.monotonic() < deadline and not self.model.broken:
+            state = self.level()
+            if state is not None:
+                found = {"level": level_of(state).label, "unsaved": "yes" if state.unsaved else "", "collector": ""}
+                wrong = false_lines(self.daemon.lines, found)
+            time.sleep(0.02 if wrong else 0.0)
+        self.model.expects(not wrong, Invariant.LOG, wrong)
 
     def events(self) -> bool:
         """What is listed, compared with what was. False where there was no answer."""
@@ -199,11 +219,35 @@ class World:
             return state
         return None
 
-    def hold(self, level: FallbackLevel) -> None:
+    def sleeps(self, seconds: float) -> None:
+        """As if the machine did, while the daemon is stopped."""
+        levels = self.model.levels
+        self.daemon.clock.sleep(seconds)
+        self._ahead += seconds
+        if seconds > _LEASE_SECONDS:
+            levels.leases_over(time.monotonic())
+        if seconds > self._held_for:
+            levels.release(time.monotonic())
+
+    def hold_over(self) -> None:
+        """The time of the hold was over while the machine slept: it may not be in force any more."""
+        if not self.daemon.clock.steps:
+            self.release()
+            return
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline and not self.model.broken:
+            state = self.level()
+            if state is not None and not state.HasField("hold"):
+                self.model.levels.released(time.monotonic())
+                return
+            time.sleep(0.05)
+        self._waited(Invariant.LEVEL, "a hold whose time was over while the machine slept is in force")
+
+    def hold(self, level: FallbackLevel, seconds: float = math.inf) -> None:
         """As an operator does it, once: whether it is in force is not known where there is no answer."""
-        demand = self.model.levels.hold(level, time.monotonic())
+        demand, self._held_for = self.model.levels.hold(level, time.monotonic()), seconds
         with contextlib.suppress(CallError), self.client() as client:
-            state = client.hold_level(level)
+            state = client.hold_level(level, None if math.isinf(seconds) else seconds)
             self.model.levels.acknowledged(demand, time.monotonic(), saved=not state.unsaved)
 
     def release(self) -> None:
@@ -225,8 +269,76 @@ class World:
         self.model.breaks(Invariant.LEVEL, f"{what}: {error}")
         return None
 
+    # credentials
+
+    def reload(self, *, well: bool = True) -> None:
+        """Sends SIGHUP, and waits for what it says of that: `well`, it has what its files hold."""
+        lines = self.daemon.lines
+        before, deadline, said = len(lines), time.monotonic() + HANG_SECONDS, ""
+        self.daemon.signal(signal.SIGHUP)
+        while not said and time.monotonic() < deadline and not self.model.broken:
+            time.sleep(0.01)
+            said = next((line for line in lines[before:] if "SIGHUP: " in line), "")
+        if not said:
+            self._waited(Invariant.CREDENTIALS, f"SIGHUP, and no word of it: {lines[-5:]}")
+        else:
+            told = f"credentials that are {'right' if well else 'wrong'}, and it says: {said}"
+            self.model.expects(("SIGHUP: reloaded" in said) == well, Invariant.CREDENTIALS, told)
+
+    def has_certificate(self) -> None:
+        """New connections see the present certificate, and no other."""
+        credentials = self.daemon.credentials
+        right, other = (replace(self.daemon.access, ca=ca) for ca in (credentials.trusted, credentials.other))
+        self._answers(right, "who trusts the authority of the present certificate")
+        answered = self._code(other)
+        told = f"who trusts only another authority is answered {answered}"
+        self.model.expects(answered != "OK", Invariant.CREDENTIALS, told)
+
+    def takes(self, token: str, *, valid: bool = True) -> None:
+        access = replace(self.daemon.access, token=token)
+        if valid:
+            self._answers(access, "who has a valid token")
+        else:
+            taken = self._code(access) == "OK"
+            self.model.expects(not taken, Invariant.CREDENTIALS, "a token that is not valid any more is taken")
+
+    def _answers(self, access: Access, who: str) -> None:
+        deadline, code = time.monotonic() + HANG_SECONDS, ""
+        while code != "OK" and time.monotonic() < deadline and not self.model.broken:
+            code = self._code(access)
+            refused = code == "UNAUTHENTICATED"
+            self.model.expects(not refused, Invariant.CREDENTIALS, f"{who} is answered {code}")
+        if code != "OK":
+            self._waited(Invariant.CREDENTIALS, f"{who} is answered {code}")
+
+    def _code(self, access: Access) -> str:
+        """What a call on a connection of its own ends with."""
+        with access.channel() as channel:
+            stub = control_pb2_grpc.ControlServiceStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                stub.GetLevel(control_pb2.GetLevelRequest(), timeout=5, metadata=access.metadata)
+            except grpc.RpcError as error:
+                return str(error.code().name)  # type: ignore[attr-defined]
+            return "OK"
+
+    @contextlib.contextmanager
+    def uncut(self, dice: random.Random) -> Iterator[None]:
+        """A request that runs when the block begins goes on when it has ended."""
+        with asking(self.daemon.access) as begin:
+            call, life, runs = begin(dice.choice(self.prompts), 60), self.daemon.life, False
+            with contextlib.suppress(grpc.RpcError):
+                runs = next(call) is not None
+            yield
+            try:
+                for _ in call if runs else ():
+                    pass
+            except grpc.RpcError as error:
+                code = error.code().name  # type: ignore[attr-defined]
+                cut = code in ("UNAVAILABLE", "CANCELLED", "UNAUTHENTICATED") and self.daemon.life == life
+                self.model.expects(not cut, Invariant.CREDENTIALS, f"a request that ran was cut: {error}")
+
     def client(self) -> DraftdClient:
-        return DraftdClient(self.daemon.address)
+        return self.daemon.access.client()
 
     # when nothing is in hand
 
@@ -234,11 +346,12 @@ class World:
         """Clients wait; then the engine's counts, its metrics and its resources are looked at."""
         with self.clients.paused() as quiet:
             self.model.expects(quiet, Invariant.REQUESTS, f"a request hangs for {HANG_SECONDS:g} s")
-            status, wrong = self._idle()
+            status, wrong, lacking = self._idle()
             if status is None:
                 self.model.breaks(Invariant.REQUESTS, "requests are in hand that no client waits for")
                 return
             self.model.expects(not wrong, Invariant.COUNTERS, wrong)
+            self.model.expects(not lacking, Invariant.TELEMETRY, lacking)
             try:
                 entries, tokens, ends = self.daemon.ask("ledger")
             except Gone as error:
@@ -249,17 +362,20 @@ class World:
             wrong = self._resources()
             self.model.expects(not wrong, Invariant.RESOURCES, wrong)
 
-    def _idle(self) -> tuple[control_pb2.GetStatusResponse | None, str]:
-        """The status once nothing is in hand, None where something always is; and what the metrics then show else."""
-        deadline, wrong = time.monotonic() + _RETURN_SECONDS, "no status"
+    def _idle(self) -> tuple[control_pb2.GetStatusResponse | None, str, str]:
+        """The status once nothing is in hand, None where something always is; what the metrics then show else, and the
+        spans that are missing."""
+        deadline, wrong, lacking = time.monotonic() + _RETURN_SECONDS, "no status", ""
         last: control_pb2.GetStatusResponse | None = None
-        while wrong and time.monotonic() < deadline:
+        requests = self.model.whole(self.daemon.life)
+        while (wrong or lacking) and time.monotonic() < deadline:
             time.sleep(0.05)
             with contextlib.suppress(CallError), self.client() as client:
                 status = client.status()
                 if not status.active_requests and not status.queued_requests:
                     last, wrong = status, self.collector.agrees(status)
-        return last, wrong
+                    lacking = "" if self.uncounted == self.daemon.life else self.collector.lacks(requests)
+        return last, wrong, lacking
 
     def _resources(self) -> str:
         """Empty where they have returned to what they were when the daemon was first warm."""
