@@ -52,12 +52,18 @@ def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
             collect(served.client.generate("x"))
         assert caught.value.code is grpc.StatusCode.UNAVAILABLE
         assert caught.value.retry_after is not None
-        assert served.client.status().state == control_pb2.DAEMON_STATE_LOADING
+        status = served.client.status()
+        assert (status.state, status.progress) == (control_pb2.DAEMON_STATE_LOADING, "")
+        assert [name for name in ("model", "prefix_cache", "group") if status.HasField(name)] == []
+        with pytest.raises(CallError, match="still loading"):
+            served.client.model()
         check = health_pb2.HealthCheckRequest(service="draftd.v1.ControlService")
         assert health.Check(check).status == SERVING
         gate.set()
         until(lambda: seen == [NOT_SERVING, SERVING])
         assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
+        status = served.client.status()
+        assert (status.progress, status.HasField("model")) == ("", True)
         served.worker.state = EngineState.LOADING  # as where its process begins anew
         until(lambda: seen == [NOT_SERVING, SERVING, NOT_SERVING])
         served.worker.state = EngineState.READY

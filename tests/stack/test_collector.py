@@ -122,6 +122,7 @@ def test_what_tells_something_is_kept_and_the_rest_is_not(tmp_path: Path) -> Non
         assert Counter(s.name for s in store.spans()) == Counter([*KEPT, *(f"call {name}" for name in KEPT)])
 
 
+@pytest.mark.slow
 def test_an_error_that_comes_after_its_traces_decision_follows_it(tmp_path: Path) -> None:
     """As docs/operations.md has it: of one trace each, an error before the decision and one after it."""
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0, decision_wait="1s") as running:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 NOTHING = "–"
+UNKNOWN = "not known yet"  # while the models are loaded
 
 
 def _figure(pattern: str) -> Callable[[float | None], str]:

@@ -19,7 +19,7 @@ from typing import Any
 from draftd.clocks import SteadyClock
 from draftd.core import GRAMMAR, DrafterName, FallbackLevel
 from draftd.engine.handle import EngineHandle
-from draftd.errors import InvalidRequest, NotServing, QueueFull
+from draftd.errors import DraftdError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
@@ -56,7 +56,8 @@ class FallbackState:
     """Times are seconds since 1970, by the wall clock of now; `wait` is how long this level must have been in force
     before a step up. `state_file` None: nothing is kept over a restart; `unsaved`: why the file has not what is here.
     `missing`: drafters of the ladder that cannot be had here, and why. `drift`: by workload class, the CUSUM over its
-    limit. `probe` and `canaries` are the last ones. `remote` None: this daemon has none."""
+    limit. `probe` and `canaries` are the last ones. `remote` None: this daemon has none. `since` 0: the ladder has not
+    moved yet. `loading`: what is in memory, and what is missing, is not known."""
 
     ladder: tuple[LadderLevel, ...]
     position: int
@@ -76,6 +77,7 @@ class FallbackState:
     probe: ProbeReport | None = None
     canaries: CanaryReport | None = None
     remote: RemoteState | None = None
+    loading: bool = False
 
 
 class Controller:
@@ -394,16 +396,26 @@ class Controller:
         label = self._in_force.level.label
         self._journal.record(Subject.LEVEL, label, label, cause, evidence)
 
+    @property
+    def _loading(self) -> bool:
+        try:
+            _ = self._engine.info
+        except DraftdError:
+            return True
+        return False
+
     def _shown(self) -> FallbackState:
         engine, ahead = self._engine.status(), self._clock.ahead
         if abs(ahead) < _SET_SECONDS:
             ahead = 0.0
         leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.held.values()]
-        remote = None if self._remote is None else self._remote.state()
+        if (remote := None if self._remote is None else self._remote.state()) is not None:
+            since = remote.since and remote.since + ahead
+            remote = replace(remote, since=since, hold=_moved(remote.hold, ahead))
         return FallbackState(
             ladder=self._levels,
             position=self._in_force.position,
-            since=self._ladder.since + ahead,
+            since=self._ladder.since and self._ladder.since + ahead,
             signal=self._ladder.signal,
             hold=_moved(self._ladder.hold, ahead),
             signals=self._signals,
@@ -418,7 +430,8 @@ class Controller:
             drift=self._guard.drift(),
             probe=self._schedule.probed,
             canaries=self._schedule.tested,
-            remote=remote and replace(remote, since=remote.since + ahead, hold=_moved(remote.hold, ahead)),
+            loading=self._loading,
+            remote=remote,
         )
 
 

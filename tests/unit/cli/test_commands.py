@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from draftd.cli.commands.fallback import lines as level_lines
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
 from draftd.cli.options import Daemon
@@ -243,6 +244,24 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
     assert said["layers"] == "1 × full attention"
     assert said["speculation"].endswith("up to 4 draft tokens at a time, depth fixed")
     assert json.loads(draftd("status", "--json").out)["state"] == "serving"
+
+
+@pytest.mark.parametrize("progress", ["loading the weights: 30 %", "the group begins anew in 5 s"])
+def test_status_says_what_is_not_known_while_the_model_is_not_there(progress: str) -> None:
+    now, fallback = datetime.now(UTC), pb.FallbackState(loading=True)
+    fallback.ladder.add(level="full", max_draft_tokens=4, drafter="draft_model")
+    status = pb.GetStatusResponse(
+        version="1.2", state="DAEMON_STATE_LOADING", progress=progress, flag_variant="on", level="full"
+    )
+    status.fallback.CopyFrom(fallback)
+    said = dict(lines(status, now))
+    assert said["state"] == f"loading for 0 s: {progress} (draftd 1.2)"
+    assert [said[name] for name in ("model", "draft", "memory")] == ["not known yet"] * 3
+    assert said["speculation"] == "not known yet; flag on, level full"
+    assert "prefix cache" not in said
+    assert "layers" not in said
+    level = {name: str(value) for name, value in level_lines(fallback, now)}
+    assert level["in memory"] == "not known yet"
 
 
 def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:

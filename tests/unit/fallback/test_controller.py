@@ -11,6 +11,7 @@ from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, DecodeMode, Drafter
 from draftd.errors import NotServing
 from draftd.fallback.leases import Applied
 from draftd.fallback.probes import CanaryReport, Verdict
+from draftd.fronts.grpc import reply
 from draftd.hardware.state import MemoryPressure, ThermalLevel
 from tests.unit.fallback.controlled import (
     BOTTOM,
@@ -322,3 +323,14 @@ def test_what_is_shown_is_what_is() -> None:
     assert [signal.asks_for for signal in state.signals] == [LIGHT_DRAFT]
     assert (state.hold, len(state.leases), controlled.asked_for()) == (None, 1, {"alert": LIGHT_DRAFT})
     assert controlled.telemetry.transitions == [("full", "light_draft prompt_lookup", "alert")]
+
+
+def test_while_the_models_are_not_loaded_what_is_in_memory_is_not_known() -> None:
+    controlled = Controlled()
+    controlled.engine.not_serving = NotServing("the model is still loading")
+    controlled.at(1)
+    state = reply.fallback(controlled.controller.state())
+    assert state.loading
+    controlled.engine.not_serving = None
+    controlled.at(2)
+    assert not controlled.controller.state().loading

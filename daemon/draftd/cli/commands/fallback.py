@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from draftd.cli import ladder, options, output
-from draftd.cli.figures import NOTHING, percent, seconds_of, size, times
+from draftd.cli.figures import NOTHING, UNKNOWN, percent, seconds_of, size, times
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
@@ -105,7 +105,8 @@ def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str | Text]
     made += [("relapses", str(state.relapses))] * bool(state.relapses)
     absent = sorted(state.absent_drafters.items())
     made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
-    made.append(("in memory", f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"))
+    held = f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"
+    made.append(("in memory", UNKNOWN if state.loading else held))
     kept = state.state_file or "nothing: a restart begins at the top"
     made.append(("kept in", f"nothing for now: {state.unsaved}" if state.unsaved else kept))
     for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level

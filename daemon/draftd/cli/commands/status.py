@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from draftd.cli import ladder, options, output, ranks, remote
-from draftd.cli.figures import length, percent, size, span
+from draftd.cli.figures import UNKNOWN, length, percent, size, span
 from draftd.model_info import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
@@ -29,12 +29,11 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     state = output.enum_name(pb.DaemonState.DESCRIPTOR, status.state)
     if status.unloaded:
         state = f"{state}, weights unloaded until the next request,"
+    progress = f": {status.progress}" if status.progress else ""
+    versions = ", ".join(filter(None, (f"draftd {status.version}", status.backend)))
     made = [
-        ("state", f"{state} for {span(status.uptime.seconds)} (draftd {status.version}, {status.backend})"),
-        ("model", f"{model.model} ({size(model.weight_bytes)})"),
-        ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
-        *([("light draft", model.light_draft_model)] if model.light_draft_model else []),
-        *(capabilities(model) if model.model else ()),
+        ("state", f"{state} for {span(status.uptime.seconds)}{progress} ({versions})"),
+        *(_pair(model) if model.model else [("model", UNKNOWN), ("draft", UNKNOWN)]),
         ("speculation", _speculation(status)),
         *(ladder.fields(status.fallback, now) if status.HasField("fallback") else ()),
         (
@@ -43,11 +42,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             + (", ".join(f"{n} {reason}" for reason, n in sorted(status.finished_requests.items())) or "none finished")
             + (f", {status.refused_requests} refused" if status.refused_requests else ""),
         ),
-        (
-            "memory",
-            f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"
-            + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else ""),
-        ),
+        ("memory", _memory(status) if model.model else UNKNOWN),
         *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
         *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
         ("tokens", f"{status.output_tokens} in {counts.target_forwards} forward passes of the target"),
@@ -63,6 +58,20 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         made.append(("drafter errors", str(status.drafter_errors)))
     made.append(("telemetry", "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"))
     return made
+
+
+def _pair(model: inference.GetModelResponse) -> list[tuple[str, str]]:
+    return [
+        ("model", f"{model.model} ({size(model.weight_bytes)})"),
+        ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
+        *([("light draft", model.light_draft_model)] if model.light_draft_model else []),
+        *capabilities(model),
+    ]
+
+
+def _memory(status: pb.GetStatusResponse) -> str:
+    held = f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"
+    return held + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else "")
 
 
 def capabilities(model: inference.GetModelResponse) -> list[tuple[str, str]]:
@@ -109,6 +118,8 @@ def _prefix_disk(cache: pb.PrefixCache) -> str:
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:
+    if not status.model.model:
+        return f"{UNKNOWN}; flag {status.flag_variant}, level {status.level}"
     depth = speculation(status.model.drafters, status.model.speculation_reason, status.model.max_draft_tokens)
     if not (status.model.speculation_available and status.model.max_draft_tokens):
         return depth

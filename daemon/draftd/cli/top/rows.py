@@ -146,7 +146,7 @@ def state(seen: History) -> Text:
         (f"draftd {status.version}", "bold"),
         f" at {seen.target}  ",
         (f"{name} for {figures.span(status.uptime.seconds)}", GOOD if name == "serving" else WARN),
-        (f"  {served}" if served else "", DIM),
+        (f"  {served or status.progress}" if served or status.progress else "", DIM),
         (f"  {status.backend}" if status.backend else "", DIM),
     )
 

@@ -106,6 +106,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
             model, backend = None, ""
+        loading = self._worker.state is EngineState.LOADING
         link, verifies = self._link(), self._verification.asked
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return filled(
@@ -131,7 +132,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             level_cause="" if fallback.signal is None else fallback.signal.cause,
             flag=filled(pb.FlagState, flag),
             started=self._started,
-            prefix_cache=filled(pb.PrefixCache, engine.prefix),
+            prefix_cache=None if model is None else filled(pb.PrefixCache, engine.prefix),
+            progress=self._worker.progress if loading else "",
             fallback=reply.fallback(fallback),
             remote=None if link is None else reply.remote(self._remote_target, link, engine, fallback.remote),
             verification=reply.verification(self._verification.status()) if verifies else None,

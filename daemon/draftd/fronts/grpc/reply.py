@@ -209,7 +209,7 @@ def fallback(found: FallbackState) -> control_pb2.FallbackState:
         control_pb2.FallbackState,
         found,
         ladder=map(ladder_level, found.ladder),
-        since=timestamp(found.since),
+        since=timestamp(found.since or None),
         cause="" if found.signal is None else found.signal.text,
         hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
         demands=map(_demand, found.signals),
@@ -237,7 +237,7 @@ def _remote_ladder(found: RemoteState) -> control_pb2.FallbackState:
     return control_pb2.FallbackState(
         ladder=[control_pb2.LadderLevel(level=one.label) for one in REMOTE_LADDER],
         position=found.position,
-        since=timestamp(found.since),
+        since=timestamp(found.since or None),
         cause="" if found.signal is None else found.signal.text,
         hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
         demands=map(_demand, found.signals),

@@ -69,9 +69,11 @@ def test_a_window_shorter_than_a_minute_says_so(seconds: float, text: str) -> No
 
 
 def test_while_the_model_is_loading_its_size_is_unknown() -> None:
-    found = said(history(status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse())))
+    loading = status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse(), progress="reading: 30 %")
+    found = said(history(loading))
     assert found["model"] == "–"
     assert "loading for" in found[""]
+    assert "reading: 30 %" in found[""]
 
 
 def test_after_a_restart_the_present_is_unknown() -> None:
