@@ -46,12 +46,18 @@ def _edge(status: pb.GetStatusResponse, lately: str) -> list[Row]:
         (remote.failed_over, "failed over"),
         (counts.reopened, "resumed"),
         (counts.late_verdicts, "late verdicts"),
-        (remote.errors, "errors"),
+        (remote.errors, f"errors{_reasons(remote)}"),
     )
     told = ", ".join(f"{count} {what}" for count, what in faults if count)
     busy = f"{remote.open_sequences} open, {remote.steps_in_flight} in flight, load {percent(remote.load)}"
     made.append(("sequences", Text.assemble(busy, (f"; {told}" if told else "", WARN))))
     return made
+
+
+def _reasons(remote: pb.RemoteStatus) -> str:
+    """Why they were, the most frequent reason first."""
+    counts = sorted(remote.failures.items(), key=lambda one: (-one[1], one[0]))
+    return f" ({', '.join(f'{count} {reason}' for reason, count in counts)})" if counts else ""
 
 
 def _serves(remote: pb.RemoteStatus) -> str:

@@ -24,7 +24,7 @@ LINK = LinkState(
     round_trip=0.0152,
     bytes_sent=9000,
     bytes_received=4000,
-    failures={LinkFailure.LATE: 2},
+    failures={LinkFailure.LATE: 2, LinkFailure.REFUSED: 3},
     open_sequences=1,
 )
 COUNTS = RemoteCounts(steps=50, proposed=200, verdicts=100, tokens=260, wasted=50, hidden=31, reopened=1, failed_over=3)
@@ -48,7 +48,7 @@ def test_the_edge_shows_its_link_and_who_chose_the_tokens() -> None:
         ": the fallback allows streaming",
         "round trip: 15.2 ms, drafting pays below 17.5 ms, 31% hidden",
         "chosen by: remote 260 tokens, local 140; 25% wasted, 50 B a token",
-        "sequences: 1 open, 2 in flight, load 0%; 3 failed over, 1 resumed, 2 errors",
+        "sequences: 1 open, 2 in flight, load 0%; 3 failed over, 1 resumed, 5 errors (3 refused, 2 late)",
     ]
     never = reply.remote("gpu:50551", LinkState(why="no route to host"), EngineStatus(DraftCounts(), {}), None)
     assert said(pb.GetStatusResponse(remote=never)).startswith(

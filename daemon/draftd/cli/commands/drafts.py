@@ -58,7 +58,7 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
     depths = [str(depth) for depth in range(1, deepest + 1)]
     output.print_table(("cost of a step", "sequences", "price", "none", *depths), _costs(found))
     if not found.yields:
-        print("Nothing was drafted yet.")
+        print("No acceptance is learnt yet: nothing was drafted, or only at fixed depths.")
         return
     print()
     output.print_table(("tokens accepted", "how", "depth", *depths), _yields(found))
