@@ -111,7 +111,7 @@ def _bars(page: Page, box: Box, panel: Panel, lines: Sequence[Line]) -> None:
     steps = panel.defaults["thresholds"]["steps"]
     values = [line.points[-1][1] for line in lines]
     low, high = panel.defaults.get("min", min(0.0, *values)), panel.defaults.get("max", max(values))
-    names = min(max(len(line.name) for line in lines) * 7.4 + 12, box.width * 0.5)
+    names = min(max(len(line.name) for line in lines) * 7.4 + 12, box.width * 0.6)
     room, top = box.width - names - 86, box.y + _TITLE + 6
     height = min((box.height - _TITLE - 14) / len(lines), 44.0)
     for index, (line, value) in enumerate(zip(lines, values, strict=True)):

@@ -25,9 +25,8 @@ from draftd.telemetry.attributes import Attribute, Kind, Metric
 from tests.stack.components import promtool_binary
 
 SCRAPE_SECONDS = 30.0
-_EXPIRES = (
-    300.0  # how long the collector offers what a daemon sent last: metric_expiration in otel-collector/config.yaml
-)
+# How long the collector offers what a daemon sent last: metric_expiration in otel-collector/config.yaml.
+_EXPIRES = 300.0
 # Where the store has data, in seconds: between them it was away for a minute, ten minutes, an hour and a day.
 PARTS = ((0.0, 1200.0), (1260.0, 1800.0), (2400.0, 2940.0), (6540.0, 7080.0), (93480.0, 94020.0))
 BUSY_UNTIL = 1200.0  # the idle daemons
@@ -57,7 +56,7 @@ DAEMONS = (
 _OF_EXPORTERS = (catalog.DATA_POINTS_EXPORTED, catalog.SPANS_EXPORTED, catalog.LOGS_EXPORTED)
 # What counts requests before all of their labels are known.
 _EARLY = (catalog.REQUESTS, catalog.REQUEST_DURATION, catalog.HTTP_DURATION)
-_UPTIME = ("draftd_uptime_seconds", "otelcol_process_uptime")
+_UPTIME = (catalog.UPTIME.prometheus, external.COLLECTOR_UPTIME.name)
 _STARTED = 1000.0  # seconds before the store begins
 _GAUGES: Mapping[Metric, float] = {
     catalog.FALLBACK_LEVEL: 3,
@@ -67,6 +66,7 @@ _GAUGES: Mapping[Metric, float] = {
     catalog.THERMAL_LEVEL: 0,
     catalog.MEMORY_PRESSURE: 0,
     remote.LEVEL: 2,
+    catalog.CERTIFICATE_EXPIRY: 4e9,  # in the next century
 }
 # The first is that of a request that went well, the second of one that did not.
 _VALUES: Mapping[Attribute, tuple[str, str]] = {
@@ -78,6 +78,7 @@ _VALUES: Mapping[Attribute, tuple[str, str]] = {
     a.HTTP_ROUTE: ("/v1/chat/completions", "/v1/messages"),
     a.SERVER_PORT: ("50051", "50051"),
 }
+_COLLECTOR_GAUGES = (external.QUEUE_SIZE, external.QUEUE_CAPACITY, external.COLLECTOR_MEMORY, external.COLLECTOR_UPTIME)
 # Each of the two has a series for every value of these.
 _EACH: Mapping[Attribute, tuple[str, ...]] = {
     a.TOKEN_TYPE: ("input", "output"),
@@ -103,16 +104,8 @@ def write(tsdb: Path, began: float) -> None:
     with text.open("w") as out:
         out.writelines(_samples(began))
         out.write("# EOF\n")
-    command = (
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        "--quiet",
-        "--max-block-duration=240h",
-        str(text),
-        str(tsdb),
-    )
-    subprocess.run([promtool_binary(), *command], check=True, capture_output=True)
+    arguments = ("create-blocks-from", "openmetrics", "--quiet", "--max-block-duration=240h", str(text), str(tsdb))
+    subprocess.run([promtool_binary(), "tsdb", *arguments], check=True, capture_output=True)
 
 
 def _samples(began: float) -> Iterator[str]:
@@ -197,7 +190,7 @@ def _around() -> list[Series]:
     made = []
     for one in external.EXTERNALS:
         labels = {name: f"some {name}" for name in one.labels} | dict(own)
-        counts = one.name not in _COLLECTOR_GAUGES
+        counts = one not in _COLLECTOR_GAUGES
         if one.source == external.PROMETHEUS:
             made += [_series(one, {**labels, **target}) for target in targets]
         elif one is external.SPAN_CALLS:
@@ -209,11 +202,6 @@ def _around() -> list[Series]:
         else:
             made.append(_series(one, labels, counts=counts))
     return made
-
-
-_COLLECTOR_GAUGES = frozenset(
-    one.name for one in (external.QUEUE_SIZE, external.QUEUE_CAPACITY, external.COLLECTOR_MEMORY)
-)
 
 
 def _series(named: object, labels: Mapping[str, str], *, counts: bool = False, value: float = 1.0) -> Series:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from dashboards.alerts import alert_rules
 from dashboards.board import written
 from dashboards.boards import boards
 from dashboards.queries.speculation import DEEPEST
 from dashboards.render.asking import Series, Shown, Source
 from dashboards.render.reading import Dashboard, Panel, Target, parsed
 from dashboards.settings import Alerting
+from draftd.telemetry import catalog
 from tests.stack import store
 from tests.stack.components import prometheus
 
@@ -109,3 +111,54 @@ def test_every_series_has_a_name_of_its_own(all_of_it: list[Asked]) -> None:
             assert all(series.labels.get(label) for label in one.target.legend_labels), one.name
             names.setdefault(f"{one.dashboard.uid}/{one.panel.title}", []).append(one.target.named(series.labels))
     assert {panel: sorted(found) for panel, found in names.items() if len(found) != len(set(found))} == {}
+
+
+def late(one: Asked, after: float) -> list[float]:
+    """Values at times later than that."""
+    return [value for series in one.found for at, value in series.points if at > after]
+
+
+IDLE, DEAD = "idle|idle-scraped", "killed|stopped"
+WINDOW = Alerting().window_seconds + store.SCRAPE_SECONDS  # the longest of a line, and a step
+
+
+@pytest.mark.parametrize("part", [(store.PARTS[1][0], store.PARTS[3][1]), store.PARTS[4]], ids=["an hour", "a day"])
+def test_nothing_old_counts_as_new_after_a_gap(kept: Store, part: tuple[float, float]) -> None:
+    after = kept.began + store.BUSY_UNTIL + WINDOW
+    counting = [one for one in kept.ask(kept.shown(*part), IDLE) if counts(one.target.expression)]
+    assert len(counting) > 100
+    assert [(one.name, max(late(one, after))) for one in counting if any(late(one, after))] == []
+
+
+def counts(expression: str) -> bool:
+    """Whether it is about what counters did of late: not about a baseline, nor exports, which an idle daemon goes on
+    with."""
+    others = (catalog.DATA_POINTS_EXPORTED.prometheus, f"[{Alerting().baseline}]", "[$__range:]")
+    return ("rate(" in expression or "increase(" in expression) and not any(one in expression for one in others)
+
+
+def test_nothing_is_marked_or_alerted_after_a_gap(kept: Store) -> None:
+    shown = kept.shown(store.PARTS[1][0] + 2 * Alerting().window_seconds, store.SECONDS)
+    for dashboard in kept.dashboards[:1]:
+        for mark in dashboard.marks:
+            assert kept.source.over(shown.put_in(mark.expression, dashboard.variables), shown) == [], mark.name
+    fired = {
+        (rule.name, series.labels["instance"])
+        for rule in alert_rules(Alerting())
+        for series in kept.source.over(rule.expr, shown)
+        if series.labels.get("instance") in IDLE.split("|")
+    }
+    assert fired == set()
+
+
+def test_a_daemon_that_is_gone_has_no_present(kept: Store) -> None:
+    asked = kept.ask(kept.shown(store.DIED - 600, store.DIED + 240), DEAD)
+    present = [one for one in asked if shows_now(one.target.expression)]
+    assert len(present) > 50
+    gone = kept.began + store.DIED + 180
+    assert [one.name for one in present if any(late(one, gone))] == []
+
+
+def shows_now(expression: str) -> bool:
+    """Whether it is about a daemon as it is, not about what it counted."""
+    return "$instance" in expression and not any(one in expression for one in ("rate(", "increase(", "[$__range:]"))
