@@ -7,13 +7,11 @@ has come, the next error takes it down again.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from uuid import uuid4
 
 from draftd.engine.targets.link import (
@@ -28,8 +26,8 @@ from draftd.engine.targets.link import (
     ToVerifier,
     Verdict,
 )
-from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.logs import Changes, changes_left_out
+from draftd.fallback.journal import Journal
+from draftd.remote.announcements import LinkAnnouncements
 from draftd.remote.connection import Connection, Traffic
 from draftd.remote.failures import LinkError, connect_error
 from draftd.remote.greeting import Vocabulary, remote_model
@@ -52,19 +50,8 @@ _MOST_CLOSES = 1024  # kept for the next connection
 _TICK_SECONDS = 0.5  # how often deadlines are looked at, at least
 _LOADING_SECONDS = 0.1
 
+_UNTRIED = LinkError(LinkFailure.OTHER, "it has not connected yet")
 _STOPPING = LinkError(LinkFailure.OTHER, "this daemon is stopping")
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Of the link, as the log and the journal have it. `kind` tells whether it is another one than before."""
-
-    up: bool
-    kind: object
-    cause: str
-    why: str
 
 
 class GrpcLink:
@@ -88,9 +75,7 @@ class GrpcLink:
         self._traffic = Traffic()
         self._differences: dict[str, str] = {}  # by the fingerprint of the other tokenizer
         self._wake: Callable[[], None] = lambda: None
-        self._journal = journal
-        self._changes = Changes(self._tell_change, clock=clock)
-        self._present, self._told = _Change(False, None, "", ""), ""  # what the link is now; what was told: up, down
+        self._announcements = LinkAnnouncements(settings.target or "", journal, clock)
         self._closing = threading.Event()
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
@@ -98,7 +83,7 @@ class GrpcLink:
         self._sequences = Sequences(settings.step_seconds)
         self._trying: Connection | None = None
         self._connection: Connection | None = None  # that is up
-        self._up, self._why = False, LinkError(LinkFailure.OTHER, "it has not connected yet")
+        self._up, self._why = False, _UNTRIED
         self._probe_at: float | None = None
         self._tried_at = 0.0
         self._model: RemoteModel | None = None
@@ -184,7 +169,7 @@ class GrpcLink:
             return LinkState(
                 up=self._up,
                 why="" if self._up else self._why.message,
-                failure=None if self._up else self._why.kind,
+                failure=None if self._up or self._why is _UNTRIED else self._why.kind,
                 retry_after=self._retry_after(self._clock()),
                 model=self._model,
                 round_trip=self._round_trip,
@@ -218,7 +203,7 @@ class GrpcLink:
 
     def _waited_for(self, at: float) -> bool:
         """Waits a while; whether there is more to wait."""
-        untold = self._changes.settle()
+        untold = self._announcements.settle()
         with self._changed:
             left = at - self._clock()
             if left <= 0 or self._closing.is_set():
@@ -285,14 +270,7 @@ class GrpcLink:
                 connection.send(to_verifier(message))
             for sequence in self._sequences:
                 self._send_open(connection, sequence, now)
-        others = before is not None and before.fingerprint != model.fingerprint
-        why = f"it serves {model.model} ({model.quality.label})" + (
-            ", with other weights than before" if others else ""
-        )
-        if not model.shared_tokenizer:
-            why += f"; its tokenizer is another: {model.difference}"
-        kind = (model.fingerprint, model.model, model.difference)
-        self._change(_Change(True, kind, "weights_changed" if others else "connected", why))
+        self._announcements.up(model, before)
         self._wake()
 
     def _watch(self, connection: Connection) -> None:
@@ -314,7 +292,7 @@ class GrpcLink:
                     slow = len(self._latest) >= _FIRST_PINGS
                     self._ping_at = now + (_PING_SECONDS if slow else _FIRST_PING_SECONDS)
             self._give_up_overdue()
-            self._changes.settle()
+            self._announcements.settle()
             with self._changed:
                 if self._streak >= _TRIP:
                     connection.end(LinkError(LinkFailure.LATE, "several steps in a row passed their deadline"))
@@ -426,24 +404,7 @@ class GrpcLink:
             # A verifier that comes back has to give a verdict before it may fail more than once.
             self._streak = _TRIP - 1
         if not self._closing.is_set():
-            kind = (why.kind, why.what) if why.kind is LinkFailure.OTHER else why.kind
-            self._change(_Change(False, kind, why.kind.value, why.message))
-
-    # what people are told
-
-    def _change(self, change: _Change) -> None:
-        """It is so from now on: told unless it was so before."""
-        if (change.up, change.kind) != (self._present.up, self._present.kind):
-            self._present = change
-            self._changes.change(change)
-
-    def _tell_change(self, change: _Change, left_out: int) -> None:
-        before, self._told = self._told, "up" if change.up else "down"
-        why = change.why + changes_left_out(left_out)
-        level = logging.INFO if change.up else logging.WARNING
-        log.log(level, "verifier %s: %s: %s", self._settings.target, self._told, why)
-        if self._journal is not None:
-            self._journal.record(Subject.LINK, before, self._told, change.cause, why)
+            self._announcements.down(why)
 
     def _count_error(self) -> None:
         """What fails until a verdict comes again is one error to others: they judge whether the verifier is any good,

@@ -22,6 +22,8 @@ from draftd.errors import DraftdError, NotEnabled, NotServing, OtherProtocol, To
 from draftd.fallback.journal import Journal, Subject
 from draftd.fronts.grpc.interceptors import rich_status
 from draftd.protocol import DETAILS_KEY
+from draftd.remote.announcements import LinkAnnouncements
+from draftd.remote.failures import LinkError
 from draftd.remote.link import GrpcLink
 from draftd.remote.messages import VERSION
 from draftd.service.peers import Refusals
@@ -30,6 +32,7 @@ from draftd.strategies import LinkFailure
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
 from tests.certificates import Authority
+from tests.links import MODEL, Clock
 from tests.proxy import proxied
 from tests.verifying import FakeVerifier, Words, fake_verifier
 from tests.waiting import until
@@ -177,7 +180,7 @@ def linked(settings: RemoteSettings, journal: Journal) -> Iterator[GrpcLink]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.remote.link"]
+    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.remote.announcements"]
     return [line.partition(": ")[2] for line in lines]
 
 
@@ -309,3 +312,23 @@ def test_each_reason_is_in_the_document() -> None:
     document = (Path(__file__).parents[3] / "docs/remote.md").read_text()
     reasons = {kind.value for kind in LinkFailure} | set(Refusals().counts)
     assert {reason for reason in reasons if f"`{reason}`" not in document} == set()
+
+
+def test_a_link_that_flaps_for_long_is_bounded_and_ends_on_the_truth(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    clock, journal = Clock(), Journal()
+    announcements = LinkAnnouncements("gpu.lan:50551", journal, clock)
+    for _ in range(600):  # an hour
+        announcements.up(MODEL, MODEL)
+        clock.now += 3
+        announcements.down(LinkError(LinkFailure.NO_ANSWER, "no answer"))
+        clock.now += 3
+    assert 120 <= len(caplog.messages) <= 131, "one each half minute"
+    clock.now += announcements.settle() or 0.0
+    for state, say in (("down", lambda: None), ("up", lambda: announcements.up(MODEL, MODEL))):
+        say()
+        clock.now += 30.1
+        announcements.settle()
+        assert caplog.messages[-1].startswith(f"verifier gpu.lan:50551: {state}: ")
+        assert journal.latest(1)[0].current == state
+    assert len(journal.latest(1000)) == len(caplog.messages)

@@ -22,6 +22,7 @@ Row = tuple[str, Text]  # a name, and what it is now
 
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
+_LINK = "link"  # the subject of a transition
 _ESSENTIAL = frozenset(
     (
         *("flag", "level", "held", "asked", "next", "ranks", "lost", "remote", "requests", "failed", "refused"),
@@ -119,14 +120,14 @@ def essential(seen: History, now: datetime) -> list[Row]:
 def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
     """The latest first, by the time of day, or by their age where that is more than a day.
 
-    Where they must be `short` the subject is left out: no variant is called as a level is.
+    Where they must be `short` the subject is left out, except for the link: no variant is called as a level is.
     """
     today = "%H:%M" if short else "%H:%M:%S"
     made = []
     for change in reversed(seen.status.transitions):
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
         what = Text.assemble(
-            "" if short else f"{change.subject} ",
+            "" if short and change.subject != _LINK else f"{change.subject} ",
             "" if change.previous == change.current else f"{change.previous or NOTHING} → ",
             (change.current or NOTHING, "bold"),
             _why(change.cause),
