@@ -188,6 +188,33 @@ def test_what_cannot_be_used_is_named_and_what_was_in_use_stays(tmp_path: Path) 
     assert given.log.stat().st_mode & 0o777 == 0o600
 
 
+def follower(*arguments: str) -> None:
+    """In a session of its own."""
+    os.setsid()
+    forked.command("follow", *arguments)
+
+
+def test_a_follower_reopens_its_log(tmp_path: Path) -> None:
+    given = Configured(tmp_path)
+    given.file.write_text(f"[log]\nfile = '{given.log}'\n")
+    whole = {**ENVIRON, "DRAFTD_CONFIG": str(given.file)}
+    child = forked.start(follower, "--address", "127.0.0.1:1", "--rank", "1", environ=whole)
+    try:
+        until(lambda: bool(given.logged("the log is in")), 60)
+        given.log.rename(tmp_path / "moved.log")
+
+        def reopened() -> bool:
+            child.send_signal(signal.SIGHUP)  # which it ignores before it has begun
+            return bool(given.logged("SIGHUP: the log was reopened"))
+
+        until(reopened, 20)
+        assert child.poll() is None
+        child.terminate()
+        assert child.wait(20) == 0
+    finally:
+        child.kill()
+
+
 def test_a_daemon_whose_terminal_is_closed_drains(tmp_path: Path) -> None:
     config = tmp_path / "draftd.toml"
     config.write_text(f"[server]\nport = 0\n[flag]\nfile = '{tmp_path}/flags.json'\n")

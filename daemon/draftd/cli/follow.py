@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from draftd.cli import logs
+from draftd.cli.hangup import hang_up_follower
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.errors import ConfigError
 from draftd.ranks.follower import LOST, Place, beat, end_with_input, run_follower
@@ -26,6 +27,7 @@ _PARENT_SECONDS = 0.5  # between looks
 def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group. `with_input`: ends with the standard input."""
     logs.configure(settings.log, sys.stderr)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # whoever started this one answers it
     if with_input:
         end_with_input(lambda: os._exit(LOST))
     beat()
@@ -37,8 +39,8 @@ def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Ca
 
 def run(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group after the other, each in a process of its own."""
-    logs.configure(settings.log, sys.stderr)
-    supervisor = _supervisor(settings, place, announce)
+    log = logs.configure(settings.log, sys.stderr)
+    supervisor = _supervisor(settings, place, announce, log)
     if with_input:
         end_with_input(supervisor.stop)
     return supervisor.run()
@@ -46,13 +48,13 @@ def run(settings: Settings, place: Place, *, with_input: bool, announce: Callabl
 
 def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
     """The same for a rank above 0 that a launcher started with `draftd serve`; ends when the launcher has."""
-    logs.configure(settings.log, sys.stderr)
+    log = logs.configure(settings.log, sys.stderr)
     plan = plan_group(settings.distributed, os.environ)
     if plan is None or plan.rank == 0:
         raise ConfigError("MLX_RANK", os.environ.get("MLX_RANK"), "a rank above 0, as a launcher sets it")
     address = f"{plan.address}:{plan.port}"
     place = Place(address, plan.rank, plan.size, _LAUNCHED_PATIENCE_SECONDS)
-    supervisor = _supervisor(settings, place, announce)
+    supervisor = _supervisor(settings, place, announce, log)
     parent = os.getppid()
 
     def watch() -> None:
@@ -64,13 +66,14 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
     return supervisor.run()
 
 
-def _supervisor(settings: Settings, place: Place, announce: Callable[[str], None]) -> Supervisor:
+def _supervisor(settings: Settings, place: Place, announce: Callable[[str], None], log: logs.Log) -> Supervisor:
     arguments = follow_arguments(
         settings, place.rank, place.ranks, place.address, once=True, with_input=True, patience=place.patience
     )
     command = [sys.executable, "-m", "draftd", *arguments]
     silent = max(settings.distributed.timeout_seconds, _SILENT_SECONDS)
-    supervisor = Supervisor(command, silent, announce)
+    supervisor = Supervisor(command, silent, announce, log.write if settings.log.file is not None else None)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
+    hang_up_follower(supervisor.stop, log.reopen)
     return supervisor

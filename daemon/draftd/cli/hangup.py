@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,23 @@ def hangup_reloads() -> bool:
     except OSError:
         return True
     return False
+
+
+def hang_up_follower(stop: Callable[[], None], reopen: Callable[[], None]) -> None:
+    """A follower has no credentials: SIGHUP reopens its log, or stops it where its terminal was closed."""
+    reloads = hangup_reloads()
+
+    def reopened() -> None:
+        reopen()
+        log.info("SIGHUP: the log was reopened")
+
+    def act(*_: object) -> None:
+        if reloads:  # on a thread: the one that is interrupted may be logging
+            threading.Thread(target=reopened, name="draftd-reopen", daemon=True).start()
+        else:
+            stop()
+
+    signal.signal(signal.SIGHUP, act)
 
 
 class Hangup:

@@ -7,12 +7,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from io import FileIO, TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from draftd.errors import ConfigError
 from draftd.settings import LogSettings
@@ -20,19 +19,34 @@ from draftd.settings import LogSettings
 _ANNOUNCED = "draftd.daemon"  # what the daemon announces, and what it ends with
 
 
-def configure(settings: LogSettings, stream: TextIO) -> Callable[[], None]:
+class Log:
+    """Where records go. `write` adds a line that another process of the daemon has formatted."""
+
+    def __init__(self, handler: logging.StreamHandler[Any]) -> None:
+        self._handler = handler
+
+    def reopen(self) -> None:
+        """The next line is written to the file that has the log file's name then."""
+        if isinstance(self._handler, _File):
+            self._handler.reopen()
+
+    def write(self, line: str) -> None:
+        self._handler.handle(logging.makeLogRecord({"line": line}))
+
+
+def configure(settings: LogSettings, stream: TextIO) -> Log:
     """draftd's own records from `settings.level` on, other libraries' from WARNING on. Replaces what was set before.
 
-    With a log file `stream` has only what the daemon announces, and what it ends with. Returns what opens the file
-    again. Raises ConfigError where it cannot be opened."""
+    With a log file `stream` has only what the daemon announces, and what it ends with. Raises ConfigError where that
+    file cannot be opened."""
     own, daemon = logging.getLogger("draftd"), logging.getLogger(_ANNOUNCED)
     own.setLevel(settings.level.upper())
-    handler: logging.Handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if settings.format == "json" else _Text())
     daemon.handlers.clear()
     if settings.file is None:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-        return lambda: None
+        return Log(handler)
     try:
         file = _File(settings.file, settings.file_bytes, settings.file_count, handler)
     except OSError as error:
@@ -41,7 +55,7 @@ def configure(settings: LogSettings, stream: TextIO) -> Callable[[], None]:
     logging.basicConfig(handlers=[file], level=logging.WARNING, force=True)
     daemon.addHandler(handler)
     daemon.info("the log is in %s", settings.file)
-    return file.reopen
+    return Log(file)
 
 
 class _File(RotatingFileHandler):
@@ -54,7 +68,6 @@ class _File(RotatingFileHandler):
         self.setFormatter(instead.formatter)
 
     def reopen(self) -> None:
-        """The next record is written to what has its name then."""
         with self.lock or contextlib.nullcontext():
             if self.stream is not None:
                 self.stream.close()
@@ -83,11 +96,18 @@ class _File(RotatingFileHandler):
         return TextIOWrapper(raw, self.encoding, self.errors, write_through=True)
 
 
+def _ready(record: logging.LogRecord) -> str | None:
+    line: str | None = getattr(record, "line", None)
+    return line
+
+
 class _Text(logging.Formatter):
     """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. The time is local. Information goes without its
     level, as announcements do."""
 
     def format(self, record: logging.LogRecord) -> str:
+        if (line := _ready(record)) is not None:
+            return line
         at = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         text = f"{at} draftd: {level}{record.getMessage()}"
@@ -98,6 +118,8 @@ class _Json(logging.Formatter):
     """One object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        if (line := _ready(record)) is not None:
+            return line
         event = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -83,12 +83,12 @@ def run_daemon(
     `draftd serve` logs them. `load` replaces the models of the settings. Raises ConfigError where it cannot listen,
     ModelLoadError where the model cannot be loaded.
     """
-    reopen = logs.configure(settings.log, sys.stderr)
+    log = logs.configure(settings.log, sys.stderr)
     raise_limit()
     drafters = built_in_drafters()
     check_drafters(settings, drafters)
     credentials = Credentials(settings, read or (lambda: settings))
-    hung_up = Hangup(credentials, reopen)
+    hung_up = Hangup(credentials, log.reopen)
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
     group = "" if plan is None else new_group_id()
@@ -136,7 +136,7 @@ def run_daemon(
         loaded = load or models_of(settings.model, drafters)
         worker = EngineWorker(loaded, observers=observers, limits=limits, recall=learning.recall, link=link)
     else:
-        ranks = StartedRanks(settings, plan, os.environ, group)
+        ranks = StartedRanks(settings, plan, os.environ, group, log.write)
         worker = EngineProcess(
             served_models(settings.model),
             ranks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from draftd.ranks.followers import Followers
 from draftd.ranks.handshake import listen_for_followers
@@ -15,10 +15,17 @@ class StartedRanks:
     """`Ranks` of engine_process. Listens from when it is made until it is closed: where the group begins anew,
     followers wait."""
 
-    def __init__(self, settings: Settings, plan: GroupPlan, environ: Mapping[str, str], group: str) -> None:
-        """Raises ConfigError where it cannot listen."""
+    def __init__(
+        self,
+        settings: Settings,
+        plan: GroupPlan,
+        environ: Mapping[str, str],
+        group: str,
+        out: Callable[[str], None] | None = None,
+    ) -> None:
+        """`out` as `Followers` has it. Raises ConfigError where it cannot listen."""
         self._settings, self._plan, self._group = settings, plan, group
-        self._followers = Followers(settings, plan, environ)
+        self._followers = Followers(settings, plan, environ, out=out)
         self._listener = listen_for_followers(plan)
 
     def start(self) -> Share:

@@ -10,6 +10,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from io import BufferedReader, RawIOBase
+from typing import IO, cast
 
 from draftd.ranks.follower import JOINS, LOST, REFUSED
 from draftd.ranks.joining import JOIN_SECONDS
@@ -24,11 +26,17 @@ _LOOK_SECONDS = 0.2
 class Supervisor:
     """On one thread."""
 
-    def __init__(self, command: Sequence[str], silent_seconds: float, announce: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        silent_seconds: float,
+        announce: Callable[[str], None],
+        out: Callable[[str], None] | None = None,
+    ) -> None:
         """`command`: of the follower's process, which ends with its standard input. One that shows no sign of life for
-        `silent_seconds` is killed."""
+        `silent_seconds` is killed. `out` takes each line that it writes to its stderr; unset: that is this one's."""
         self._command, self._bound, self._announce = list(command), silent_seconds, announce
-        self._told = threading.Event()
+        self._told, self._out = threading.Event(), out
 
     def stop(self) -> None:
         """From any thread, or a handler of a signal."""
@@ -58,8 +66,15 @@ class Supervisor:
     def _one(self) -> int:
         """One life of the process: its exit code."""
         process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if self._out is None else subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
         )
+        if process.stderr is not None:
+            threading.Thread(target=self._read, args=[process.stderr], name="draftd-rank-stderr", daemon=True).start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -77,6 +92,12 @@ class Supervisor:
             process.wait()
             process.stdout.close()
         return process.returncode
+
+    def _read(self, stream: IO[bytes]) -> None:
+        assert self._out is not None
+        with contextlib.closing(stream):
+            for line in BufferedReader(cast(RawIOBase, stream)):
+                self._out(line.decode(errors="replace").rstrip())
 
     def _watch(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, out: int) -> None:
         """Until it has ended, is silent for too long, or this is told to end."""

@@ -77,3 +77,4 @@ def logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
     for name, before in levels.items():
         logging.getLogger(name).setLevel(before)
+        logging.getLogger(name).handlers.clear()

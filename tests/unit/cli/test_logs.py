@@ -7,21 +7,26 @@ import json
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from draftd.cli import logs
+from draftd.errors import ConfigError
 from draftd.settings import LogSettings
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    root, own = logging.getLogger(), logging.getLogger("draftd")
+    root, own, daemon = (logging.getLogger(name) for name in (None, "draftd", "draftd.daemon"))
+    daemon.setLevel(logging.INFO)  # as `draftd serve` does
     handlers, level, own_level = root.handlers[:], root.level, own.level
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
     own.setLevel(own_level)
+    daemon.setLevel(logging.NOTSET)
+    daemon.handlers.clear()
 
 
 def test_text_is_a_line_with_the_time_and_the_level_where_it_matters() -> None:
@@ -51,3 +56,50 @@ def test_json_is_an_object_a_line_with_the_exception() -> None:
     event = json.loads(line)
     assert (event["level"], event["logger"], event["message"]) == ("error", "draftd.x", "it failed")
     assert "ValueError: broken" in event["exception"]
+
+
+def test_a_log_file_is_renamed_by_size_and_leaves_stderr_to_announcements(tmp_path: Path) -> None:
+    err, file = io.StringIO(), tmp_path / "draftd.log"
+    logs.configure(LogSettings(file=file, file_bytes=1000, file_count=2), err)
+    log = logging.getLogger("draftd.x")
+    for number in range(100):
+        log.info("number %d", number)
+    logging.getLogger("draftd.daemon").info("serving")
+    kept = [tmp_path / "draftd.log.2", tmp_path / "draftd.log.1", file]
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    assert all(one.stat().st_size <= 1000 and one.stat().st_mode & 0o777 == 0o600 for one in kept)
+    lines = "".join(one.read_text() for one in kept).splitlines()
+    assert [line.partition("draftd: ")[2] for line in lines[-3:]] == ["number 98", "number 99", "serving"]
+    announced = [line.partition("draftd: ")[2] for line in err.getvalue().splitlines()]
+    assert announced == [f"the log is in {file}", "serving"]
+
+
+def test_a_moved_log_file_is_written_on_until_it_is_reopened(tmp_path: Path) -> None:
+    file, moved = tmp_path / "draftd.log", tmp_path / "moved.log"
+    log = logs.configure(LogSettings(file=file), io.StringIO())
+    file.rename(moved)
+    logging.getLogger("draftd.x").info("before")
+    log.reopen()
+    log.write("a line of another process")
+    assert moved.read_text().endswith("draftd: before\n")
+    assert file.read_text() == "a line of another process\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_what_a_full_disk_does_not_take_goes_to_stderr() -> None:
+    err = io.StringIO()
+    logs.configure(LogSettings(file=Path("/dev/full")), err)
+    logging.getLogger("draftd.x").info("first")
+    logging.getLogger("draftd.daemon").info("serving")
+    lines = [line.partition("draftd: ")[2] for line in err.getvalue().splitlines()]
+    assert lines == [
+        "the log is in /dev/full",
+        "warning: the log file cannot be written (No space left on device): its lines go here until it can",
+        "first",
+        "serving",
+    ]
+
+
+def test_a_log_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"log.file: .*a file that can be written \(No such file or directory\)"):
+        logs.configure(LogSettings(file=tmp_path / "none" / "draftd.log"), io.StringIO())

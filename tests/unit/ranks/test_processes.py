@@ -52,6 +52,13 @@ def test_refused_follower_is_not_started_again(tmp_path: Path) -> None:
     assert (supervisor.run(), lines) == (1, [])
 
 
+def test_followers_lines_go_where_the_log_is(tmp_path: Path) -> None:
+    lines = list[str]()
+    command = script(tmp_path, f"echo 'rank 1: looking' >&2; echo 'rank 1: refused' >&2; exit {REFUSED}")
+    Supervisor(command, 30.0, lines.append, lines.append).run()
+    until(lambda: lines == ["rank 1: looking", "rank 1: refused"])
+
+
 def test_killed_and_stopped_followers_are_begun_again(tmp_path: Path) -> None:
     lives = (
         'printf . ; echo $$ >> "$0.lives"; case $(wc -l < "$0.lives") in *1) kill -9 $$ ;; *2) kill -STOP $$ ;; esac'
