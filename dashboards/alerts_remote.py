@@ -73,7 +73,7 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdRemoteBelowStreaming",
-            value=f"min by ({_BY}) ({catalog.SPEEDUP.prometheus})",
+            value=f"min by ({_BY}) ({catalog.SPEEDUP.prometheus})\nand {evidence.drafted_there(settings)}",
             fires="<",
             threshold=settings.remote_speed_floor,
             hold=settings.hold,

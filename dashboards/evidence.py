@@ -89,6 +89,14 @@ def failed_there(settings: Alerting) -> str:
     return f"({failed} + ({errors} or {failed} * 0)) / ({ended} > 0)\nand {ended} >= {settings.min_requests}"
 
 
+def drafted_there(settings: Alerting) -> str:
+    """Enough requests in the window that were drafted here and verified there. The figure of their speed alone does not
+    say so: the collector goes on offering it after the last of them."""
+    ended = matching(f'{label(a.STRATEGY)}="{Strategy.SPECULATIVE}"', f'{label(a.OUTCOME)}!="refused"')
+    requests = summed(catalog.REQUESTS, ended, settings.window, BY_MODEL, function="increase")
+    return f"{requests} >= {settings.min_requests}"
+
+
 def waited(settings: Alerting) -> str:
     """How long the steps of edges waited at this daemon, for each verdict."""
     verdicts = summed(remote.VERIFY_VERDICTS, "", settings.window, BY_MODEL)
