@@ -173,6 +173,11 @@ def test_a_runbook_tells_severity_level_and_panel_as_they_are(rule: AlertRule) -
         assert f"**{part}**" in text
 
 
+def test_each_alert_has_a_cause_that_fires_it_in_the_real_stack() -> None:
+    scenes = "".join(file.read_text() for file in (ROOT / "tests" / "stack" / "alarms").glob("*.py"))
+    assert set(re.findall(r'"(Draftd[A-Z]\w+)"', scenes)) == set(WANTED)
+
+
 @each_rule
 def test_an_alert_leads_to_its_runbook(rule: AlertRule) -> None:
     link, _, anchor = rule.annotations(".Value")["runbook_url"].partition("#")
