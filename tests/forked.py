@@ -60,11 +60,15 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
+_STARTING = threading.Lock()  # two daemons are often started at once, and the server takes this process's environment
+
+
 def start(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Child:
     """Runs `main`, a function of a module, with `environ` for its whole environment."""
     context: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
     if sys.platform != "darwin":
-        _start_server()
+        with _STARTING:
+            _start_server()
     ours, theirs = os.pipe()
     written = Connection(theirs, readable=False)
     process = context.Process(target=_run, args=(main, arguments, dict(environ), written), name="daemon", daemon=True)
