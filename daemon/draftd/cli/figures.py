@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
 
 NOTHING = "–"
+_IN_UTC = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 UNKNOWN = "not known yet"  # while the models are loaded
 
 
@@ -30,6 +32,16 @@ def milliseconds(seconds: float | None) -> str:
 def both(slow: float | None, fast: float | None, factor: float = 1.0) -> str:
     """Autoregressive → speculative."""
     return " → ".join(rate(None if value is None else value * factor) for value in (slow, fast))
+
+
+def in_local_time(text: str, zone: tzinfo | None = None) -> str:
+    """A text of the daemon's, whose times are UTC, for people: in their zone, this machine's by default."""
+
+    def local(found: re.Match[str]) -> str:
+        at = datetime.fromisoformat(found[1]).replace(tzinfo=UTC).astimezone(zone)
+        return f"{at:%Y-%m-%d %H:%M:%S %Z}"
+
+    return _IN_UTC.sub(local, text)
 
 
 def size(count: int) -> str:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.cli.figures import span
+from draftd.cli.figures import in_local_time, span
 from draftd.core import FallbackLevel
 from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
@@ -39,10 +39,11 @@ def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> li
     place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top"
     made = [("level", f"{current(state)} ({place})")]
     if state.cause:
-        made.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {state.cause}"))
+        cause = in_local_time(state.cause, now.tzinfo)
+        made.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {cause}"))
     if until := held(state, now):
         made.append(("held", until))
-    asked = [_demand(one) for one in state.demands] or ["nothing"] * whole
+    asked = [in_local_time(_demand(one), now.tzinfo) for one in state.demands] or ["nothing"] * whole
     made += [("asked" if not i else "", text) for i, text in enumerate(asked)]
     made += [("alerts" if not i else "", _lease(one, now)) for i, one in enumerate(state.leases) if whole]
     if then := what_next(state, now):
@@ -98,9 +99,9 @@ def moment(at: Timestamp) -> datetime:
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """The time of day where `now` is, with the date where that is more than a day away."""
+    """The time of day where `now` is, with its zone; with the date where that is more than a day away."""
     local = at.astimezone(now.tzinfo)
-    return local.strftime("%H:%M:%S" if abs((at - now).total_seconds()) < _DAY else "%Y-%m-%d %H:%M:%S")
+    return local.strftime("%H:%M:%S %Z" if abs((at - now).total_seconds()) < _DAY else "%Y-%m-%d %H:%M:%S %Z")
 
 
 def _demand(one: pb.Demand) -> str:

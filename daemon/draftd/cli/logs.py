@@ -13,6 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
 
+from draftd.cli.figures import in_local_time
 from draftd.errors import ConfigError
 from draftd.settings import LogSettings
 
@@ -42,7 +43,7 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
     own, daemon = logging.getLogger("draftd"), logging.getLogger(_ANNOUNCED)
     own.setLevel(settings.level.upper())
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Json() if settings.format == "json" else _Text())
+    handler.setFormatter(formatter(settings))
     daemon.handlers.clear()
     if settings.file is None:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
@@ -56,6 +57,11 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
     daemon.addHandler(handler)
     daemon.info("the log is in %s", settings.file)
     return Log(file)
+
+
+def formatter(settings: LogSettings) -> logging.Formatter:
+    """How a record becomes a line."""
+    return _Json() if settings.format == "json" else _Text()
 
 
 class _File(RotatingFileHandler):
@@ -102,7 +108,7 @@ def _ready(record: logging.LogRecord) -> str | None:
 
 
 class _Text(logging.Formatter):
-    """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. The time is local. Information goes without its
+    """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. Times are local. Information goes without its
     level, as announcements do."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -110,7 +116,7 @@ class _Text(logging.Formatter):
             return line
         at = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        text = f"{at} draftd: {level}{record.getMessage()}"
+        text = f"{at} draftd: {level}{in_local_time(record.getMessage())}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

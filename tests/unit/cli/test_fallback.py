@@ -363,10 +363,11 @@ def test_a_hold_says_until_when_and_how_long_that_is() -> None:
     assert ladder.held(state(), AT) == ""
     assert ladder.held(state(hold=Hold(0)), AT) == "until it is released"
     assert (
-        ladder.held(state(hold=Hold(0, NOW + 1800)), AT) == f"until {AT + timedelta(minutes=30):%H:%M:%S} (30 min left)"
+        ladder.held(state(hold=Hold(0, NOW + 1800)), AT)
+        == f"until {AT + timedelta(minutes=30):%H:%M:%S} UTC (30 min left)"
     )
     far = AT + timedelta(days=3)
-    assert ladder.held(state(hold=Hold(0, far.timestamp())), AT) == f"until {far:%Y-%m-%d %H:%M:%S} (3 d left)"
+    assert ladder.held(state(hold=Hold(0, far.timestamp())), AT) == f"until {far:%Y-%m-%d %H:%M:%S} UTC (3 d left)"
     assert ladder.held(state(hold=Hold(0, NOW - 5)), AT).endswith("(0 s left)")
 
 

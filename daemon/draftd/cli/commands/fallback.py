@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from draftd.cli import ladder, options, output
-from draftd.cli.figures import NOTHING, UNKNOWN, percent, seconds_of, size, times
+from draftd.cli.figures import NOTHING, UNKNOWN, in_local_time, percent, seconds_of, size, times
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
@@ -174,6 +174,7 @@ def _print_event(one: pb.Transition) -> None:
     why = one.cause
     if one.evidence and one.evidence not in one.cause:
         why = f"{why} ({one.evidence})" if why else one.evidence
+    why = in_local_time(why)
     line = Text.assemble(
         (f"{one.number:>4}", "dim"),
         f"  {ladder.clock(ladder.moment(one.at), _now())}  ",

@@ -151,6 +151,7 @@ class TopApp(App[None]):
         for panel in ("speculation", "transitions", "serving", "ranks", "remote", "machine"):
             self.query_one(f"#{panel}").border_title = panel
         self.query_one("#essential").border_title = "at a glance"
+        self.query_one("#transitions").border_title = f"transitions, {datetime.now().astimezone():%Z}"
         self.set_interval(_DRAW_SECONDS, self.draw)
         if self._client is not None:
             self.run_worker(self._follow(self._client))

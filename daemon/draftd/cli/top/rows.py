@@ -120,9 +120,10 @@ def essential(seen: History, now: datetime) -> list[Row]:
 def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
     """The latest first, by the time of day, or by their age where that is more than a day.
 
-    Where they must be `short` the subject is left out, except for the link: no variant is called as a level is.
+    Where they must be `short` the zone is left out, and the subject, except for the link: no variant is called as a
+    level is.
     """
-    today = "%H:%M" if short else "%H:%M:%S"
+    today = "%H:%M" if short else "%H:%M:%S %Z"
     made = []
     for change in reversed(seen.status.transitions):
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
@@ -159,7 +160,7 @@ def lost(why: str, silent: float, retry: float | None) -> Text:
 
 
 def _why(text: str) -> tuple[str, str]:
-    return (f" · {text}" if text else "", DIM)
+    return (f" · {figures.in_local_time(text)}" if text else "", DIM)
 
 
 def _counted(whole: int, lately: int | None, seen: History, *, bad: bool = False) -> Text:

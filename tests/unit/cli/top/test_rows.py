@@ -110,7 +110,7 @@ def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
         transition(NOON - timedelta(minutes=3), "level", "full", "short_block", "acceptance fell"),
     ]
     latest, older = rows.transitions(history(status(transitions=changes)), NOON)
-    assert (latest[0], latest[1].plain) == ("11:57:00", "level full → short_block · acceptance fell")
+    assert (latest[0], latest[1].plain) == ("11:57:00 UTC", "level full → short_block · acceptance fell")
     assert (older[0], older[1].plain) == ("2 d", "flag on → off · its file was edited")
     down = transition(NOON - timedelta(minutes=3), "link", "up", "down", "connection_refused")
     ((_, short),) = rows.transitions(history(status(transitions=[down])), NOON, short=True)
