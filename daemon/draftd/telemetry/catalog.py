@@ -330,7 +330,8 @@ RPC_DURATION = _histogram(
 )
 HTTP_DURATION = _histogram(
     "http.server.request.duration",
-    "Requests on the HTTP server until the end of their answers, `/health` and `/metrics` left out",
+    "Requests on the HTTP server until the end of their answers, `/health` and `/metrics` left out unless the token is "
+    "wrong",
     _RPC,
     a.HTTP_METHOD,
     a.HTTP_ROUTE,

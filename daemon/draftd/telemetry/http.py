@@ -17,6 +17,7 @@ from draftd.telemetry.spans import call_context
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
 _UNTRACED = ("/health", "/metrics")  # asked every few seconds
+_UNAUTHORIZED = 401
 
 
 class HttpTelemetry:
@@ -29,8 +30,10 @@ class HttpTelemetry:
 
     def begin(self, method: str, route: str | None, headers: Mapping[str, str], scheme: str) -> HttpCall:
         """`route` is None where there is no such path. The task that calls works for this call from here on."""
-        if self._on.exporting and route not in _UNTRACED:
+        if self._on.exporting:
             with self._on.guard.part("http"):
+                if route in _UNTRACED:
+                    return _Untraced(self._on, method if method in _METHODS else "_OTHER", route, scheme)
                 parent = self._propagator.extract({key.lower(): value for key, value in headers.items()}, Context())
                 call = _Followed(self._on, method if method in _METHODS else "_OTHER", route, scheme, parent)
                 call_context.set(call.context)
@@ -47,6 +50,20 @@ class HttpCall:
 
     def end(self, status: int, error: BaseException | None = None) -> None:
         """`error`: what ended it after its status was sent, or instead of one."""
+
+
+class _Untraced(HttpCall):
+    """Counts only where the token was wrong."""
+
+    def __init__(self, on: Recording, method: str, route: str | None, scheme: str) -> None:
+        self._on, self._watch = on, Stopwatch()
+        self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
+
+    def end(self, status: int, error: BaseException | None = None) -> None:
+        if status == _UNAUTHORIZED:
+            with self._on.guard.part("http"):
+                labels = {**self._labels, a.HTTP_STATUS.name: status}
+                self._on.metrics.record(catalog.HTTP_DURATION, self._watch.nanoseconds / 1e9, labels)
 
 
 class _Followed(HttpCall):

@@ -364,6 +364,13 @@ def test_the_doctor_looks_at_both() -> None:
     assert {"webhook", "state"} <= {finding.subject for finding in examine(Served().settings)}
 
 
+def test_a_verifier_that_cannot_be_reached_is_bad() -> None:
+    remote = {"remote__enabled": True, "remote__target": "127.0.0.1:1", "remote__connect_seconds": 10}
+    findings = [finding for finding in examine(lambda: settings(**remote)) if finding.subject == "remote"]
+    assert [(one.verdict, one.found) for one in findings] == [(Verdict.BAD, "127.0.0.1:1: nothing listens there")]
+    assert findings[0].mend == "start the verifier, or correct remote.target"
+
+
 def test_tokenizer_that_the_libraries_would_make_otherwise_is_said(model: Callable[[str], Path]) -> None:
     folder = model("a")
     assert said(check_models(pair(folder, model("b"))), "tokenizer") == []

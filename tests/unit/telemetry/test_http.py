@@ -79,6 +79,17 @@ def test_a_request_is_followed_below_its_callers_span(scene: Scene, receiver: Ot
     assert receiver.count("http.server.request.duration") == 4
 
 
+def test_of_scrapes_only_those_with_a_wrong_token_count(scene: Scene, receiver: OtlpReceiver) -> None:
+    for status in (200, 401, 401):
+        scene.telemetry.http.begin("GET", "/metrics", {}, "http").end(status)
+    scene.telemetry.http.begin("GET", "/health", {}, "http").end(503)
+    scene.telemetry.shutdown(30.0)
+    (point,) = receiver.points("http.server.request.duration")
+    assert receiver.count("http.server.request.duration") == 2
+    assert (point.attributes["http.route"], point.attributes["http.response.status_code"]) == ("/metrics", 401)
+    assert not receiver.spans("GET /metrics")
+
+
 @pytest.mark.parametrize("hours", [2, -2])
 def test_no_duration_follows_a_wall_clock_that_is_set(
     hours: int, scene: Scene, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
