@@ -4,6 +4,7 @@ a client connects to it."""
 from __future__ import annotations
 
 import os
+import plistlib
 import re
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from draftd.cli.main import build_app
+from draftd.settings import load_settings
 from tests import forked
 from tests.waiting import until
 
@@ -95,6 +97,23 @@ def test_clients_reach_a_daemon_with_the_credentials_that_operations_makes(
         port = next(found[1] for line in daemon.lines if (found := re.search(r"alerts are taken on port (\d+)", line)))
         answers = run(tmp_path, alerts.replace("50552", port), **webhook)
         assert answers.count('"result": "no_level"') == 2, answers
+
+
+def test_launchd_starts_a_daemon_with_the_settings_that_its_set_up_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (setup,) = blocks("operations.md", "sh", "launchctl bootstrap")
+    here = "\n".join(line for line in setup.splitlines() if not line.startswith(("launchctl", "tail")))
+    run(DOCS.parent, here, HOME=str(tmp_path), USER="alice")
+    recipe = plistlib.loads((tmp_path / "Library/LaunchAgents/draftd.serve.plist").read_bytes())
+    assert recipe["ProgramArguments"][-1] == "/Users/alice/.config/draftd.toml"
+    config = tmp_path / ".config/draftd.toml"
+    assert config.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("HOME", str(tmp_path))
+    log = load_settings(config, {}, {}).log.file
+    assert log == tmp_path / "Library/Logs/draftd.log"
+    assert f"~/{log.relative_to(tmp_path)}" in setup, "and it is what is looked at"
+    assert Path(recipe["StandardErrorPath"]).name != log.name, "launchd does not rename its own by size"
 
 
 def test_an_edge_reaches_the_verifier_that_is_set_up_as_described(

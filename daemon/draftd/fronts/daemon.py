@@ -2,7 +2,7 @@
 
 Up: listening at once, NOT_SERVING until the model is loaded. Down, on SIGTERM or SIGINT: NOT_SERVING, no new requests,
 running ones go on for `drain_seconds`, the rest are ended with a status, telemetry is flushed: all of it within
-`drain_seconds` and twelve more. A second signal stops at once.
+`drain_seconds` and twelve more. A second signal stops at once. SIGHUP is the caller's to answer.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ class WebhookSettings(Section):
     port: int = Field(default=50552, ge=0, le=65535)
     """Port to listen on; 0 picks a free one."""
     token: Credential | None = None
-    """Bearer token of the sender (Alertmanager, Grafana)."""
+    """Bearer token of the sender (Alertmanager, Grafana). Two, with a space between them, are both valid."""
     secret: Credential | None = None
-    """Key of the sender's HMAC-SHA256 signature (Grafana)."""
+    """Key of the sender's HMAC-SHA256 signature (Grafana). Two, with a space between them, are both valid."""
     timestamp_header: HeaderName = TIMESTAMP_HEADER
     """Header with the signature's time, in seconds since 1970. Signatures without it are refused."""
     replay_seconds: FiniteFloat = Field(default=300.0, ge=1, le=86400)

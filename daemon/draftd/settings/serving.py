@@ -63,7 +63,7 @@ class ServerSettings(Section):
     port: int = Field(default=50551, ge=0, le=65535)
     """Port to listen on; 0 picks a free one."""
     token: Credential | None = None
-    """Bearer token that every call must carry."""
+    """Bearer token that every call must carry. Two, with a space between them, are both valid."""
     tls_cert: ExistingFile | None = None
     """Certificate chain (PEM)."""
     tls_key: ExistingFile | None = None

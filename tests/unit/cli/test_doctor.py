@@ -21,6 +21,7 @@ from draftd.cli.commands.doctor import (
     check_blas,
     check_collectors,
     check_flag,
+    check_log,
     check_models,
     check_port,
     check_state,
@@ -74,6 +75,12 @@ def figures(findings: list[Finding]) -> dict[str, Any]:
 
 def pair(target: Path, draft: Path, **overrides: object) -> Settings:
     return settings(model__path=str(target), model__draft_path=str(draft), **overrides)
+
+
+def test_log_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    assert check_log(Settings()) == []
+    verdict = {name: check_log(settings(log__file=tmp_path / name))[0].verdict for name in ("a.log", "none/a.log", "")}
+    assert verdict == {"a.log": Verdict.OK, "none/a.log": Verdict.BAD, "": Verdict.BAD}
 
 
 def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:

@@ -93,7 +93,7 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
     findings += [ok("settings", "flags, DRAFTD_* variables and file are in order"), *models]
     findings += [check(settings) for check in (check_port, check_http, check_flag, check_webhook)]
     tokenizer = None if target is None else Tokenizer(target.tokenizer)
-    findings += [*check_certificates(settings), *check_remote(settings.remote, tokenizer)]
+    findings += [*check_certificates(settings), *check_log(settings), *check_remote(settings.remote, tokenizer)]
     findings += [check_state(settings, os.environ), *check_collectors(os.environ)]
     return findings if settings.distributed.hostfile is None else [*findings, *check_hosts(settings)]
 
@@ -323,6 +323,16 @@ def check_certificates(settings: Settings) -> list[Finding]:
         findings.append(ok("certificate", f"{named}: {found}"))
         findings += [note("certificate", f"{named}: {one.found}", one.mend) for one in found.warnings]
     return findings
+
+
+def check_log(settings: Settings) -> list[Finding]:
+    """Whether a log file that is named can be written."""
+    if (file := settings.log.file) is None:
+        return []
+    there = file if file.exists() else file.parent
+    if file.is_dir() or not there.exists() or not os.access(there, os.W_OK):
+        return [bad("log", f"{file} cannot be written", "set log.file to one that can, in a folder that exists")]
+    return [ok("log", str(file))]
 
 
 def check_flag(settings: Settings) -> Finding:
