@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +112,15 @@ def test_every_series_has_a_name_of_its_own(all_of_it: list[Asked]) -> None:
             assert all(series.labels.get(label) for label in one.target.legend_labels), one.name
             names.setdefault(f"{one.dashboard.uid}/{one.panel.title}", []).append(one.target.named(series.labels))
     assert {panel: sorted(found) for panel, found in names.items() if len(found) != len(set(found))} == {}
+
+
+def test_variables_offer_every_daemon_and_what_it_decodes(kept: Store) -> None:
+    shown, offered = kept.shown(0, store.SECONDS), {}
+    for name, query in kept.dashboards[0].variable_queries.items():
+        metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        offered[name] = kept.source.label_values(metric, label, shown)
+    assert offered.pop("instance") == sorted(daemon.name for daemon in store.DAEMONS)
+    assert offered == {"model": ["nano"], "draft": ["nano/draft", "prompt_lookup"], "workload": ["code", "unspecified"]}
 
 
 def late(one: Asked, after: float) -> list[float]:
