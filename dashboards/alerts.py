@@ -13,7 +13,7 @@ from dashboards.alerts_remote import remote_rules
 from dashboards.alerts_service import service_rules
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, label, speedup
 from dashboards.rule import AlertRule, Figure, OnError, RecordingRule, Severity
-from dashboards.series import grown
+from dashboards.series import grown, live
 from dashboards.settings import Alerting
 from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.telemetry import attributes as a
@@ -56,7 +56,7 @@ def recording_rules(settings: Alerting) -> tuple[RecordingRule, ...]:
 def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
     baseline = evidence.ACCEPTANCE_BASELINE if recorded else evidence.acceptance_baseline(settings)
     enough = evidence.enough(settings, settings.window, BY_WORKLOAD, selector=evidence.LOCAL)
-    quality = f'{{{label(a.SIGNAL)}="quality"}}'
+    demand = live(f'{catalog.FALLBACK_DEMAND.prometheus}{{{label(a.SIGNAL)}="quality"}}', settings.fresh)
     return (
         AlertRule(
             name="DraftdAcceptanceBelowFloor",
@@ -136,7 +136,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdCanariesFail",
-            value=f"max by ({INSTANCE}, {label(a.MODEL)}) ({_TOP} - {catalog.FALLBACK_DEMAND.prometheus}{quality})",
+            value=f"max by ({INSTANCE}, {label(a.MODEL)}) ({_TOP} - {demand})",
             fires=">",
             threshold=0,
             hold=_AT_ONCE,
@@ -158,7 +158,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
         AlertRule(
             name="DraftdSwapRising",
             # Their labels differ, so `or` keeps both; the larger counts.
-            value=f"max by ({INSTANCE}) ({swap_ins} or delta({used}[{settings.window}]))",
+            value=f"max by ({INSTANCE}) ({live(f'({swap_ins} or delta({used}[{settings.window}]))', settings.fresh)})",
             fires=">",
             threshold=settings.swap_bytes,
             hold=settings.hold,
@@ -187,7 +187,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdThermalHeavy",
-            value=f"max by ({INSTANCE}) ({catalog.THERMAL_LEVEL.prometheus})",
+            value=f"max by ({INSTANCE}) ({live(catalog.THERMAL_LEVEL.prometheus, settings.fresh)})",
             fires=">",
             threshold=settings.thermal_level - 1,
             hold=settings.machine_hold,
@@ -235,6 +235,18 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             "telemetry is.",
             dashboard=_OVERVIEW,
             on_error=OnError.FIRE,
+        ),
+        AlertRule(
+            name="DraftdStopped",
+            value=evidence.stopped_daemons(settings),
+            fires=">",
+            threshold=0,
+            hold=settings.stopped,
+            severity=Severity.INFO,
+            figure=Figure.NUMBER,
+            summary=f"draftd is stopped{there}",
+            description=f"The daemon{there} was told to stop, and has not been started again for {settings.stopped}.",
+            dashboard=_OVERVIEW,
         ),
         AlertRule(
             name="DraftdTelemetryDropped",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.ratios import INSTANCE, label
 from dashboards.rule import AlertRule, Figure, Severity
-from dashboards.series import grown
+from dashboards.series import grown, live
 from dashboards.settings import Alerting
 from draftd.group import GroupState
 from draftd.telemetry import attributes as a
@@ -17,7 +17,7 @@ _AT_ONCE = "0s"
 
 
 def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
-    serving = f'{catalog.STATE.prometheus}{{{label(a.GROUP_STATE)}="{GroupState.SERVING}"}}'
+    serving = live(f'{catalog.STATE.prometheus}{{{label(a.GROUP_STATE)}="{GroupState.SERVING}"}}', settings.fresh)
     lost = f"sum by ({INSTANCE}) ({catalog.LOSSES.prometheus}) > 0"
     by_loss, by_rank = (INSTANCE, label(a.GROUP_LOSS)), (INSTANCE, label(a.RANK), label(a.RANK_HOST))
     return (
@@ -50,7 +50,7 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdRankBehind",
-            value=f"max by ({', '.join(by_rank)}) ({catalog.LAG.prometheus})",
+            value=f"max by ({', '.join(by_rank)}) ({catalog.LAG.prometheus} and on ({INSTANCE}) {serving} == 1)",
             fires=">",
             threshold=settings.rank_lag,
             hold=settings.machine_hold,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dashboards import evidence
 from dashboards.ratios import INSTANCE, label
 from dashboards.rule import AlertRule, Figure, Severity
-from dashboards.series import grown
+from dashboards.series import grown, live
 from dashboards.settings import Alerting
 from draftd.strategies import RemoteLevel
 from draftd.telemetry import attributes as a
@@ -30,7 +30,7 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
     return (
         AlertRule(
             name="DraftdRemoteDown",
-            value=f"max by ({_BY}) (1 - {catalog.UP.prometheus})",
+            value=f"max by ({_BY}) (1 - {live(catalog.UP.prometheus, settings.fresh)})",
             fires=">",
             threshold=0,
             hold=settings.hold,
@@ -73,7 +73,8 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             name="DraftdRemoteBelowStreaming",
-            value=f"min by ({_BY}) ({catalog.SPEEDUP.prometheus})\nand {evidence.drafted_there(settings)}",
+            value=f"min by ({_BY}) ({live(catalog.SPEEDUP.prometheus, settings.fresh)})\n"
+            f"and {evidence.drafted_there(settings)}",
             fires="<",
             threshold=settings.remote_speed_floor,
             hold=settings.hold,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dashboards.ratios import INSTANCE, label, matching
 from dashboards.rule import AlertRule, Figure, Severity
-from dashboards.series import grown
+from dashboards.series import grown, live
 from dashboards.settings import Alerting
 from draftd import errors
 from draftd.telemetry import attributes as a
@@ -105,7 +105,8 @@ def _requests(settings: Alerting) -> tuple[AlertRule, ...]:
 
 def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
     certificate, file, result = label(a.CERTIFICATE), label(a.STATE_FILE), label(a.RESULT)
-    left = f"max by ({INSTANCE}, {certificate}) ({catalog.CERTIFICATE_EXPIRY.prometheus}) - time()"
+    expiry = live(catalog.CERTIFICATE_EXPIRY.prometheus, settings.fresh)
+    left = f"max by ({INSTANCE}, {certificate}) ({expiry}) - time()"
     refused = f'{catalog.ALERT_NOTIFICATIONS.prometheus}{{{result}=~"{"|".join(REFUSED_NOTIFICATIONS)}"}}'
     days = settings.certificate_seconds // 86_400
     return (

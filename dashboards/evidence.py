@@ -12,7 +12,7 @@ from dashboards.external import External
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, acceptance_per_token, label, latency, matching, summed
 from dashboards.series import UPTIME, exporting, grown
 from dashboards.settings import Alerting
-from draftd.core import DecodeMode, FallbackLevel
+from draftd.core import DaemonState, DecodeMode, FallbackLevel
 from draftd.strategies import Strategy
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -31,6 +31,7 @@ _ENDED = f'{label(a.MODE)}="{DecodeMode.SPECULATIVE.value}", {label(a.OUTCOME)}!
 # Each daemon's resource, by the collector's prometheus exporter and by the daemon's own /metrics.
 _DAEMON = ("host_name", label(a.SERVER_PORT))
 TARGET_INFO = External("target_info", "the resource of what is scraped", (*_DAEMON, "job", INSTANCE))
+_STATE = label(a.DAEMON_STATE)
 STAGE = "stage"  # made by dropped()
 
 ACCEPTANCE_BASELINE = "draftd:acceptance_per_token:baseline"
@@ -123,18 +124,43 @@ def _ttft(settings: Alerting, window: str, offset: str, least: int) -> str:
 
 
 def missing_daemons(settings: Alerting) -> str:
-    """A series for each daemon that was heard within `absent_memory` and is silent now; one if none ever was.
+    """A series for each daemon that was heard within `absent_memory`, was not told to stop, and is silent now; one if
+    none was ever heard.
 
     A daemon is its host and the port that it was configured with: after a restart it is another instance.
     """
+    heard = _started(settings)
+    return f"({heard}\nunless {_exporting_daemons(settings)})\nunless {_stopped(settings)}\nor absent({heard})"
+
+
+def stopped_daemons(settings: Alerting) -> str:
+    """A series for each daemon that was told to stop within `absent_memory`, and of which nothing was heard since."""
+    return f"{_stopped(settings)}\nunless {_exporting_daemons(settings)}"
+
+
+def _started(settings: Alerting, last: str = "") -> str:
+    """When each daemon last started, of the instances heard within `absent_memory`; of those only whose `last` was so.
+
+    Since they have the same port, the one that started last was heard last.
+    """
     memory = settings.absent_memory
+    started = f"last_over_time({catalog.STARTED.prometheus}[{memory}])"
+    if last:
+        started = f"{started} and ignoring ({_STATE}) last_over_time({last}[{memory}]) == 1"
+    known = f"last_over_time({TARGET_INFO.name}[{memory}])"
+    of_instance = f"max by (job, {INSTANCE}) ({started})"
+    return f"max by ({', '.join(_DAEMON)}) ({known} * on (job, {INSTANCE}) group_left () {of_instance})"
 
-    def daemons(known: str, heard: str) -> str:
-        return f"max by ({', '.join(_DAEMON)}) ({known} and on (job, {INSTANCE}) {heard})"
 
-    heard = daemons(f"last_over_time({TARGET_INFO.name}[{memory}])", f"last_over_time({UPTIME}[{memory}])")
-    silent = f"{heard}\nunless {daemons(TARGET_INFO.name, exporting(settings.window))}"
-    return f"{silent}\nor absent({heard})"
+def _stopped(settings: Alerting) -> str:
+    """The daemons whose last export said that they were told to stop."""
+    draining = f'{catalog.STATE.prometheus}{{{_STATE}="{DaemonState.DRAINING}"}}'
+    return f"({_started(settings, draining)} == {_started(settings)})"
+
+
+def _exporting_daemons(settings: Alerting) -> str:
+    heard = exporting(settings.window)
+    return f"max by ({', '.join(_DAEMON)}) ({TARGET_INFO.name} and on (job, {INSTANCE}) {heard})"
 
 
 def dropped(settings: Alerting) -> str:

@@ -67,6 +67,10 @@ class Alerting:
     group_losses: int = 0
     rank_lag: int = 64  # records; a rank that keeps up is a few behind
 
+    # Less than any hold, so that what a dead daemon showed last fires nothing; more than one period of exports.
+    fresh_windows: float = 0.3
+
+    stopped_windows: int = 12  # a daemon that was told to stop is missed after so long
     absent_memory_windows: int = 288  # a daemon not seen for so long is no longer missed
 
     @property
@@ -98,6 +102,14 @@ class Alerting:
     @property
     def absent_memory(self) -> str:
         return duration(self.window_seconds * self.absent_memory_windows)
+
+    @property
+    def fresh(self) -> str:
+        return duration(self.window_seconds * self.fresh_windows)
+
+    @property
+    def stopped(self) -> str:
+        return duration(self.window_seconds * self.stopped_windows)
 
     @property
     def interval(self) -> str:

@@ -65,6 +65,17 @@ class Origin(enum.StrEnum):
     CANARY = "canary"
 
 
+class DaemonState(enum.StrEnum):
+    """Only a SERVING daemon takes requests. NOT_SERVING: it has served, and its engine begins anew. DRAINING: it was
+    told to stop. FAILED: it ends by itself."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    NOT_SERVING = "not_serving"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
 class FinishReason(enum.StrEnum):
     """Why a request ended. STOP and LENGTH are successes."""
 

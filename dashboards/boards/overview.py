@@ -31,8 +31,9 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     pays = alerting.speedup_floor
     serving_text = tile(
         "Serving",
-        "Daemons with a loaded model whose telemetry arrives. DOWN if there is none: the daemon is down, or its "
-        "telemetry is (see Telemetry health).",
+        "Daemons that take requests: not loading, draining, or without their group of ranks, and not refusing all "
+        "that came of late for want of room. NONE: none does, or their telemetry does not arrive (see Telemetry "
+        "health).",
         "suffix: serving",
         decimals=0,
     )
@@ -68,7 +69,7 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
         "Tokens a second", "Tokens that are emitted now.", look.TOKENS_PER_SECOND, no_value="no requests", decimals=0
     )
     return (
-        single(serving_text, serving.SERVING, steps=((None, BAD), (1, GOOD)), words={0: Word("DOWN", BAD)}),
+        single(serving_text, serving.SERVING, steps=((None, BAD), (1, GOOD)), words={0: Word("NONE", BAD)}),
         single(speedup, speculation.SPEEDUP_NOW, steps=((None, BAD), (pays, GOOD))),
         single(acceptance, speculation.ACCEPTANCE_NOW, speculation.BREAK_EVEN_NOW),
         single(level, speculation.LEVEL_NOW, words=look.LEVELS),

@@ -25,6 +25,7 @@ from draftd.telemetry.catalog import Metric
 STATE, LOSS, RANK, HOST = label(a.GROUP_STATE), label(a.GROUP_LOSS), label(a.RANK), label(a.RANK_HOST)
 #: States as figures, the worst the least.
 FIGURES = {GroupState.FAILED: 0, GroupState.RESTARTING: 1, GroupState.STARTING: 2, GroupState.SERVING: 3}
+SILENT_SECONDS = 10  # since a rank's last report, of which it sends one a second: it is gone
 _BY_RANK = (INSTANCE, RANK, HOST)
 _GROUP = series(ranks.STATE, ENGINE)
 _RANK = f"rank {shown(RANK)} · {shown(HOST)} · {shown(INSTANCE)}"
@@ -36,8 +37,15 @@ def _state() -> str:
     return " or ".join(f"({gauge(ranks.STATE, selector)} == 1) * {figure}" for selector, figure in selectors)
 
 
+def _reported(metric: Metric) -> str:
+    """A gauge of the ranks of groups that serve, as of a report that is not old."""
+    serving = series(ranks.STATE, matching(ENGINE, f'{STATE}="{GroupState.SERVING}"'))
+    heard = f"{series(ranks.SILENCE, ENGINE)} < {SILENT_SECONDS}"
+    return f"{gauge(metric, ENGINE)} and on ({INSTANCE}) {serving} == 1 and on ({', '.join(_BY_RANK)}) {heard}"
+
+
 def _each(metric: Metric) -> Query:
-    return Query(grouped(gauge(metric, ENGINE), _BY_RANK, "max"), _RANK)
+    return Query(grouped(_reported(metric), _BY_RANK, "max"), _RANK)
 
 
 # The group.
@@ -46,7 +54,7 @@ STATE_NOW = Query(grouped(_state(), function="min"), "worst", instant=True)
 RANKS_NOW = Query(grouped(gauge(ranks.RANKS, ENGINE)), "ranks", instant=True)
 LOSSES_NOW = Query(none_yet(counted(ranks.LOSSES, ENGINE, RANGE), RANGE, _GROUP), "lost", instant=True)
 LOSSES = Query(counted(ranks.LOSSES, ENGINE, RANGE, (LOSS,)), shown(LOSS), instant=True)
-LAG_NOW = Query(grouped(gauge(ranks.LAG, ENGINE), function="max"), "the last", instant=True)
+LAG_NOW = Query(grouped(_reported(ranks.LAG), function="max"), "the last", instant=True)
 SILENCE_NOW = Query(grouped(gauge(ranks.SILENCE, ENGINE), function="max"), "the longest", instant=True)
 EVENTS = tuple(
     Query(none_yet(counted(metric, ENGINE, RATE), RATE, _GROUP), what)
@@ -55,7 +63,7 @@ EVENTS = tuple(
 
 # Each rank.
 MEMORY = _each(ranks.MEMORY)
-MEMORY_LIMIT = Query(grouped(gauge(ranks.MEMORY_LIMIT, ENGINE), _BY_RANK, "max"), f"limit of {_RANK}")
+MEMORY_LIMIT = Query(grouped(_reported(ranks.MEMORY_LIMIT), _BY_RANK, "max"), f"limit of {_RANK}")
 # An estimate, which may come to more than all of the time.
 COLLECTIVE = Query(f"clamp_max({summed(ranks.COLLECTIVE_TIME, ENGINE, RATE, _BY_RANK)}, 1)", _RANK)
 COLLECTIVE_NOW = Query(
@@ -63,7 +71,8 @@ COLLECTIVE_NOW = Query(
     "at most",
     instant=True,
 )
-LAG, SILENCE = _each(ranks.LAG), _each(ranks.SILENCE)
+LAG = _each(ranks.LAG)
+SILENCE = Query(grouped(gauge(ranks.SILENCE, ENGINE), _BY_RANK, "max"), _RANK)
 EXECUTED = Query(summed(ranks.EXECUTED, ENGINE, RATE, _BY_RANK), _RANK)
 
 # What rank 0 sends.

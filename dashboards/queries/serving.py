@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards import ratios
+from dashboards.alerts_service import OWN_REFUSALS
 from dashboards.queries.query import (
     ENGINE,
+    FRESH,
     MACHINE,
     MODE,
     RANGE,
@@ -20,9 +22,11 @@ from dashboards.queries.query import (
     or_nought,
     over,
     per_minute,
+    series,
     shown,
 )
 from dashboards.ratios import INSTANCE, label, matching, summed
+from draftd.core import DaemonState
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
@@ -33,11 +37,23 @@ ROUTE, HTTP_STATUS = label(a.HTTP_ROUTE), label(a.HTTP_STATUS)
 QUANTILES: tuple[float, ...] = (0.5, 0.95, 0.99)
 
 _FAILED = f'{OUTCOME}=~"error|deadline"'
-_REFUSED = f'{OUTCOME}="refused"'
+_REFUSED, _ANSWERED = f'{OUTCOME}="refused"', f'{OUTCOME}!="refused"'
+_SERVING = f'{label(a.DAEMON_STATE)}="{DaemonState.SERVING}"'
 _INPUT = f'{TOKEN_TYPE}="input"'
 _OUTPUT = f'{TOKEN_TYPE}="output"'
 
-SERVING = Query(or_nought(f"count({gauge(catalog.QUEUE_CAPACITY, ENGINE)})"), "daemons", instant=True)
+
+def _ended(*selectors: str) -> str:
+    """The daemons with requests that ended so of late."""
+    return f"{counted(catalog.REQUESTS, matching(MACHINE, *selectors), FRESH, (INSTANCE,))} > 0"
+
+
+# A daemon that serves takes requests, and has not refused all of late for a reason of its own.
+_own = f'{ERROR}=~"{"|".join(OWN_REFUSALS)}"'
+_refusing = f"({_ended(_REFUSED, _own)} unless on ({INSTANCE}) {_ended(_ANSWERED)})"
+_loaded = f"on ({INSTANCE}) {series(catalog.QUEUE_CAPACITY, ENGINE)}"
+_serving = f"{gauge(catalog.STATE, matching(MACHINE, _SERVING))} == 1 and {_loaded}"
+SERVING = Query(or_nought(f"count({_serving} unless on ({INSTANCE}) {_refusing})"), "daemons", instant=True)
 
 
 def share(of: str, window: str) -> str:

@@ -16,9 +16,11 @@ import grpc
 
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference, WorkloadClass
+from draftd.telemetry.attributes import DAEMON_STATE
+from draftd.telemetry.catalog import STATE
 from draftd.v1 import inference_pb2 as pb
 from tests import forked
-from tests.otlp import OtlpReceiver, SpanRecord
+from tests.otlp import OtlpReceiver, SpanRecord, Value
 from tests.waiting import until
 
 DRAIN = 5.0
@@ -203,3 +205,15 @@ def test_a_collector_that_hangs_delays_neither_answers_nor_the_end(tmp_path: Pat
         assert load(running.client, 8) == before
         settled(running.client)
         assert running.stop() < FLUSH + SLACK, "nothing was in hand: only the last export took time"
+
+
+def test_last_export_of_a_planned_stop_says_that_the_daemon_drains(tmp_path: Path) -> None:
+    with OtlpReceiver(metric_interval=60_000) as receiver:  # none but the last comes
+
+        def states() -> set[Value]:
+            return {state for state, on in receiver.by(STATE.name, DAEMON_STATE.name).items() if on}
+
+        with daemon(tmp_path, receiver.environ()) as running:
+            assert states() == set()
+            running.stop()
+        assert states() == {"draining"}

@@ -17,6 +17,7 @@ from dashboards.alerts import alert_rules
 from dashboards.board import written
 from dashboards.boards import boards
 from dashboards.external import COLLECTOR_UPTIME
+from dashboards.queries.serving import SERVING
 from dashboards.render.asking import Shown
 from dashboards.render.reading import parsed
 from dashboards.series import UPTIME
@@ -88,7 +89,8 @@ def expressions() -> dict[str, tuple[str, bool]]:
         for title, query in [*asked, *((mark.name, mark.expression) for mark in dashboard.marks)]:
             if re.search(r"\b(?:increase|changes|delta)\(", query):
                 found.setdefault(SHOWN.put_in(query, dashboard.variables), f"{board.title}/{title}")
-    counts = re.compile(rf"increase\(.*(?:{'|'.join(UPTIMES)}) offset", re.DOTALL)
+    del found[SHOWN.put_in(SERVING.expression, {"model": ".*", "instance": ".*"})]  # of daemons, not of events
+    counts = re.compile(rf"(?:{'|'.join(UPTIMES)}) < ")  # as grown() asks
     return {f"{name} {i}": (text, bool(counts.search(text))) for i, (text, name) in enumerate(found.items())}
 
 
@@ -155,3 +157,33 @@ def test_only_what_is_new_counts_after_gaps_restarts_and_first_events(tmp_path: 
             names = [name for name, (asked, _) in expressions().items() if json.dumps(asked)[1:-1] in text]
             wrong[happening.name] = names or text
     assert wrong == {}
+
+
+def test_only_daemons_that_answer_count_as_serving(tmp_path: Path) -> None:
+    now, minutes = dict[str, str](), 10
+    status = 'draftd_daemon_status{draftd_daemon_state="serving", instance='
+    for name, state, refused, uptime in (
+        ("serves", "serving", 0, f"{OLD}+{STEP}x{minutes}"),
+        ("refuses-some", "serving", 0, f"{OLD}+{STEP}x{minutes}"),
+        ("refuses-all", "serving", 1, f"{OLD}+{STEP}x{minutes}"),
+        ("loads", "loading", 0, f"5+{STEP}x{minutes}"),
+        ("drains", "draining", 0, f"{OLD}+{STEP}x{minutes}"),
+        ("without-group", "not_serving", 0, f"{OLD}+{STEP}x{minutes}"),
+        ("died", "serving", 0, f"{OLD}+{STEP}x{minutes - 4} {OLD}x4"),
+    ):
+        requests = catalog.REQUESTS.prometheus + '{gen_ai_request_model="m", instance="' + name
+        now |= {
+            f'{UPTIME}{{instance="{name}"}}': uptime,
+            f'{status}"{name}"}}': f"{int(state == 'serving')}x{minutes}",
+            f'draftd_engine_queue_capacity{{instance="{name}", gen_ai_request_model="m"}}': f"8x{minutes}",
+            f'{requests}", draftd_outcome="stop"}}': f"5x{minutes}" if refused else f"0+5x{minutes}",
+            f'{requests}", draftd_outcome="refused", error_type="QueueFull"}}': f"0+5x{minutes}",
+        }
+    asked = SHOWN.put_in(SERVING.expression, {"model": ".*", "instance": ".*"})
+    inputs = [{"series": series, "values": values} for series, values in now.items()]
+    tests = [{"expr": asked, "eval_time": f"{minutes}m", "exp_samples": [{"labels": "{}", "value": 2}]}]
+    cases = tmp_path / "cases.json"
+    group = {"interval": f"{STEP}s", "input_series": inputs, "promql_expr_test": tests}
+    cases.write_text(json.dumps({"tests": [group]}))
+    said = promtool("test", "rules", str(cases))
+    assert said.returncode == 0, said.stdout + said.stderr

@@ -108,6 +108,7 @@ def run_daemon(
         save_errors=lambda: {**kept.save_errors, **learning.save_errors, **parts.save_errors(prefixes is not None)},
         hardware=hardware,
         address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
+        state=lambda: None if parts.daemon is None else parts.daemon.state,
         link=parts.link_state,
         verification=parts.verification,
         certificates=credentials.expiries,

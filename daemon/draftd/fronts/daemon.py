@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from draftd import __version__
+from draftd.core import DaemonState
 from draftd.engine.handle import EngineState
 from draftd.errors import ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
@@ -146,6 +147,18 @@ class Daemon:
     def listens_on(self) -> tuple[str, int] | None:
         """Host and port; None before it listens."""
         return (self._settings.server.host, self.port) if self.port else None
+
+    @property
+    def state(self) -> DaemonState:
+        """Any thread."""
+        engine = self._worker.state
+        if engine is EngineState.FAILED:
+            return DaemonState.FAILED
+        if self._stop.is_set():
+            return DaemonState.DRAINING
+        if engine is EngineState.READY and self._ready.is_set():
+            return DaemonState.SERVING
+        return DaemonState.NOT_SERVING if self._ready.is_set() else DaemonState.LOADING
 
     @property
     def hurried(self) -> bool:

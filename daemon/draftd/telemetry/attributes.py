@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from draftd.core import ContextTier, DecodeMode, DepthMode, FallbackLevel, FinishReason, Origin, WorkloadClass
+from draftd.core import (
+    ContextTier,
+    DaemonState,
+    DecodeMode,
+    DepthMode,
+    FallbackLevel,
+    FinishReason,
+    Origin,
+    WorkloadClass,
+)
 from draftd.group import GroupState, Loss
 from draftd.strategies import QualityClass, RemoteLevel, Strategy, Verifier
 
@@ -352,6 +361,11 @@ GROUP_ID = _string(
     "The group of ranks that the target runs on, for the life of the daemon; on its resource, absent where the target "
     "runs within the daemon",
     examples=("1f3a90c2b7d4",),
+)
+DAEMON_STATE = _string(
+    "draftd.daemon.state",
+    "`loading`, `serving`, `not_serving` (its engine begins anew), `draining` (it was told to stop) or `failed`",
+    values=(*DaemonState,),
 )
 GROUP_STATE = _string(
     "draftd.group.state",

@@ -348,6 +348,13 @@ STATE_SAVE_ERRORS = _observed(
 )
 # Not the conventions' `process.uptime`: another program's would be taken for a daemon's.
 UPTIME = _gauge("draftd.uptime", "s", "Time since the daemon began, sleep included; each export has it")
+STARTED = _gauge("draftd.started", "s", "Unix time at which the daemon began")
+STATE = _gauge(
+    "draftd.daemon.status",
+    "{state}",
+    "1 for the state that the daemon is in, 0 for the others; the last export of a planned stop says `draining`",
+    a.DAEMON_STATE,
+)
 TELEMETRY_ERRORS = _observed(
     "draftd.telemetry.errors",
     "{error}",

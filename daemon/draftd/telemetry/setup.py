@@ -6,7 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import psutil
+
 from draftd import __version__
+from draftd.core import DaemonState
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.engine.targets.link import LinkState
 from draftd.fallback.controller import FallbackState
@@ -43,6 +46,7 @@ class Sources:
     verification: Callable[[], VerificationStatus | None] = lambda: None  # None where this daemon verifies for none
     certificates: Callable[[], Mapping[str, float]] = dict  # Unix times at which they expire, by setting
     save_errors: Callable[[], Mapping[str, int]] = dict  # failures to save, by the file that the daemon writes
+    state: Callable[[], DaemonState | None] = lambda: None
 
 
 class Telemetry:
@@ -64,6 +68,7 @@ class Telemetry:
         self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
         guard, naming = guard or Guard(), Naming(sources.info, sources.address)
         ledger = Ledger(naming)
+        began = psutil.Process().create_time()
         shown = {
             **observed_engine(ledger, naming, sources.status, guard),
             **observed_decisions(sources.fallback, sources.flag_enabled, naming),
@@ -71,6 +76,8 @@ class Telemetry:
             **observed_hardware(sources.hardware),
             **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
             **observed(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
+            **observed(lambda: began, {catalog.STARTED: lambda seconds: seconds}),
+            **observed(sources.state, {catalog.STATE: lambda now: {one.value: one is now for one in DaemonState}}),
             **observed_ranks(sources.status, naming),
             **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
         }

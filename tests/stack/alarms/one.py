@@ -102,14 +102,19 @@ def serving(watch: Watch, folder: Path, draft: Draft | None = None) -> Iterator[
 
 
 def no_daemon(watch: Watch, folder: Path) -> None:
-    """After all others have been stopped; a last one is what is heard again."""
+    """After all others have been stopped: one is killed, the next told to stop, and a last one is heard again."""
     environ = {**clean_environ(str(folder / "flags.json")), **watch.environ("one"), "XDG_STATE_HOME": str(folder)}
     with contextlib.ExitStack() as life:
-        start = lambda: life.enter_context(forked.serving(forked.command, "serve", "--port", "0", environ=environ))  # noqa: E731
-        if not watch.rows:
-            start()
-            life.close()
-        watch.take("no daemon runs; one is started", ["DraftdAbsent"], lambda: None, start, None)
+        running: list[forked.Daemon] = []
+
+        def start() -> None:
+            running.append(life.enter_context(forked.daemon(forked.command, "serve", "--port", "0", environ=environ)))
+            time.sleep(WINDOW_SECONDS)  # for its exports
+
+        start()
+        kill, stop = (lambda: running[-1].child.kill()), (lambda: running[-1].child.terminate())
+        watch.take("the daemon is killed; one is started", ["DraftdAbsent"], kill, start, None)
+        watch.take("the daemon is told to stop; one is started", ["DraftdStopped"], stop, start, None)
 
 
 def drafts(watch: Watch, folder: Path) -> None:

@@ -31,6 +31,7 @@ ALERTING = Alerting(
     min_drafts=20,
     speedup_floor=0.7,
     rank_lag=2,
+    stopped_windows=2,
     absent_memory_windows=30,
 )
 RULES = {rule.name: rule for rule in alert_rules(ALERTING)}

@@ -32,6 +32,7 @@ WANTED = {
     "DraftdVerifierErrors": "autoregressive",
     "DraftdTimeToFirstTokenRegression": None,
     "DraftdAbsent": None,
+    "DraftdStopped": None,
     "DraftdTelemetryDropped": None,
     "DraftdRemoteErrors": "local",
     "DraftdRemoteSlow": "streaming",

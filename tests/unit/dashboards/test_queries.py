@@ -13,8 +13,9 @@ from dashboards.boards import boards
 from dashboards.evidence import TARGET_INFO
 from dashboards.external import EXTERNALS
 from dashboards.queries import events
-from dashboards.queries.query import counted, over, per_minute
+from dashboards.queries.query import FRESH, counted, over, per_minute
 from dashboards.render.reading import Dashboard, parsed
+from dashboards.series import exporting
 from dashboards.settings import Alerting
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
@@ -23,6 +24,7 @@ from tests.unit.dashboards.promql import Use, closing, uses
 EVERY_SERIES = {"job", "instance"}
 # Metrics that are on no dashboard, each with the reason.
 DELIBERATELY_NOT: Mapping[Metric, str] = {
+    catalog.STARTED: "tells which instance of a daemon was the last, for DraftdAbsent",
     catalog.CERTIFICATE_EXPIRY: "changes once a year: an alert and `draftd doctor` tell",
 }
 
@@ -120,6 +122,20 @@ def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_los
     assert per_minute(metric, "").endswith(" * 60000 / $__rate_interval_ms")
     assert "draftd_uptime_seconds < $__rate_interval_ms * 0.001 or" in counted(metric, "", "$__rate_interval")
     assert "otelcol_process_uptime < 90 or" in counted(EXTERNALS[0], "", "1m30s")
+
+
+def test_gauges_are_of_daemons_that_export(dashboards: list[Dashboard]) -> None:
+    """The collector goes on offering what a dead daemon showed last."""
+    kinds = (catalog.Kind.GAUGE, catalog.Kind.UP_DOWN_COUNTER)
+    gauges = {one.prometheus for one in catalog.METRICS if one.kind in kinds} - {
+        catalog.UPTIME.prometheus,
+        catalog.STARTED.prometheus,
+    }
+    panels = [(where, text) for where, text in expressions(dashboards) if "changes(" not in text]
+    for where, text in [*panels, *((rule.name, rule.value) for rule in alert_rules(Alerting()))]:
+        shown = re.sub(r"last_over_time\([^()]*\)", "", text)  # what asks whether it was ever there
+        if gauges & {use.name for use in uses(shown)}:
+            assert exporting(FRESH) in text or exporting(Alerting().fresh) in text, where
 
 
 def test_every_denominator_is_guarded(dashboards: list[Dashboard]) -> None:

@@ -12,6 +12,7 @@ from draftd.core import (
     DRAFT_MODEL,
     PROMPT_LOOKUP,
     ContextTier,
+    DaemonState,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
@@ -220,6 +221,7 @@ def telemetry(
     link, verification = (lambda: LINK, lambda: VERIFICATION) if status is STATUS else (lambda: None, lambda: None)
     sources = Sources(
         lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification,
+        state=lambda: DaemonState.SERVING,
         certificates=lambda: {"server.tls_cert": 1_800_000_000.0},
         save_errors=lambda: SAVE_ERRORS,
     )  # fmt: skip

@@ -49,6 +49,7 @@ ACCEPTED_ALERTS = frozenset(
         "DraftdRequestsRefused",
         "DraftdSlowerThanBreakEven",
         "DraftdStateNotSaved",
+        "DraftdStopped",
         "DraftdSwapRising",
         "DraftdTelemetryDropped",
         "DraftdThermalHeavy",
