@@ -26,14 +26,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status.command", "Show what a running daemon serves, how busy it is, and how well drafting works."),
     "top": ("top.command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
     "depth": ("drafts.depth", "Show what drafting costs here and how often drafted tokens are accepted."),
-    "events": ("fallback.events", "Show changes of the feature flag and the fallback level, oldest first."),
+    "events": (
+        "fallback.events",
+        "Show changes of the feature flag, the fallback level and the link to the remote, oldest first.",
+    ),
     "probe": (
         "fallback.probe",
         "Decode a few prompts as the level above would, and say whether the daemon may step up.",
     ),
     "doctor": (
         "doctor.command",
-        "Check the machine, models, ports, folders and the collector; say what the pair can do.",
+        "Check the machine, models, ports, folders, the remote and the collector; say what the pair can do.",
     ),
     "demo": ("compare.demo", "Start a daemon on the embedded pair and see its answers with and without drafts."),
     "freeze": ("freeze.command", "Write the manifest of a daemon: its models' files, programs, machine, settings."),
