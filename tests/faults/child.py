@@ -5,6 +5,7 @@ seams at which a test makes its parts fail. A thread obeys what the test sends t
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import functools
 import os
 import resource
@@ -265,6 +266,7 @@ def main(
     """Serves until it is told to stop. `conditions` are in force from the start, by their names in Seams; `broken`
     names what is broken on purpose (tests.faults.breaking), `clocks` the file of its clocks (tests.faults.clock),
     `config` the TOML file of its settings, which SIGHUP has it read again."""
+    faulthandler.enable()
     os.setsid()  # without a terminal, wherever the test runs
     attach(clocks)
     from draftd.cli.serve import run_daemon

@@ -8,13 +8,14 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
@@ -25,6 +26,7 @@ from tests.faults.credentials import Access, Credentials
 from tests.webhook import SECRET, TOKEN
 
 HANG_SECONDS = float(os.environ.get("FAULTS_HANG_SECONDS", "60"))  # what takes longer hangs; no other bound is there
+_LOOK_SECONDS = 0.01
 _DISK_BYTES = 8 * 1024 * 1024
 _ALERTS = re.compile(r"draftd: alerts are taken on port (\d+) of ")
 _SERVING = re.compile(r"draftd: serving ")
@@ -61,6 +63,54 @@ class Disk:
             subprocess.run(["umount", "-l", str(self.path)], capture_output=True)
 
 
+class LogFile:
+    """The lines that are added to a log, until it is closed, also where the file is renamed and another one begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open(errors="replace") if path.exists() else None
+        if self._file is not None:
+            self._file.seek(0, os.SEEK_END)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, lines: list[str]) -> None:
+        """Adds them to `lines`, on a thread."""
+        self._thread = threading.Thread(target=self._run, args=(lines,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._file is not None:
+            self._file.close()
+
+    def _run(self, lines: list[str]) -> None:
+        part, last = "", False
+        while not last:
+            last = self._closing.wait(_LOOK_SECONDS)
+            following = self._following()  # first: where there is one, the former one is complete
+            part += "" if self._file is None else self._file.read()
+            *whole, part = part.split("\n")
+            lines.extend(whole)
+            if following is not None:
+                if self._file is not None:
+                    self._file.close()
+                self._file, last = following, False
+
+    def _following(self) -> TextIO | None:
+        """The file that has the name now, unless it is read already."""
+        try:
+            found = self.path.open(errors="replace")
+        except OSError:
+            return None
+        if self._file is not None and os.path.sameopenfile(found.fileno(), self._file.fileno()):
+            found.close()
+            return None
+        return found
+
+
 class Daemon:
     """One at a time; each process of it is a life, counted from 1. The main thread starts and ends them."""
 
@@ -74,12 +124,15 @@ class Daemon:
         self.token = self.credentials.tokens[0]  # the one that clients send
         self.webhook_port = 0
         self.lines: list[str] = []
+        self._log = LogFile(folder / "draftd.log")
         self._broken = broken
         self._environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))},
             "DRAFTD_FALLBACK__STATE_DIR": str(self.disk.path),
             "DRAFTD_FLAG__FILE": str(self.disk.path / "flags.json"),
             **self.credentials.environ,
+            "DRAFTD_LOG__FILE": str(self._log.path),
+            "DRAFTD_LOG__FILE_BYTES": "20000",
             "DRAFTD_WEBHOOK__PORT": "0",
             "DRAFTD_WEBHOOK__TOKEN": TOKEN,
             "DRAFTD_WEBHOOK__SECRET": SECRET,
@@ -98,6 +151,7 @@ class Daemon:
     def start(self) -> None:
         """Returns when it listens; raises AssertionError, with what it said, where it ended instead."""
         assert self._child is None
+        self._log = LogFile(self._log.path)
         ours, theirs = Pipe()
         files = str(self.clock.file), str(self.credentials.settings)
         arguments = (theirs, self._environ, dict(self.conditions), self._broken, *files)
@@ -108,6 +162,7 @@ class Daemon:
             theirs.close()
         alerts = [found for line in running.lines if (found := _ALERTS.match(line))]
         self._child, self._control, self.lines = running.child, ours, running.lines
+        self._log.follow(self.lines)
         self.webhook_port, self.address = int(alerts[0][1]), running.address
         self.life += 1
 
@@ -116,9 +171,24 @@ class Daemon:
         """What its clients need now. They trust both authorities: which one it has is what faults look at."""
         return Access(self.address, self.token, self.credentials.both)
 
+    def move_log(self) -> None:
+        """As `logrotate` does, which sends SIGHUP next. Until then the daemon writes where it did."""
+        with contextlib.suppress(FileNotFoundError):
+            self._log.path.rename(self._log.path.with_suffix(".moved"))
+
+    @property
+    def log(self) -> str:
+        """What the log file has now."""
+        return self._log.path.read_text(errors="replace") if self._log.path.exists() else ""
+
     @property
     def alive(self) -> bool:
         return self._child is not None and self._child.poll() is None
+
+    @property
+    def fate(self) -> str:
+        """Its exit code, -N where signal N ended it."""
+        return f"exit code {None if self._child is None else self._child.poll()}"
 
     @property
     def loaded(self) -> bool:
@@ -137,6 +207,7 @@ class Daemon:
     def kill(self) -> None:
         """With SIGKILL; nothing of it is left when this returns."""
         self._running.close()
+        self._log.close()
         self._child = None
         if self._control is not None:
             self._control.close()

@@ -375,7 +375,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("engine raises", _engine_dies, "life", last=2),
     _fault("suspend", _suspend, "stop", share=3, last=1),
     _fault("machine sleeps", _asleep, "stop+hold", share=3, last=1),
-    _fault("SIGHUP", hang_up, "credentials", share=3),
+    _fault("SIGHUP", hang_up, "credentials+files+disk", share=3),
     _fault("certificate renewed", certificate_renewed, "credentials+files", share=3),
     _fault("certificate spoilt", certificate_spoilt, "credentials+files+life", share=2),
     _fault("token replaced", token_replaced, "credentials+files", share=3),

@@ -7,12 +7,20 @@ import signal
 from collections.abc import Iterator
 
 from tests.faults.credentials import SPOILT
+from tests.faults.model import Invariant
 from tests.faults.world import World
 
 
 def hang_up(world: World, dice: random.Random) -> Iterator[None]:
-    """With nothing to change: it reloads what it has, however often."""
-    for _ in range(dice.randint(1, 3)):
+    """With nothing to change: it reloads what it has, however often, and writes to a new log file if that was moved."""
+    moved = dice.random() < 0.7
+    if moved:
+        world.daemon.move_log()
+    world.reload()
+    if moved:
+        well = "SIGHUP: reloaded" in world.daemon.log
+        world.model.expects(well, Invariant.LOG, f"after it was moved, the log file has {world.daemon.log[-500:]!r}")
+    for _ in range(dice.randrange(3)):
         world.daemon.signal(signal.SIGHUP)
     yield
 

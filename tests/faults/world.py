@@ -149,7 +149,7 @@ class World:
         deadline = time.monotonic() + HANG_SECONDS
         while not self.daemon.loaded:
             if not self.daemon.alive or time.monotonic() > deadline:
-                self.model.breaks(Invariant.ALIVE, f"it does not come up: {self.daemon.lines[-5:]}")
+                self.model.breaks(Invariant.ALIVE, f"it does not come up, {self.daemon.fate}: {self.daemon.lines[-5:]}")
                 return
             time.sleep(0.01)
         self.serving(time.monotonic())
@@ -173,7 +173,7 @@ class World:
         """All faults are over: it is alive, says that it serves, and serves; what alerts asked for is obeyed."""
         model, began = self.model, time.monotonic()
         if not self.daemon.alive:
-            model.breaks(Invariant.ALIVE, f"it ended by itself: {self.daemon.lines[-5:]}")
+            model.breaks(Invariant.ALIVE, f"it ended by itself, {self.daemon.fate}: {self.daemon.lines[-5:]}")
         if model.broken:
             return
         if self.health.told(True, began) is None:
@@ -196,7 +196,8 @@ class World:
                 found = {"level": level_of(state).label, "unsaved": "yes" if state.unsaved else "", "collector": ""}
                 wrong = false_lines(self.daemon.lines, found)
             time.sleep(0.02 if wrong else 0.0)
-        self.model.expects(not wrong, Invariant.LOG, wrong)
+        if not self.model.broken:
+            self.model.expects(not wrong, Invariant.LOG, wrong)
 
     def events(self) -> bool:
         """What is listed, compared with what was. False where there was no answer."""
