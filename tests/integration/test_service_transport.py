@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import grpc
@@ -73,6 +74,13 @@ def test_tls_serves_those_who_trust_its_authority(tmp_path: Path) -> None:
         assert refused(served, stranger).code is grpc.StatusCode.UNAVAILABLE
         tokenless = DraftdClient(served.target, None, authority.file)
         assert refused(served, tokenless).code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_the_credentials_that_handshakes_ask_live_as_long_as_the_server(tmp_path: Path) -> None:
+    server = Authority(tmp_path, "authority").issue("server")
+    with serving(tmp_path, models, server={"tls_cert": server.cert, "tls_key": server.key}, wait=False):
+        gc.collect()  # gRPC itself does not hold them: a handshake would then end the process
+        assert any(isinstance(one, grpc.ServerCredentials) for one in gc.get_objects())
 
 
 def test_mutual_tls_serves_those_whom_its_authority_certified(tmp_path: Path) -> None:

@@ -57,12 +57,13 @@ class GrpcServer:
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         self._certificates = certificate_configuration(settings)
-        credentials = None
+        # Held here: gRPC keeps no reference, and each handshake asks this object for the certificate.
+        self._credentials = None
         if self._certificates is not None:
-            credentials = grpc.dynamic_ssl_server_credentials(
+            self._credentials = grpc.dynamic_ssl_server_credentials(
                 self._certificates, self._shown, settings.tls_client_ca is not None
             )
-        self.port = _bind(self._server, settings, credentials)
+        self.port = _bind(self._server, settings, self._credentials)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)  # type: ignore[no-untyped-call]
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, self._server)  # type: ignore[no-untyped-call]
