@@ -87,6 +87,7 @@ NOT_HAPPENED: Mapping[str, str] = {
 
 # Alerts that have nothing to judge here.
 QUIET: Mapping[str, str] = {
+    "DraftdStopped": "no daemon was told to stop",
     "DraftdTelemetryDropped": "none was dropped",
     "DraftdCanariesFail": "the canaries' first run is an hour away",
     "DraftdRequestErrors": "no request failed",

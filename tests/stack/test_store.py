@@ -142,8 +142,9 @@ def test_nothing_old_counts_as_new_after_a_gap(kept: Store, part: tuple[float, f
 
 def counts(expression: str) -> bool:
     """Whether it is about what counters did of late: not about a baseline, nor exports, which an idle daemon goes on
-    with."""
-    others = (catalog.DATA_POINTS_EXPORTED.prometheus, f"[{Alerting().baseline}]", "[$__range:]")
+    with, nor how many daemons serve."""
+    of_daemons = (catalog.DATA_POINTS_EXPORTED.prometheus, catalog.STATE.prometheus)
+    others = (*of_daemons, f"[{Alerting().baseline}]", "[$__range:]")
     return ("rate(" in expression or "increase(" in expression) and not any(one in expression for one in others)
 
 
