@@ -60,10 +60,10 @@ class Configured:
         self.tls = folder / "tls"
         self.tls.mkdir()
 
-    def certify(self, name: str) -> Authority:
-        """Puts a certificate of a new authority where the daemon's is."""
-        authority = Authority(self.folder, name, end=99)
-        made = authority.issue("server", end=99)
+    def certify(self, name: str, end: float = 99) -> Authority:
+        """Puts a certificate of a new authority, for so many days, where the daemon's is."""
+        authority = Authority(self.folder, name, end=end)
+        made = authority.issue("server", end=end)
         made.cert.replace(self.tls / "server.pem")
         made.key.replace(self.tls / "server.key")
         return authority
@@ -111,6 +111,18 @@ class Ports:
     def get(self, authority: Authority, token: str) -> object:
         return _status(authority, self.http, "GET", "/v1/models", {"Authorization": f"Bearer {token}"})
 
+    def expiry(self, authority: Authority, token: str) -> float:
+        """As Prometheus is told it."""
+        connection = http.client.HTTPSConnection(
+            "localhost", self.http, timeout=20, context=ssl.create_default_context(cafile=authority.file)
+        )
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+            text = connection.getresponse().read().decode()
+        (line,) = (line for line in text.splitlines() if 'tls_certificate="server.tls_cert"' in line)
+        assert line.startswith("draftd_tls_certificate_not_after_seconds{")
+        return float(line.rpartition(" ")[2])
+
     def notify(self, authority: Authority, token: str) -> list[object]:
         number = str(next(self._numbers))  # a signature is accepted once
         body = json.dumps({"version": "4", "status": "firing", "alerts": [{"status": "firing", "fingerprint": number,
@@ -141,7 +153,8 @@ def test_credentials_change_while_requests_run_and_none_is_lost(tmp_path: Path) 
         with DraftdClient(f"localhost:{ports.grpc}", OLD, first.file) as client:
             stream = client.generate("x", max_tokens=300)
             begun = next(stream)
-            second = given.certify("second")
+            before = ports.expiry(first, OLD)
+            second = given.certify("second", end=199)
             given.write(f"{NEW} {OLD}")
             told = given.hang_up(daemon, "SIGHUP: reloaded")
             for name in (
@@ -153,6 +166,7 @@ def test_credentials_change_while_requests_run_and_none_is_lost(tmp_path: Path) 
                 assert name in told
             assert ports.answers(second, OLD) == ports.answers(second, NEW) == [200] * 4, "both while clients change"
             assert ports.answers(first, OLD) == ["unverified"] * 4, "new connections see the new certificate"
+            assert round(ports.expiry(second, OLD) - before, -3) == 100 * 86400
             given.write(NEW)
             assert "server.token" in given.hang_up(daemon, "SIGHUP: reloaded")
             assert ports.answers(second, NEW) == [200] * 4

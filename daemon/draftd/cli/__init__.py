@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+
+from draftd.client.signals import hangup_reloads
 
 
 def main() -> None:
     """As `draftd.cli.main.main`; one that is interrupted while it imports ends as quietly as any other."""
+    if sys.argv[1:2] in (["serve"], ["follow"]) and hangup_reloads():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while it imports there is nothing to reload yet
     try:
         from draftd.cli.main import main as run
 

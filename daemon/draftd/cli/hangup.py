@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from draftd.client.signals import hangup_reloads
 from draftd.errors import ConfigError, in_one_line
 from draftd.settings import Settings
 
@@ -23,18 +23,6 @@ log = logging.getLogger(__name__)
 
 #: Reads what may fail, and returns what puts it into use. Raises ConfigError.
 Reloading = Callable[[Settings], Callable[[], Awaitable[None]]]
-
-
-def hangup_reloads() -> bool:
-    """Whether SIGHUP asks for a reload: this process has no terminal that could be closed, or was told to ignore that
-    (`nohup`)."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        return True
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return True
-    return False
 
 
 def hang_up_follower(stop: Callable[[], None], reopen: Callable[[], None]) -> None:

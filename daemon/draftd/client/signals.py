@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -42,3 +43,15 @@ def deferred() -> Iterator[None]:
     finally:
         if came:
             signal.raise_signal(came[0])
+
+
+def hangup_reloads() -> bool:
+    """Whether SIGHUP asks for a reload: this process has no terminal that could be closed, or was told to ignore that
+    (`nohup`)."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return True
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return True
+    return False

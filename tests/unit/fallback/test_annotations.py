@@ -66,6 +66,17 @@ def away() -> Iterator[str]:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
+def test_a_reloaded_token_is_the_next_annotations() -> None:
+    desk = Desk()
+    with serving(desk.answer) as url, desk.annotating(url) as annotator:
+        desk.step()
+        until(lambda: desk.told.annotations == ["sent"])
+        annotator.reload(AnnotationSettings(grafana_url=url, grafana_token=SecretStr("another")))
+        desk.step()
+        until(lambda: desk.told.annotations == ["sent"] * 2)
+    assert [one.headers["authorization"] for one in desk.requests] == [f"Bearer {TOKEN}", "Bearer another"]
+
+
 def test_a_transition_becomes_an_annotation_of_the_whole_organisation() -> None:
     desk = Desk()
     with serving(desk.answer) as url, desk.annotating(f"{url}/grafana/"):

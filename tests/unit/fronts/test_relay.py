@@ -22,6 +22,7 @@ from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
 from draftd.planning.planner import Planner, Wish
 from draftd.planning.router import Router
 from draftd.service.inference import InferenceService
+from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
     Chat,
     Chunk,
@@ -172,6 +173,22 @@ async def test_a_client_that_leaves_and_a_deadline_reach_the_remote(remote: Serv
             await service.generate(asking(3000, deadline=time.monotonic() + 0.3), (late := Told()).take)
         assert (late.reason, bool(late.text)) == (FinishReason.DEADLINE, True)
         assert front.outcomes == [FinishReason.CANCELLED, FinishReason.DEADLINE]
+
+
+async def test_reloaded_credentials_are_the_next_calls_alone(remote: Served) -> None:
+    right, wrong = (
+        RemoteSettings(enabled=True, target=remote.target, token=SecretStr(token)) for token in (TOKEN, f"not-{TOKEN}")
+    )
+    answers = GrpcAnswers(right)
+    running = answers.answer(asking(300), "")
+    assert isinstance(await anext(running), Begun)
+    answers.reload(wrong)
+    with pytest.raises(RemoteUnavailable, match="bearer token"):
+        await anext(answers.answer(asking(), ""))
+    assert isinstance([event async for event in running][-1], Ended), "what had begun goes on"
+    answers.reload(right)
+    assert isinstance([event async for event in answers.answer(asking(), "")][-1], Ended)
+    await answers.close()
 
 
 async def test_what_the_remote_refuses_is_refused(remote: Served) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from functools import partial
 from typing import Annotated
 
@@ -48,11 +47,8 @@ def command(
     settings = served.settings(overrides)
 
     from draftd.cli.follow import run, run_once
-    from draftd.cli.hangup import hangup_reloads
     from draftd.ranks.follower import Place
 
-    if hangup_reloads():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it has begun
     place = Place(address, rank, ranks, patience)
     log = logging.getLogger("draftd.daemon")
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -67,10 +66,6 @@ def command(
         "distributed.hostfile": hostfile,
         "log.level": log_level,
     }
-    from draftd.cli.hangup import hangup_reloads
-
-    if hangup_reloads():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     read = partial(served.settings, overrides)
     settings = read()
 

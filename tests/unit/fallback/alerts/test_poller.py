@@ -93,6 +93,14 @@ def test_all_that_fires_is_told_each_time() -> None:
     assert polling.telemetry.notifications == {}
 
 
+def test_a_reloaded_token_is_the_next_polls() -> None:
+    with served() as source, Polling(source.url, poll_token="sesame") as polling:
+        until(lambda: bool(polling.told))
+        polling.poller.reload(WebhookSettings(poll_url=source.url, poll_token="open"))
+        until(lambda: source.asked[-1].headers["authorization"] == "Bearer open")
+    assert source.asked[0].headers["authorization"] == "Bearer sesame"
+
+
 @pytest.mark.parametrize("path", ["", "/api/alertmanager/grafana"])
 def test_it_asks_alertmanager_and_grafana_alike(path: str) -> None:
     with served() as source, Polling(source.url + path, poll_token="sesame") as polling:
