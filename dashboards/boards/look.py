@@ -33,6 +33,10 @@ THERMAL: Words = {
 ARRIVING: Words = {0: Word("nothing arrives", BAD), 1: Word("arriving", GOOD)}
 UP: Words = {0: Word("down", BAD), 1: Word("up", GOOD)}
 
+# Where acceptance and break-even share an axis: on a busy machine break-even may come to hundreds, beside which no
+# acceptance could be read.
+MOST_BREAK_EVEN = 1.5
+
 NONE_IS_WELL: Steps = ((None, GOOD), (1, BAD))
 
 # One colour for one thing, by the legend.

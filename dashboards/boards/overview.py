@@ -141,6 +141,7 @@ def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
         "100 %, no acceptance would.",
         look.SHARE,
         low=0,
+        high=look.MOST_BREAK_EVEN,
     )
     level = Text(
         "Fallback level and flag",

@@ -91,8 +91,9 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         lines(
             Text("Acceptance, three ways", "Accepted / drafted; the same at position 0; and of reached tokens, "
-                 "accepted / (accepted + rollbacks). Dashed: break-even of the first.",
-                 look.SHARE, low=0),
+                 "accepted / (accepted + rollbacks). Dashed: break-even of the first; above 100 % no acceptance would "
+                 "pay.",
+                 look.SHARE, low=0, high=look.MOST_BREAK_EVEN),
             ask.ACCEPTANCE,
             ask.FIRST,
             ask.PER_TOKEN,
