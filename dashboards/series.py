@@ -25,7 +25,9 @@ def grown(series: str, window: str, uptime: str = UPTIME) -> str:
     that began before the gap, and in no others. `uptime`: of the program that the counter is of.
     """
     increase = f"increase({series}[{window}])"
-    began = f"{series} unless {increase} >= {series} and on ({INSTANCE}) {uptime} < {seconds(window)}"
+    # As it was a window ago: a process of that name that is gone counted it, and the collector goes on offering it.
+    old = f"{series} == {series} offset {window}"
+    began = f"{series} unless {increase} >= {series} unless {old} and on ({INSTANCE}) {uptime} < {seconds(window)}"
     first = f"{series} unless {series} offset {window} and on ({INSTANCE}) {uptime} offset {window}"
     return f"({began} or {first} or {increase})"
 

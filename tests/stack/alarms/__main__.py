@@ -1,5 +1,5 @@
 """`python -m tests.stack.alarms`: brings about the cause of each alert against real daemons, the real collector,
-Prometheus and Alertmanager, with windows of four seconds, and prints what became of it as a table: about ten minutes.
+Prometheus and Alertmanager, with windows of four seconds, and prints a table. It takes about twelve minutes.
 """
 
 from __future__ import annotations
