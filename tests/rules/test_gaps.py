@@ -17,6 +17,7 @@ from dashboards.alerts import alert_rules
 from dashboards.board import written
 from dashboards.boards import boards
 from dashboards.external import COLLECTOR_UPTIME
+from dashboards.queries import ranks
 from dashboards.queries.serving import SERVING
 from dashboards.render.asking import Shown
 from dashboards.render.reading import parsed
@@ -185,5 +186,26 @@ def test_only_daemons_that_answer_count_as_serving(tmp_path: Path) -> None:
     cases = tmp_path / "cases.json"
     group = {"interval": f"{STEP}s", "input_series": inputs, "promql_expr_test": tests}
     cases.write_text(json.dumps({"tests": [group]}))
+    said = promtool("test", "rules", str(cases))
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_ranks_that_are_silent_or_whose_group_is_lost_have_no_memory(tmp_path: Path) -> None:
+    inputs = []
+    for name, serving, silence in (("serves", 1, 1), ("lost", 0, 1), ("silent", 1, 60)):
+        rank = f'instance="{name}", gen_ai_request_model="m", draftd_rank_number="1", draftd_rank_host="mini"'
+        group = f'instance="{name}", gen_ai_request_model="m", draftd_group_state="serving"'
+        inputs += [
+            {"series": f'{UPTIME}{{instance="{name}"}}', "values": f"{OLD}+{STEP}x10"},
+            {"series": f"{catalog_ranks.STATE.prometheus}{{{group}}}", "values": f"{serving}x10"},
+            {"series": f"{catalog_ranks.SILENCE.prometheus}{{{rank}}}", "values": f"{silence}x10"},
+            {"series": f"{catalog_ranks.MEMORY.prometheus}{{{rank}}}", "values": "4096x10"},
+        ]
+    asked = SHOWN.put_in(f"sum by (instance) ({ranks.MEMORY.expression})", {"model": ".*", "instance": ".*"})
+    found = [{"labels": '{instance="serves"}', "value": 4096}]
+    tests = [{"expr": asked, "eval_time": "10m", "exp_samples": found}]
+    cases = tmp_path / "cases.json"
+    group_of_tests = {"interval": f"{STEP}s", "input_series": inputs, "promql_expr_test": tests}
+    cases.write_text(json.dumps({"tests": [group_of_tests]}))
     said = promtool("test", "rules", str(cases))
     assert said.returncode == 0, said.stdout + said.stderr
