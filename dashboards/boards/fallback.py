@@ -77,7 +77,7 @@ def _standing() -> tuple[Panel, ...]:
         ),
         states(
             Text("What asks for a level", "Each signal that asks for less, and the level that it asks for; the lowest "
-                 "is where the ladder is heading.", look.LEVEL, no_value="nothing asks"),
+                 "is where the ladder is heading.", look.LEVEL, no_value="nothing known to ask"),
             (ask.DEMANDS, look.LEVELS),
         ),
         traces(

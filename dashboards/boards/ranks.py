@@ -16,7 +16,7 @@ _COLORS = {
     GroupState.FAILED: BAD,
 }
 _STATES: Words = {figure: Word(state.value, _COLORS[state]) for state, figure in ask.FIGURES.items()}
-_BYTES, _SILENT_SECONDS, _NO_GROUP = "suffix: B", 3.0, "no group"
+_BYTES, _SILENT_SECONDS, _UNKNOWN = "suffix: B", 3.0, "not known"
 
 
 def board(alerting: Alerting) -> Board:
@@ -35,7 +35,7 @@ def board(alerting: Alerting) -> Board:
 
 
 def _figures(alerting: Alerting) -> tuple[Panel, ...]:
-    none = _NO_GROUP
+    none = _UNKNOWN
     return (
         single(tile("Group", "State of the group, where it is worst.", look.LEVEL, no_value=none), ask.STATE_NOW,
                words=_STATES),
@@ -62,7 +62,7 @@ def _group() -> tuple[Panel, ...]:
         ),
         bars(
             Text("Losses by reason", "Over the time shown: a rank died, was silent, stalled, fell behind, or failed.",
-                 look.OCCURRENCES, low=0, decimals=0, no_value=_NO_GROUP),
+                 look.OCCURRENCES, low=0, decimals=0, no_value=_UNKNOWN),
             ask.LOSSES,
         ),
         lines(

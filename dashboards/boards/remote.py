@@ -58,19 +58,19 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
     none = "no steps"
     return (
         single(tile("Link", "Whether requests may be opened at the remote, where it is worst.", look.LEVEL,
-                    no_value="no remote"), ask.UP_NOW, words=look.UP),
+                    no_value="not known"), ask.UP_NOW, words=look.UP),
         single(tile("Round trip", "Median of a step's way to the verifier and back, its own time left out.",
                     look.SECONDS, no_value=none, decimals=1), ask.ROUND_TRIP_NOW,
                steps=((None, GOOD), (alerting.remote_round_trip_seconds, BAD))),
         single(tile("Speed", "Requests drafted here and verified there, over the remote's own streaming.", look.TIMES,
-                    no_value=none, decimals=2), ask.SPEEDUP_NOW,
+                    no_value="not known", decimals=2), ask.SPEEDUP_NOW,
                steps=((None, BAD), (alerting.remote_speed_floor, WARN), (1.0, GOOD))),
         single(tile("Round trips hidden", "Verdicts that a proposal already sent went on from.", look.SHARE,
                     no_value=none, decimals=0), ask.HIDDEN_NOW),
         single(tile("Bytes a token", "Messages both ways, for each token that the remote chose.", _BYTES,
                     no_value=none, decimals=0), ask.BYTES_PER_TOKEN_NOW),
         single(tile("Failed over", "Requests that went on with this daemon's own model.", look.COUNT,
-                    no_value="no remote", decimals=0),
+                    no_value="not known", decimals=0),
                ask.FAILOVERS_NOW, steps=((None, GOOD), (1, WARN))),
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def _money() -> tuple[Panel, ...]:
         single(tile("Cost of an answer", "On average over the time shown, for each currency that a daemon has in "
                     "cost.currency.", look.COUNT, no_value="no price", decimals=5), ask.COST_OF_ANSWER_NOW),
         single(tile("Allowed", "What the fallback allows of the remote, where it is least.", look.LEVEL,
-                    no_value="no remote"), ask.LEVEL_NOW, words=_ALLOWED),
+                    no_value="not known"), ask.LEVEL_NOW, words=_ALLOWED),
         bars(
             Text("Answers by strategy and class", "Over the time shown: answers that ended well.", look.COUNT, 12, 4),
             ask.ANSWERS,
