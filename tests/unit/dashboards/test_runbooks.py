@@ -32,7 +32,7 @@ TEXT = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
 # What other programs, and the text itself, have names for.
 ELSEWHERE = {
     "keep_firing_for", "fallback_level", "remote_level", INSTANCE, evidence.STAGE, "Alerting", "draftd-daemon",
-    "max_tokens", "decoding-strategy", "df", "lost", "openssl x509 -noout -enddate -in FILE",
+    "max_tokens", "decoding-strategy", "df", "lost", "openssl x509 -noout -enddate -in FILE", "launchctl bootout",
 }  # fmt: skip
 _GAP = "…"  # any text, in a name
 
