@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dashboards import external
 from dashboards.external import External
 from dashboards.ratios import BY_WORKLOAD, INSTANCE, acceptance_per_token, label, latency, matching, summed
-from dashboards.series import UPTIME, exporting, grown
+from dashboards.series import UPTIME, exporting, grown_through_gaps
 from dashboards.settings import Alerting
 from draftd.core import DaemonState, DecodeMode, FallbackLevel
 from draftd.strategies import Strategy
@@ -180,9 +180,14 @@ def dropped(settings: Alerting) -> str:
     for signal, queued, sent in zip(external.SIGNALS, external.ENQUEUE_FAILED, external.SEND_FAILED, strict=True):
         if signal != "metric_points":
             collector |= {f"collector_queue_{signal}": queued.name, f"collector_export_{signal}": sent.name}
+
+    def lost(series: str, uptime: str) -> str:
+        # Most is lost while nothing arrives.
+        return grown_through_gaps(series, settings.window, settings.absent_memory, uptime)
+
     stages = {stage: (series, UPTIME) for stage, series in daemon.items()}
     stages |= {stage: (series, external.COLLECTOR_UPTIME.name) for stage, series in collector.items()}
     return "\nor ".join(
-        f'label_replace(sum by ({INSTANCE}) {grown(series, settings.window, uptime)}, "{STAGE}", "{stage}", "", "")'
+        f'label_replace(sum by ({INSTANCE}) {lost(series, uptime)}, "{STAGE}", "{stage}", "", "")'
         for stage, (series, uptime) in stages.items()
     )

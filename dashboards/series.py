@@ -32,6 +32,13 @@ def grown(series: str, window: str, uptime: str = UPTIME) -> str:
     return f"({began} or {first} or {increase})"
 
 
+def grown_through_gaps(series: str, window: str, memory: str, uptime: str = UPTIME) -> str:
+    """As `grown`, but what happened during a gap counts when the counter is back: what it has more than when it was
+    last seen, within `memory`. For what people must know late as well; it is no reason for a level."""
+    missed = f"{series} - last_over_time({series}[{memory}] offset {window}) > 0"
+    return f"({missed} or {grown(series, window, uptime)})"
+
+
 def exporting(fresh: str) -> str:
     """The daemons that exported within `fresh`, by their uptime. The collector goes on offering the last values of a
     daemon that is gone: its uptime no longer grows."""

@@ -51,7 +51,7 @@ class Alerting:
 
     # Counts in a window that are still no alarm.
     verifier_errors: int = 0
-    drafter_errors: int = 0
+    drafter_errors: int = 2  # fallback.errors, less one
     save_errors: int = 0
     notifications_refused: int = 0
     telemetry_dropped: int = 0
