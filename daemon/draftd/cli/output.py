@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn, track
+from rich.progress import BarColumn, TaskID, TextColumn, track
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +25,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from draftd.acceptance.session import Advance, Progress
     from draftd.client.client import Piece
+    from draftd.v1 import inference_pb2
 
 T = TypeVar("T")
 
@@ -183,6 +184,64 @@ def progress() -> Iterator[Progress]:
             bar.update(task, completed=done, total=total, stage=advance.stage, description=line, refresh=True)
 
         yield draw
+
+
+class WaitingBar:
+    """What an answer waits for, until it begins: a bar on a terminal, nothing elsewhere."""
+
+    def __init__(self) -> None:
+        console = stderr()
+        columns = (TextColumn("{task.description}"), BarColumn())
+        self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False) if console.is_terminal else None
+        self._task: TaskID | None = None
+
+    def hear(self, response: inference_pb2.GenerateResponse) -> None:
+        """Draws a `loading` or `prompt_progress` event."""
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("")
+            self._bar.start()
+        told = response.prompt_progress
+        if response.HasField("loading"):
+            self._bar.update(self._task, description=escape(response.loading.progress), total=None, refresh=True)
+        else:
+            done, total = told.processed_tokens, told.prompt_tokens
+            line = escape(prompt_progress(told))
+            self._bar.update(self._task, description=line, completed=done, total=total, refresh=True)
+
+    def end(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None and self._task is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def before(self, shown: Callable[[T], None]) -> Callable[[T], None]:
+        """Wraps what shows a part of the answer: the bar goes first."""
+
+        def show(part: T) -> None:
+            self.end()
+            shown(part)
+
+        return show
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[WaitingBar]:
+    """A bar that has gone when the block ends."""
+    bar = WaitingBar()
+    try:
+        yield bar
+    finally:
+        bar.end()
+
+
+def prompt_progress(told: inference_pb2.PromptProgress) -> str:
+    """How far a prompt is prefilled, and how fast: what was cached took no time."""
+    computed, seconds = told.processed_tokens - told.cached_tokens, told.elapsed.ToNanoseconds() / 1e9
+    rate = f", {computed / seconds:.0f} tokens/s" if computed > 0 and seconds > 0 else ""
+    cached = f" ({told.cached_tokens:,} cached)" if told.cached_tokens else ""
+    return f"prompt: {told.processed_tokens:,} of {told.prompt_tokens:,} tokens{cached}{rate}"
 
 
 def _progress_lines() -> Progress:

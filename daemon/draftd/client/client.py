@@ -382,8 +382,10 @@ def gather(
     stream: Iterable[pb.GenerateResponse],
     on_pieces: Callable[[Sequence[Piece]], None] | None = None,
     on_reasoning: Callable[[str], None] | None = None,
+    on_wait: Callable[[pb.GenerateResponse], None] | None = None,
 ) -> Answer:
-    """Reads the stream to its end; `on_pieces` hears of the text as it comes, `on_reasoning` of thoughts."""
+    """Reads the stream to its end; `on_pieces` hears of the text as it comes, `on_reasoning` of thoughts, and `on_wait`
+    before the answer begins of each event that says what it waits for: `loading` or `prompt_progress`."""
     started, finished = pb.Started(), pb.Finished()
     tokens: list[int] = []
     pieces: list[Piece] = []
@@ -403,6 +405,8 @@ def gather(
                 on_pieces(fresh)
         elif event == "finished":
             finished = response.finished
+        elif on_wait is not None:
+            on_wait(response)
     reasoning = "".join(delta.reasoning for delta in deltas)
     calls = tuple(delta.tool_call for delta in deltas if delta.HasField("tool_call"))
     return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished, reasoning, calls)

@@ -21,7 +21,7 @@ from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Lower, PinPrefix, Taken
 from draftd.engine.limits import REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
-from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals, with_remote
+from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, PromptProgress, Totals, with_remote
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.link import VerifierLink
@@ -75,7 +75,8 @@ class EngineWorker(EngineHandle):
         if link is not None:
             link.listen(self._inbox.wake)
         self._engine: Engine | None = None
-        self._kv_bytes = self._held_back = self._resting = 0
+        self._kv_bytes = self._held_back = self._resting = self._prefilled_tokens = 0
+        self._prompts: tuple[PromptProgress, ...] = ()
 
     # any thread
 
@@ -190,6 +191,8 @@ class EngineWorker(EngineHandle):
             observer_errors=self._observer.errors,
             held_back=self._held_back,
             resting=self._resting,
+            prompts=self._prompts,
+            prefilled_tokens=self._prefilled_tokens,
         )
 
     def learnt(self) -> Learnt | None:
@@ -323,7 +326,8 @@ class EngineWorker(EngineHandle):
     def _measure(self, engine: Engine, kv_bytes: int) -> None:
         scheduler, remote = engine.scheduler, engine.remote
         self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
-        self._resting = scheduler.resting
+        self._resting, self._prompts = scheduler.resting, scheduler.prompt_progress
+        self._prefilled_tokens = scheduler.prefilled_tokens
         now = time.monotonic()
         if now - self._learnt_at >= _LEARNT_SECONDS:
             self._learnt, self._learnt_at = engine.learnt(), now

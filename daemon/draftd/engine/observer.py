@@ -128,6 +128,18 @@ class RemoteStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far the prompt of one client's request is prefilled: `processed_tokens` of its `prompt_tokens`, among them
+    the `cached_tokens`, which the prefix store had. `began`: when the first of them were, in monotonic seconds."""
+
+    request: str
+    prompt_tokens: int
+    cached_tokens: int
+    processed_tokens: int
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatus:
     """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
     MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
@@ -137,7 +149,8 @@ class EngineStatus:
     another daemon's target that are over, the daemon's own as well, and `late`: tokens of verdicts that came after
     their end, drafted and of these accepted. `remote_in_flight` steps have no verdict yet, and at a round trip of
     `remote_break_even` seconds, as last estimated, drafting for it pays as much as not to. `remote_estimates`: what a
-    text may expect of that target, by workload class, with a draft model and without."""
+    text may expect of that target, by workload class, with a draft model and without. `prompts`: those that are being
+    prefilled; `prefilled_tokens`: of all prompts, computed by the target since it started."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -162,6 +175,8 @@ class EngineStatus:
     late: tuple[int, int] = (0, 0)
     remote_estimates: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
     group: GroupStatus | None = None  # of a target over several ranks
+    prompts: tuple[PromptProgress, ...] = ()
+    prefilled_tokens: int = 0
 
 
 def with_remote(status: EngineStatus, told: RemoteStatus) -> EngineStatus:

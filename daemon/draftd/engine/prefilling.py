@@ -21,10 +21,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 
-from draftd.core import DrafterName, FinishReason
+from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
 from draftd.engine.members import PeersTime
+from draftd.engine.observer import PromptProgress
 from draftd.engine.prompt import Prompt
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.slices import LEAST, Slices
@@ -81,6 +82,7 @@ class Prefilling:
         self._overtaken = 0  # times that the first of those that wait was, for want of memory
         self.joined_long = False  # a long one has joined since the last step
         self.held_back = 0  # sequences that might begin if there were memory for them
+        self.prefilled_tokens = 0  # by the target, since it started
 
     @property
     def waiting(self) -> list[DecodeSequence]:
@@ -95,6 +97,22 @@ class Prefilling:
     @property
     def sequences(self) -> list[DecodeSequence]:
         return [*self.prefilling, *self._waiting]
+
+    @property
+    def progress(self) -> tuple[PromptProgress, ...]:
+        """Of clients' prompts. An answer that is prefilled again with its prompt has none."""
+        return tuple(
+            PromptProgress(
+                request=sequence.request.id,
+                prompt_tokens=len(sequence.tokens),
+                cached_tokens=sequence.stats.cached_tokens,
+                processed_tokens=prompt.position,
+                began=sequence.stats.scheduled or 0.0,
+            )
+            for prompt in self._prompts
+            if (sequence := prompt.sequence).request.origin is Origin.CLIENT
+            if prompt.position is not None and not sequence.emitted
+        )
 
     @property
     def in_turn(self) -> bool:
@@ -391,6 +409,7 @@ class Prefilling:
             entries.append(Entry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done))
         results = {one.sequence: one for one in self._steps.result(self._steps.submit(entries)).entries}
         seconds, taken = self._timer() - started, sum(len(entry.tokens) for entry in entries)
+        self.prefilled_tokens += taken
         for prompt, entry in zip(chosen, entries, strict=True):
             self._peers.prefilled(prompt.sequence, seconds * len(entry.tokens) / taken)
         if not chosen[0].done:

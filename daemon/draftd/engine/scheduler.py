@@ -22,7 +22,7 @@ from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.members import Gathering, PeersTime, awake, charge, members, rests, steady
-from draftd.engine.observer import EngineObserver
+from draftd.engine.observer import EngineObserver, PromptProgress
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sampling.grammar import masks_first
 from draftd.engine.sequence import DecodeSequence
@@ -154,6 +154,16 @@ class Scheduler:
     def held_back(self) -> int:
         """Requests that wait for memory."""
         return self._prefilling.held_back
+
+    @property
+    def prompt_progress(self) -> tuple[PromptProgress, ...]:
+        """Of clients' prompts that are being prefilled."""
+        return self._prefilling.progress
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Of all prompts, computed by the target since it started."""
+        return self._prefilling.prefilled_tokens
 
     def add(self, sequence: DecodeSequence) -> None:
         self._opened, self._pause = self._opened + 1, 0.0

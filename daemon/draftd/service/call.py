@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -41,6 +42,16 @@ class Call:
     own: Choice | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     echo: tuple[str, Sequence[int]] = "", ()
+
+
+async def silent(choices: Sequence[Choice], arrived: asyncio.Event, seconds: float) -> bool:
+    """Whether nothing has come of any of them, after waiting up to `seconds` for it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not any(one.stream.ready for one in choices):
+                arrived.clear()
+                await arrived.wait()
+    return not any(one.stream.ready for one in choices)
 
 
 async def next_choice(choices: list[Choice], arrived: asyncio.Event) -> Choice:

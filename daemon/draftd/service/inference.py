@@ -46,7 +46,7 @@ from draftd.errors import (
 )
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.answer import AnswerStream, reading_of, stop_matcher
-from draftd.service.call import Call, Choice, next_choice
+from draftd.service.call import Call, Choice, next_choice, silent
 from draftd.service.chat import ChatRenderer
 from draftd.service.endings import error_of, reason_to_leave
 from draftd.service.formats import constraint_of
@@ -58,6 +58,7 @@ from draftd.service.request import (
     Chunk,
     Loading,
     Prompt,
+    PromptProgress,
     RawText,
     Request,
     Routed,
@@ -74,7 +75,7 @@ from draftd.service.text import Ends, TextForm, echoed, tokenise
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
-_LOADING_SECONDS = 1.0  # between two words to a client whose request waits for the weights
+_NEWS_SECONDS = 1.0  # between two words to a client whose request waits for the weights, or for its prompt
 _GRAMMAR_SECONDS = 1.0  # after the model is loaded: the first request may be there already
 _SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
 
@@ -380,10 +381,14 @@ class InferenceService:
     async def _begin(self, call: Call, send: Send, write: Write) -> None:
         """What is said before the engine says anything."""
         await write(send(call.started))
-        seconds, first = 0.0, call.choices[0].stream
-        while self._worker.unloaded and await first.quiet(seconds):
-            await write(send(Loading(self._worker.progress)))
-            seconds = _LOADING_SECONDS
+        first, processed, pause = call.choices[0].stream, 0, 0.0 if self._worker.unloaded else _NEWS_SECONDS
+        while await silent(call.choices, call.arrived, pause):
+            if self._worker.unloaded:
+                await write(send(Loading(self._worker.progress)))
+            elif (far := self._prompt_progress(call)) is not None and far.processed_tokens > processed:
+                await write(send(far))
+                processed = far.processed_tokens
+            pause = _NEWS_SECONDS
         emission, (text, offsets), prompt = Emission((), ()), call.echo, tuple[int, ...]()
         if call.request.told_of_prompt is not None:
             told = await first.take()
@@ -393,6 +398,12 @@ class InferenceService:
         if text or prompt:
             for one in call.choices:
                 await write(send(Chunk(emission, (), text, choice=one.index, offsets=offsets, prompt=prompt)))
+
+    def _prompt_progress(self, call: Call) -> PromptProgress | None:
+        """Of the choice whose prompt is furthest; None where none has begun."""
+        ids = {one.decode.id for one in call.choices}
+        begun = [one for one in self._worker.status().prompts if one.request in ids]
+        return max(begun, key=lambda one: one.processed_tokens, default=None)
 
     def _leave(self, call: Call) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from draftd.core import DecodePlan, DepthMode, Emission, ModePreference, Outcome, SamplingParams, WorkloadClass
+from draftd.engine.observer import PromptProgress as PromptProgress
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
@@ -198,7 +199,7 @@ class Finished:
 
 
 AnswerEvent = Started | Chunk | Finished
-Event = AnswerEvent | Loading
+Event = AnswerEvent | Loading | PromptProgress
 Send = Callable[[Event], Awaitable[None]]
 
 

@@ -149,15 +149,6 @@ class TokenStream:
         """`take` would not wait."""
         return bool(self._pending) or self.outcome is not None
 
-    async def quiet(self, seconds: float) -> bool:
-        """Whether nothing has come yet, after waiting so long for it."""
-        if not self._pending and self.outcome is None:
-            self._arrived.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._arrived.wait()
-        return not self._pending and self.outcome is None
-
     @property
     def exhausted(self) -> bool:
         """All was taken and no more will come."""

@@ -56,7 +56,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes", "remote", "verification", "group", "progress")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes", "remote", "verification", "group", "progress", "prompts", "prefilled_tokens")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,8 @@ class GetStatusResponse(_message.Message):
     VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    PREFILLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
     uptime: _duration_pb2.Duration
@@ -130,7 +132,9 @@ class GetStatusResponse(_message.Message):
     verification: VerificationStatus
     group: GroupStatus
     progress: str
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ..., remote: _Optional[_Union[RemoteStatus, _Mapping]] = ..., verification: _Optional[_Union[VerificationStatus, _Mapping]] = ..., group: _Optional[_Union[GroupStatus, _Mapping]] = ..., progress: _Optional[str] = ...) -> None: ...
+    prompts: _containers.RepeatedCompositeFieldContainer[_inference_pb2.PromptProgress]
+    prefilled_tokens: int
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ..., remote: _Optional[_Union[RemoteStatus, _Mapping]] = ..., verification: _Optional[_Union[VerificationStatus, _Mapping]] = ..., group: _Optional[_Union[GroupStatus, _Mapping]] = ..., progress: _Optional[str] = ..., prompts: _Optional[_Iterable[_Union[_inference_pb2.PromptProgress, _Mapping]]] = ..., prefilled_tokens: _Optional[int] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
     __slots__ = ("id", "state", "backend", "parallel", "ranks", "losses", "reason", "restart", "records", "record_bytes", "starts")

@@ -285,16 +285,18 @@ class GenerateRequest(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., n: _Optional[int] = ..., echo: _Optional[bool] = ..., priority: _Optional[int] = ..., response_format: _Optional[_Union[ResponseFormat, _Mapping]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., max_seconds: _Optional[float] = ..., max_cost: _Optional[float] = ..., special_tokens: _Optional[bool] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("started", "chunk", "finished", "loading")
+    __slots__ = ("started", "chunk", "finished", "loading", "prompt_progress")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOADING_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     started: Started
     chunk: Chunk
     finished: Finished
     loading: Loading
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., loading: _Optional[_Union[Loading, _Mapping]] = ...) -> None: ...
+    prompt_progress: PromptProgress
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., loading: _Optional[_Union[Loading, _Mapping]] = ..., prompt_progress: _Optional[_Union[PromptProgress, _Mapping]] = ...) -> None: ...
 
 class DecodePlan(_message.Message):
     __slots__ = ("mode", "max_draft_tokens", "level", "variant", "reason", "depth_mode", "drafter", "alternatives", "strategy", "quality", "generic_tools")
@@ -341,6 +343,18 @@ class Loading(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     progress: str
     def __init__(self, progress: _Optional[str] = ...) -> None: ...
+
+class PromptProgress(_message.Message):
+    __slots__ = ("prompt_tokens", "cached_tokens", "processed_tokens", "elapsed")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    cached_tokens: int
+    processed_tokens: int
+    elapsed: _duration_pb2.Duration
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., processed_tokens: _Optional[int] = ..., elapsed: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("text", "token_ids", "from_draft", "text_lengths", "deltas", "logprobs", "choice", "verifier", "prompt_ids", "prompt_logprobs")

@@ -97,7 +97,8 @@ def command(
             return
         show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
         try:
-            answer = gather(stream, show, _print_thought)
+            with output.waiting() as waiting:
+                answer = gather(stream, waiting.before(show), waiting.before(_print_thought), waiting.hear)
         except DraftdError:
             if sys.stdout.isatty():
                 print()  # what is wrong is not a part of the answer
@@ -180,8 +181,11 @@ def summary(answer: Answer) -> str:
     how = answer.mode.value
     if answer.mode is DecodeMode.SPECULATIVE:
         how += f", up to {plan.max_draft_tokens} at a time"
+    usage = answer.finished.usage
+    cached = f", {usage.cache_read_tokens} of them cached" if usage.cache_read_tokens else ""
     parts = [
-        f"{answer.finished.usage.output_tokens} tokens ({how})",
+        f"{usage.output_tokens} tokens ({how})",
+        f"prompt of {usage.input_tokens} tokens{cached}",
         f"{rate(answer.tokens_per_second)} tokens/s",
         f"first after {milliseconds(answer.time_to_first_token)}",
     ]

@@ -48,7 +48,8 @@ class Rates:
     """What happened between two snapshots, `seconds` apart."""
 
     seconds: float
-    tokens_per_second: float
+    tokens_per_second: float  # of answers
+    prompt_tokens_per_second: float  # computed
     finished: int  # for whatever reason
     failed: int
     refused: int
@@ -87,6 +88,7 @@ def between(before: Snapshot, after: Snapshot) -> Rates | None:
     return Rates(
         seconds,
         tokens_per_second=counts.emitted / seconds,
+        prompt_tokens_per_second=(new.prefilled_tokens - old.prefilled_tokens) / seconds,
         finished=sum(new.finished_requests.values()) - sum(old.finished_requests.values()),
         failed=failures(new) - failures(old),
         refused=new.refused_requests - old.refused_requests,

@@ -97,6 +97,7 @@ def serving(seen: History, now: datetime) -> list[Row]:
         ("level", _level(status)),
         *_ladder(status.fallback, now),
         ("requests", Text.assemble(f"{status.active_requests} active, ", (queued, BAD if full else ""))),
+        ("prompts", _prompts(seen)),
         ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
         ("failed", _failed(seen, lately.failed if lately else None)),
         ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
@@ -161,6 +162,15 @@ def lost(why: str, silent: float, retry: float | None) -> Text:
 
 def _why(text: str) -> tuple[str, str]:
     return (f" · {figures.in_local_time(text)}" if text else "", DIM)
+
+
+def _prompts(seen: History) -> Text:
+    """How fast prompts are computed, and how far the one is that has most to go."""
+    now = None if seen.now is None else seen.now.prompt_tokens_per_second
+    left = max(seen.status.prompts, key=lambda one: one.prompt_tokens - one.processed_tokens, default=None)
+    far = "" if left is None else f", {left.processed_tokens:,} of {left.prompt_tokens:,}"
+    more = len(seen.status.prompts) - 1
+    return Text.assemble(f"{figures.rate(now)} tokens/s", far, (f", {more} more" if more > 0 else "", DIM))
 
 
 def _counted(whole: int, lately: int | None, seen: History, *, bad: bool = False) -> Text:

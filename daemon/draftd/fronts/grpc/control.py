@@ -134,6 +134,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             started=self._started,
             prefix_cache=None if model is None else filled(pb.PrefixCache, engine.prefix),
             progress=self._worker.progress if loading else "",
+            prompts=map(reply.prompt_progress, engine.prompts),
             fallback=reply.fallback(fallback),
             remote=None if link is None else reply.remote(self._remote_target, link, engine, fallback.remote),
             verification=reply.verification(self._verification.status()) if verifies else None,

@@ -38,6 +38,7 @@ from draftd.service.request import (
     FormatKind,
     Loading,
     Prompt,
+    PromptProgress,
     RawText,
     Request,
     ResponseFormat,
@@ -160,6 +161,8 @@ def message_of(told: Event) -> pb.GenerateResponse:
         return pb.GenerateResponse(started=_started(told))
     if isinstance(told, Loading):
         return pb.GenerateResponse(loading=pb.Loading(progress=told.progress))
+    if isinstance(told, PromptProgress):
+        return pb.GenerateResponse(prompt_progress=reply.prompt_progress(told))
     return pb.GenerateResponse(finished=_finished(told))
 
 

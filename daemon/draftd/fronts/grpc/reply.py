@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from draftd.counts import DraftCounts
 from draftd.engine.depth.acceptance_rates import emitted
 from draftd.engine.depth.costs import Known
 from draftd.engine.depth.saved import Learnt
-from draftd.engine.observer import EngineStatus
+from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.engine.targets.link import LinkState
 from draftd.errors import NotServing
 from draftd.fallback.controller import FallbackState
@@ -62,6 +63,10 @@ def model(told: ServedModel) -> pb.GetModelResponse:
         quality=number(pb.QualityClass, told.quality),
         generic_tools=told.generic_tools,
     )
+
+
+def prompt_progress(told: PromptProgress) -> pb.PromptProgress:
+    return filled(pb.PromptProgress, told, elapsed=duration(time.monotonic() - told.began))
 
 
 def plan(told: DecodePlan, quality: QualityClass) -> pb.DecodePlan:

@@ -3,6 +3,7 @@ speculative figures."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -14,6 +15,7 @@ from draftd.service.request import (
     Chunk,
     Delta,
     Finished,
+    PromptProgress,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -96,6 +98,19 @@ def prompt_logprobs(told: Chunk, token_bytes: TokenBytes, most: int | None = Non
 
 def bounded(logprob: float) -> float:
     return max(_LEAST, logprob)
+
+
+def prompt_progress(told: PromptProgress) -> dict[str, Any]:
+    """llama.cpp's: tokens of the prompt, those that were kept from another request, those that are in, and since
+    when."""
+    return {
+        "prompt_progress": {
+            "total": told.prompt_tokens,
+            "cache": told.cached_tokens,
+            "processed": told.processed_tokens,
+            "time_ms": round(1000 * (time.monotonic() - told.began)),
+        }
+    }
 
 
 def usage(finished: Sequence[Finished]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from draftd.fronts.http.answer import (
     deltas_of,
     metrics,
     prompt_logprobs,
+    prompt_progress,
     succeeded,
     token_logprobs,
     usage,
@@ -32,6 +33,7 @@ from draftd.service.request import (
     Finished,
     FormatKind,
     Message,
+    PromptProgress,
     ReasoningDelta,
     Request,
     ResponseFormat,
@@ -118,6 +120,7 @@ class ChatBody(Common):
     functions: Any = None
     function_call: Any = None
     echo: Any = None
+    return_progress: bool | None = None
 
 
 def asked(call: Call, scope: Scope) -> Asked:
@@ -169,7 +172,8 @@ def asked(call: Call, scope: Scope) -> Asked:
     head = {"id": "", "created": int(time.time()), "model": model}
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)
     reply = made(head, scope.token_bytes, counted=counted, measured=bool(given.include_metrics))
-    return Asked((request,), reply, bool(given.stream), names)
+    progress = reply.progress if given.return_progress and isinstance(reply, ChatStream) else None
+    return Asked((request,), reply, bool(given.stream), names, progress)
 
 
 def _check_unserved(given: ChatBody) -> None:
@@ -380,6 +384,10 @@ class ChatStream:
 
     def failed(self, error: DraftdError) -> bytes:
         return data(openai_error(error))
+
+    def progress(self, told: PromptProgress) -> bytes:
+        """What the stream says of the prompt before the answer begins."""
+        return data({**self._head, "choices": [], **prompt_progress(told)})
 
     def _chunk(self, told: Chunk) -> bytes:
         deltas = [found for delta in deltas_of(told) if (found := self._delta(told.choice, delta))]

@@ -15,6 +15,7 @@ from draftd.fronts.http.answer import (
     bounded,
     metrics,
     prompt_logprobs,
+    prompt_progress,
     succeeded,
     usage,
 )
@@ -23,7 +24,17 @@ from draftd.fronts.http.chat import FORMAT, Format, StreamOptions, finish, respo
 from draftd.fronts.http.errors import Names, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.stream import COMMENT, DONE, data
-from draftd.service.request import AnswerEvent, Chunk, Finished, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.request import (
+    AnswerEvent,
+    Chunk,
+    Finished,
+    Prompt,
+    PromptProgress,
+    RawText,
+    Request,
+    Started,
+    TokenIds,
+)
 
 _MOST_PROMPTS = 32  # of one question: each is a request
 
@@ -41,6 +52,7 @@ class CompletionBody(Common):
     suffix: str | None = None
     add_special_tokens: bool | None = None
     response_format: Format | None = None
+    return_progress: bool | None = None
 
 
 def asked(call: Call, scope: Scope) -> Asked:
@@ -84,7 +96,8 @@ def asked(call: Call, scope: Scope) -> Asked:
         likeliest=given.logprobs,
         prompts=given.prompt_logprobs,
     )
-    return Asked(requests, reply, bool(given.stream), Names(table))
+    progress = reply.progress if given.return_progress else None
+    return Asked(requests, reply, bool(given.stream), Names(table), progress)
 
 
 def prompts(given: object) -> list[Prompt]:
@@ -158,6 +171,10 @@ class Completion:
             choice.finished = told
             return self._said(index, "", None, finish(told)) if self._stream and succeeded(told) else b""
         return self._chunk(told, index, choice)
+
+    def progress(self, told: PromptProgress) -> bytes:
+        """What a stream says of one of the prompts before its answer begins."""
+        return data({**self._head, "choices": [], **prompt_progress(told)})
 
     def whole(self) -> Mapping[str, Any]:
         choices = []

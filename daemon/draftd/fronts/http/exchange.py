@@ -16,7 +16,7 @@ from draftd.fronts.http.answer import TokenBytes
 from draftd.fronts.http.errors import Names, internal
 from draftd.fronts.http.stream import EventStream
 from draftd.service.inference import InferenceService
-from draftd.service.request import AnswerEvent, Event, Loading, Request, Send
+from draftd.service.request import AnswerEvent, Event, Loading, PromptProgress, Request, Send
 
 
 class Reply(Protocol):
@@ -42,12 +42,14 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a body asks: `requests`, one for each prompt, and how the answer is told."""
+    """What a body asks: `requests`, one for each prompt, and how the answer is told. `progress`: what a stream says
+    while a prompt is prefilled; None says nothing."""
 
     requests: Sequence[Request]
     reply: Reply
     stream: bool
     names: Names = field(default_factory=Names)
+    progress: Callable[[PromptProgress], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: flo
     if not asked.stream:
 
         async def keep(told: Event, prompt: int) -> None:
-            if not isinstance(told, Loading):
+            if not isinstance(told, Loading | PromptProgress):
                 reply.take(told, prompt)
 
         await _ask(service, asked, keep)
@@ -86,7 +88,10 @@ async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: flo
     stream = EventStream(call.request, call.headers, reply.keep_alive, keep_alive_seconds)
 
     async def say(told: Event, prompt: int) -> None:
-        await stream.send(reply.keep_alive if isinstance(told, Loading) else reply.take(told, prompt))
+        if isinstance(told, PromptProgress):
+            await stream.send(b"" if asked.progress is None else asked.progress(told))
+        else:
+            await stream.send(reply.keep_alive if isinstance(told, Loading) else reply.take(told, prompt))
 
     try:
         await _ask(service, asked, say)
