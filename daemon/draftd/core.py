@@ -277,7 +277,8 @@ class DecodeRequest:
     `peer`: what another daemon proposes for it, where this one verifies; its plan's drafter is PEER, or this daemon's
     own, which drafts where the peer proposes nothing, with PEER among the alternatives. `answered`: tokens
     at the end of the prompt that are of the answer, as it was chosen before: its grammar, penalties and seed go on from
-    there, and `max_tokens` are those that may follow."""
+    there, and `max_tokens` are those that may follow. `skip_prefix_cache`: nothing that is kept of other texts is used,
+    and nothing of its own is kept."""
 
     id: str
     prompt: tuple[int, ...]
@@ -301,6 +302,7 @@ class DecodeRequest:
     trace: str = ""
     peer: PeerSteps | None = None
     answered: int = 0
+    skip_prefix_cache: bool = False
 
     @property
     def tier(self) -> ContextTier:

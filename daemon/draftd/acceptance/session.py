@@ -100,6 +100,10 @@ class Session:
         has an error where the daemon decoded otherwise than the arm asks. `json_schema`: what the answers must be."""
         arm, repetition = step.arm, step.repetition
         asks = [ask_for(prompt, arm, chat=chat, seed=options.seed, repetition=repetition) for prompt in step.prompts]
+        if (
+            options.stage is not Stage.SOAK
+        ):  # which has one arm: of several, a later one would find the first one's work
+            asks = [replace(ask, skip_prefix_cache=True) for ask in asks]
         if json_schema:
             # A thought may be longer than an answer may be. A template that knows no such argument takes no notice.
             unthinking = {"enable_thinking": False}

@@ -52,7 +52,7 @@ def run_ways(client: DraftdClient, asks: Sequence[tuple[str, Ask]], ways: Sequen
         answered(client, replace(asks[0][1], max_tokens=8, strategy=way), "")
     for name, ask in tracked(asks):
         for way in ways:
-            yield answered(client, replace(ask, strategy=way), name)
+            yield answered(client, replace(ask, strategy=way, skip_prefix_cache=True), name)
 
 
 def answered(client: DraftdClient, ask: Ask, name: str) -> Answered:

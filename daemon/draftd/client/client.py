@@ -92,6 +92,7 @@ class Ask:
     quality: QualityClass | None = None
     max_seconds: float | None = None
     max_cost: float | None = None
+    skip_prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,16 @@ class RemoteSequences:
             grammar=request.grammar,
         )
         self._texts[text.number] = text
-        self._link.send(Open(text.number, tuple(sequence.tokens), options, sequence.max_tokens, request.trace))
+        self._link.send(
+            Open(
+                text.number,
+                tuple(sequence.tokens),
+                options,
+                sequence.max_tokens,
+                request.trace,
+                request.skip_prefix_cache,
+            )
+        )
         self._decide(text)
 
     # what is received

@@ -76,7 +76,9 @@ class DecodeSequence:
     def shares(self) -> bool:
         """Whether it uses what is kept of other texts, and its own is kept. What the daemon asks itself is to be
         computed; what failed is not to be believed."""
-        return self.request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
+        request = self.request
+        trusted = request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
+        return trusted and not request.skip_prefix_cache
 
     @property
     def wants_prompt(self) -> bool:

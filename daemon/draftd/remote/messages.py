@@ -37,6 +37,7 @@ def to_verifier(message: ToVerifier, fingerprint: str = "") -> pb.VerifyRequest:
         grammar=options.grammar,
         model_fingerprint=fingerprint,
         traceparent=message.trace,
+        skip_prefix_cache=message.skip_prefix_cache,
     )
     if options.logprobs is not None:
         made.logprobs = options.logprobs
@@ -66,7 +67,7 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
         grammar=given.grammar,
     )
     trace = given.traceparent if len(given.traceparent) <= _MOST_TRACE else ""
-    return Open(given.sequence, tuple(given.tokens), options, given.max_tokens, trace)
+    return Open(given.sequence, tuple(given.tokens), options, given.max_tokens, trace, given.skip_prefix_cache)
 
 
 def to_edge(message: FromVerifier) -> pb.VerifyResponse:

@@ -278,6 +278,7 @@ class InferenceService:
                 grammar=must.grammar,
                 local_allowed=self._planner.local_allowed(wish),
                 trace=span.trace,
+                skip_prefix_cache=valid.skip_prefix_cache,
             )
             echo = await echoed(valid, ids, tokenizer, self._tokenising)
             ends, form = _ends(valid), replace(_form(valid), before=len(echo[0]))

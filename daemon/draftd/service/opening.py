@@ -103,4 +103,5 @@ def request_of(
         grammar=options.grammar,
         peer=steps,
         answered=len(message.tokens) - options.prompt,
+        skip_prefix_cache=message.skip_prefix_cache,
     )

@@ -74,7 +74,7 @@ class Welcome(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., model: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., tokenizer: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., quality: _Optional[str] = ..., step_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., max_sequences: _Optional[int] = ..., drafts: _Optional[bool] = ...) -> None: ...
 
 class OpenSequence(_message.Message):
-    __slots__ = ("sequence", "tokens", "prompt_tokens", "sampling", "max_tokens", "min_tokens", "end_tokens", "logprobs", "grammar", "model_fingerprint", "traceparent")
+    __slots__ = ("sequence", "tokens", "prompt_tokens", "sampling", "max_tokens", "min_tokens", "end_tokens", "logprobs", "grammar", "model_fingerprint", "traceparent", "skip_prefix_cache")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class OpenSequence(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    SKIP_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     prompt_tokens: int
@@ -97,7 +98,8 @@ class OpenSequence(_message.Message):
     grammar: str
     model_fingerprint: str
     traceparent: str
-    def __init__(self, sequence: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., end_tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., grammar: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    skip_prefix_cache: bool
+    def __init__(self, sequence: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., end_tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., grammar: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., traceparent: _Optional[str] = ..., skip_prefix_cache: _Optional[bool] = ...) -> None: ...
 
 class SequenceOpened(_message.Message):
     __slots__ = ("sequence", "cached_tokens")

@@ -1,6 +1,7 @@
 """`draftd compare`, `draftd demo`: the same prompts both ways, in turn, and what it made of speed and text.
 
-A B A B, so that whatever else the machine does meets both. A quick look, of the acceptance harness's own captures and
+A B B A, so that whatever else the machine does meets both, and neither finds what the other has computed of a prompt. A
+quick look, of the acceptance harness's own captures and
 figures; `draftd sweep` is the thorough one. The demo is of the embedded pair, on a daemon of its own.
 """
 
@@ -143,17 +144,20 @@ class Pair:
         return fast / slow if slow and fast else None
 
 
-def run_pair(client: DraftdClient, ask: Ask, name: str, group: str) -> Pair:
-    """Autoregressive, then speculative, which is demanded: where it cannot be had, CallError is raised."""
+def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculative_first: bool = False) -> Pair:
+    """Both ways, one after the other; the prompt is computed for each. Speculation is demanded: where it cannot be had,
+    CallError is raised."""
 
     def taken(mode: ModePreference) -> Capture:
-        found = capture(client, replace(ask, mode=mode), timeout=_ANSWER_SECONDS)
+        found = capture(client, replace(ask, mode=mode, skip_prefix_cache=True), timeout=_ANSWER_SECONDS)
         if found.failure is not None:
             raise found.failure
         return found
 
     began = time.perf_counter()
-    slow, fast = taken(ModePreference.AUTOREGRESSIVE), taken(ModePreference.SPECULATIVE)
+    order = [ModePreference.AUTOREGRESSIVE, ModePreference.SPECULATIVE]
+    answers = {mode: taken(mode) for mode in (reversed(order) if speculative_first else order)}
+    slow, fast = (answers[mode] for mode in order)
     answer = gather(fast.responses)
     arms = AUTOREGRESSIVE.id, f"k{answer.started.plan.max_draft_tokens}"
     places = [Place(Stage.SWEEP, 0, arm, 0, name, group, ask.workload) for arm in arms]
@@ -172,8 +176,8 @@ def run_pairs(
     asks = _asks(client, base, chosen)
     # The first pass through each path pays for things that later ones do not.
     run_pair(client, replace(asks[0][1], max_tokens=8), "", "")
-    for p, ask in output.tracked(asks * repeat, console):
-        yield p, run_pair(client, ask, p.name, ask.workload)
+    for i, (p, ask) in enumerate(output.tracked(asks * repeat, console)):
+        yield p, run_pair(client, ask, p.name, ask.workload, speculative_first=i % 2 == 1)
 
 
 def _asks(client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt]) -> list[tuple[prompts.Prompt, Ask]]:

@@ -22,13 +22,15 @@ class Open:
     """Begins a sequence, or goes on with one whose connection was lost. `tokens`: its text as far as it is known, the
     prompt and what was answered; `options.prompt` says where the answer begins. `max_tokens`: of the answer. An open
     sequence of the same edge with this number is closed by it, as by `Close` with the length of `tokens`. `trace`: the
-    edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one."""
+    edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one.
+    `skip_prefix_cache`: as in `DecodeRequest`."""
 
     sequence: int
     tokens: tuple[int, ...]
     options: SequenceOptions
     max_tokens: int
     trace: str = ""
+    skip_prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ def message_of(request: Request) -> pb.GenerateRequest:
         n=request.n,
         echo=request.echo,
         priority=request.priority,
+        skip_prefix_cache=request.skip_prefix_cache,
         response_format=_format(request.response_format),
         strategy=pb.STRATEGY_LOCAL,  # by its own model: no daemon asks on in a circle
         sampling=sampling_message(replace(request.sampling, logit_bias=())),  # ids mean nothing there

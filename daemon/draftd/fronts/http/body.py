@@ -175,6 +175,7 @@ class Common(Unserved):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     priority: Int | None = None
+    cache_prompt: bool | None = None
     user: str | None = None
     include_metrics: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -206,6 +207,7 @@ class Common(Unserved):
             "include_stop": bool(self.include_stop_str_in_output),
             "special_tokens": self.skip_special_tokens is False,
             "priority": self.priority or 0,
+            "skip_prefix_cache": self.cache_prompt is False,
         }
 
     def _sampling(self) -> SamplingParams:
