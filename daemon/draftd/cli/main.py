@@ -18,7 +18,7 @@ from draftd.cli.output import complain
 #: Where each command is, in the order of the help: the function (or the commands of a group by their names) and its
 #: module, and its line in that list. A module is imported when its command is called.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("serve.command", "Serve a model over gRPC until SIGTERM or Ctrl-C."),
+    "serve": ("serve.command", "Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C."),
     "follow": ("follow.command", "Be a follower of a target that several machines serve together."),
     "generate": ("generate.command", "Stream one answer to stdout, then one line of figures to stderr."),
     "compare": ("compare.compare", "Decode the same prompts with and without drafts, and compare."),

@@ -116,7 +116,7 @@ def run_daemon(
     telemetry = Telemetry.start(
         settings.telemetry,
         sources,
-        scraped=settings.server.http_port is not None,
+        scraped=settings.server.http is not None,
         group=group,
         port=settings.server.port,
     )

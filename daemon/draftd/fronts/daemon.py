@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from draftd import __version__
 from draftd.core import DaemonState
 from draftd.engine.handle import EngineState
-from draftd.errors import ModelLoadError, NotServing
+from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
@@ -109,10 +109,7 @@ class Daemon:
             verification = VerificationServicer(self.verification, stall)
             inference = InferenceServicer(self.service)
             server = GrpcServer(self._settings.server, inference, control, verification, interceptor)
-            if self._settings.server.http_port is not None:
-                from draftd.fronts.http.server import HttpServer  # brings aiohttp in, which takes a while
-
-                self._http = HttpServer(self._settings.server, self.service, self._parts.telemetry.http)
+            self._http = self._http_server()
         except BaseException:
             self.service.close()
             await self.verification.close()
@@ -128,6 +125,23 @@ class Daemon:
         self._worker.start()
         self._watch = asyncio.create_task(self._watch_engine(server), name="draftd-watch-engine")
         return self.port
+
+    def _http_server(self) -> HttpServer | None:
+        """None where HTTP is not served. Raises ConfigError for a port that was asked for and cannot be had."""
+        settings = self._settings.server
+        if settings.http is None:
+            return None
+        from draftd.fronts.http.server import HttpServer  # brings aiohttp in, which takes a while
+
+        try:
+            return HttpServer(settings, self.service, self._parts.telemetry.http)
+        except ConfigError:
+            if settings.http_port is not None:
+                raise
+            log.warning(
+                "HTTP is not served: port %d is taken by another program; --http-port picks another", settings.http
+            )
+            return None
 
     @property
     def address(self) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
@@ -151,5 +151,9 @@ BlockLengths = Annotated[
 ]
 Drafters = Annotated[
     tuple[DrafterName, ...], BeforeValidator(_listed), _allowed("names of drafters, with commas between them")
+]
+#: 0 picks one.
+HttpPort = Annotated[
+    Annotated[int, Ge(0), Le(65535)] | Literal["off"], _allowed("a whole number from 0 to 65535, or off")
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed), _allowed("names, with commas between them")]

@@ -15,13 +15,19 @@ from draftd.settings.kinds import (
     Credential,
     ExistingFile,
     HomePath,
+    HttpPort,
     ModelName,
     Names,
     Seconds,
     Section,
     check_listener,
+    is_loopback,
     state_dir,
 )
+
+
+HTTP_PORT = 8080
+"""Where clients of other inference servers look for one."""
 
 
 class ModelSettings(Section):
@@ -80,9 +86,10 @@ class ServerSettings(Section):
     """A request is cancelled if its client reads no message for this long; 0: never."""
     reflection: bool = True
     """Offer gRPC server reflection."""
-    http_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the OpenAI-compatible HTTP server, on the same host, with the same token and certificate; 0 picks a free
-    one. Unset: no HTTP."""
+    http_port: HttpPort | None = None
+    """Port of the HTTP server, which speaks OpenAI's and Anthropic's protocols, on the same host, with the same token
+    and certificate; 0 picks a free one, `off` serves no HTTP. Unset: 8080, if the daemon listens on loopback, on a port
+    that is not picked, and 8080 is free."""
     http_aliases: Names = ()
     """Other names by which HTTP clients may ask for the model; `claude-*` is any that begins so."""
     http_origins: Names = ()
@@ -91,6 +98,14 @@ class ServerSettings(Section):
     """HTTP connections that clients may hold at a time."""
     http_stored_bytes: int = Field(default=64 * 2**20, ge=0, le=2**40)
     """Most memory for answers that `previous_response_id` may name, at most 1,024 of them; 0 stores none."""
+
+    @property
+    def http(self) -> int | None:
+        """The port to listen on for HTTP; None where it is not served. Where `http_port` is unset, that it is taken is no
+        error."""
+        if self.http_port is None:
+            return HTTP_PORT if self.port and is_loopback(self.host) else None
+        return None if self.http_port == "off" else self.http_port
 
     @model_validator(mode="after")
     def _tls_and_token(self) -> Self:

@@ -286,10 +286,14 @@ def check_port(settings: Settings) -> Finding:
 
 def check_http(settings: Settings) -> Finding:
     """The port for OpenAI's and Anthropic's clients."""
-    if settings.server.http_port is None:
-        return note("HTTP", "no server.http_port: only gRPC is served")
+    server = settings.server
+    if server.http is None:
+        return note("HTTP", "only gRPC is served: server.http_port is " + ("off" if server.http_port else "unset"))
     mend = "another program listens there: set another server.http_port"
-    return _check_listener("HTTP", settings.server.host, settings.server.http_port, mend)
+    found = _check_listener("HTTP", server.host, server.http, mend)
+    if found.verdict is Verdict.BAD and server.http_port is None:
+        return note("HTTP", f"{found.found}: only gRPC is served", mend)
+    return found
 
 
 def check_webhook(settings: Settings) -> Finding:

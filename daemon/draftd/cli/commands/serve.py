@@ -33,7 +33,8 @@ def command(
     host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,
     port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
     http_port: Annotated[
-        int | None, _listen("--http-port", help="Serve OpenAI's HTTP protocol too; 0 picks one.")
+        str | None,
+        _listen("--http-port", metavar="PORT", help="Of OpenAI's and Anthropic's protocols: 8080; off serves none."),
     ] = None,
     tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
@@ -44,7 +45,7 @@ def command(
     ] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
 ) -> None:
-    """Serve a model over gRPC until SIGTERM or Ctrl-C; with --http-port also over HTTP, as OpenAI does.
+    """Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C.
 
     Telemetry goes where OTEL_* variables say.
 

@@ -134,12 +134,12 @@ class Connections:
 
 def listening(settings: ServerSettings) -> list[socket.socket]:
     """Bound, and listening, all on one port. Raises ConfigError."""
-    assert settings.http_port is not None
+    assert settings.http is not None
     try:
-        return listening_sockets(settings.host, settings.http_port)
+        return listening_sockets(settings.host, settings.http)
     except OSError:
         allowed = f"a port that is free on {settings.host}; 0 picks one"
-        raise ConfigError("server.http_port", settings.http_port, allowed) from None
+        raise ConfigError("server.http_port", settings.http, allowed) from None
 
 
 def tls(settings: ServerSettings) -> ssl.SSLContext | None:
