@@ -111,6 +111,15 @@ class ConfigError(FieldError, status="INVALID_ARGUMENT"):
     """A setting is wrong. Raised at start-up."""
 
 
+class UnknownSetting(ConfigError):
+    """A name that no setting has. Its value stays unsaid: it may be a token whose name was misspelt."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(name, None, hint)
+        self.message = f"{name}: no setting has this name; {hint}"
+        self.args = (self.message,)
+
+
 class InvalidRequest(FieldError, status="INVALID_ARGUMENT"):
     """A field of a request is wrong."""
 

@@ -121,7 +121,7 @@ def test_variables_of_commands_and_others_are_ignored() -> None:
         ("[serve]\nport = 1\n", "serve in .*did you mean server"),
         ("[server]\nprt = 1\n", "server.prt in .*did you mean server.port"),
         ("server = 1\n", "a table"),
-        ("prt = 1\n", "prt in .*a name that is not known"),
+        ("port = 1\n", "port in .*no setting has this name; did you mean server.port"),
         ("[server\n", "valid TOML .*line 1"),
         ("[server]\nport = 'x'\n", r"server.port \(from .*draftd.toml\): got 'x'"),
     ],

@@ -117,9 +117,12 @@ class Served:
     draft_model: Annotated[str | None, models("--draft-model", help="Its draft: folder or hub id.")] = None
     config: Config = None
     assignments: Assignments = None
+    argument: Annotated[str | None, typer.Argument(hidden=True)] = None
 
     def settings(self, others: Mapping[str, object] = {}) -> Settings:
         """With `others` by their dotted names; those that are None are not set. Raises ConfigError."""
+        if self.argument is not None:
+            raise ConfigError("argument", self.argument, f"none: use --model {self.argument}")
         named = {"model.path": self.model, "model.draft_path": self.draft_model, **others}
         return load_settings(self.config, named | parse_assignments(self.assignments), os.environ)
 

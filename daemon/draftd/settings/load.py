@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from draftd.errors import ConfigError
+from draftd.errors import ConfigError, UnknownSetting
 from draftd.settings.distributed import DistributedSettings
 from draftd.settings.fallback import AnnotationSettings, FallbackSettings, WebhookSettings
 from draftd.settings.kinds import Section
@@ -174,7 +174,7 @@ def _said_in(file: Path | None, names: Collection[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for section, table in tables.items():
         if section not in Settings.model_fields:
-            raise _unknown(f"{section} in {file}", section, Settings.model_fields)
+            raise UnknownSetting(f"{section} in {file}", _meant(section, [*Settings.model_fields, *names]))
         if not isinstance(table, dict):
             raise ConfigError(f"{section} in {file}", table, f"a table: [{section}]")
         found |= {f"{section}.{key}": value for key, value in table.items()}
@@ -202,14 +202,28 @@ def _explained(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]])
 def _refuse_unknown(names: Iterable[str], known: Collection[str], place: str = "") -> None:
     for name in names:
         if name not in known:
-            raise _unknown(name + place, name, known)
+            raise UnknownSetting(name + place, _meant(name, known))
 
 
-def _unknown(field: str, name: str, known: Collection[str]) -> ConfigError:
-    # The value stays unsaid: it may be a token whose name was misspelt.
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    prefix, dot, _ = name.rpartition(".")
-    siblings = [k for k in known if dot and k.startswith(prefix + dot)] or list(known)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    listed = ", ".join(siblings) if len(siblings) <= 12 else "a known setting"
-    return ConfigError(field, "a name that is not known", f"{listed}{hint}")
+def _meant(name: str, known: Collection[str]) -> str:
+    """What may have been meant by a name that is not known: a setting that is called so in another section, the name
+    that is written most alike, or else those that there are."""
+    section, _, key = _dotted(name).rpartition(".")
+    same = [one for one in known if _dotted(one).rpartition(".")[2] == key]
+    if same and section:
+        same.sort(key=lambda one: difflib.SequenceMatcher(None, _dotted(one), _dotted(name)).ratio(), reverse=True)
+    siblings = {_dotted(one).rpartition(".")[2]: one for one in known if _dotted(one).startswith(f"{section}.")}
+    if section and siblings and not same:
+        alike = [siblings[one] for one in difflib.get_close_matches(key, siblings, n=1)]
+    else:
+        alike = difflib.get_close_matches(name, known, n=1)
+    if close := same or alike:
+        return f"did you mean {close[0]}?"
+    if section and siblings:
+        return f"[{section}] has {', '.join(siblings)}"
+    return "docs/configuration.md lists all settings"
+
+
+def _dotted(name: str) -> str:
+    """A setting's name from the name of its variable; other names as they are."""
+    return name.removeprefix(ENV_PREFIX).lower().replace("__", ".") if name.startswith(ENV_PREFIX) else name

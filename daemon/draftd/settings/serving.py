@@ -25,7 +25,6 @@ from draftd.settings.kinds import (
     state_dir,
 )
 
-
 HTTP_PORT = 8080
 """Where clients of other inference servers look for one."""
 
@@ -101,8 +100,7 @@ class ServerSettings(Section):
 
     @property
     def http(self) -> int | None:
-        """The port to listen on for HTTP; None where it is not served. Where `http_port` is unset, that it is taken is no
-        error."""
+        """The port to listen on for HTTP; None where it is not served. It may be taken where `http_port` is unset."""
         if self.http_port is None:
             return HTTP_PORT if self.port and is_loopback(self.host) else None
         return None if self.http_port == "off" else self.http_port
