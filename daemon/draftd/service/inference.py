@@ -401,7 +401,9 @@ class InferenceService:
                 await write(send(Chunk(emission, (), text, choice=one.index, offsets=offsets, prompt=prompt)))
 
     def _prompt_progress(self, call: Call) -> PromptProgress | None:
-        """Of the choice whose prompt is furthest; None where none has begun."""
+        """Of the choice whose prompt is furthest; None where none has begun, and where it is not asked for."""
+        if not call.request.return_progress:
+            return None
         ids = {one.decode.id for one in call.choices}
         begun = [one for one in self._worker.status().prompts if one.request in ids]
         return max(begun, key=lambda one: one.processed_tokens, default=None)

@@ -102,6 +102,7 @@ class Request:
     echo: bool = False
     priority: int = 0
     response_format: ResponseFormat | None = None
+    return_progress: bool = False  # of the prompt, while it is prefilled
     skip_prefix_cache: bool = False  # the prompt is computed, and nothing is kept for other requests
 
     @property

@@ -227,7 +227,7 @@ class Choices(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "tokens", "max_tokens", "sampling", "stop", "mode", "max_draft_tokens", "workload", "caller", "depth_mode", "drafter", "logprobs", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "n", "echo", "priority", "response_format", "strategy", "quality", "max_seconds", "max_cost", "special_tokens", "prompt_logprobs", "skip_prefix_cache")
+    __slots__ = ("prompt", "chat", "tokens", "max_tokens", "sampling", "stop", "mode", "max_draft_tokens", "workload", "caller", "depth_mode", "drafter", "logprobs", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "n", "echo", "priority", "response_format", "strategy", "quality", "max_seconds", "max_cost", "special_tokens", "prompt_logprobs", "return_progress", "skip_prefix_cache")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,7 @@ class GenerateRequest(_message.Message):
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
     SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SKIP_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: ChatInput
@@ -283,8 +284,9 @@ class GenerateRequest(_message.Message):
     max_cost: float
     special_tokens: bool
     prompt_logprobs: int
+    return_progress: bool
     skip_prefix_cache: bool
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., n: _Optional[int] = ..., echo: _Optional[bool] = ..., priority: _Optional[int] = ..., response_format: _Optional[_Union[ResponseFormat, _Mapping]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., max_seconds: _Optional[float] = ..., max_cost: _Optional[float] = ..., special_tokens: _Optional[bool] = ..., prompt_logprobs: _Optional[int] = ..., skip_prefix_cache: _Optional[bool] = ...) -> None: ...
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., max_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[DecodeMode, str]] = ..., max_draft_tokens: _Optional[int] = ..., workload: _Optional[_Union[WorkloadClass, str]] = ..., caller: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafter: _Optional[str] = ..., logprobs: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: _Optional[bool] = ..., n: _Optional[int] = ..., echo: _Optional[bool] = ..., priority: _Optional[int] = ..., response_format: _Optional[_Union[ResponseFormat, _Mapping]] = ..., strategy: _Optional[_Union[Strategy, str]] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., max_seconds: _Optional[float] = ..., max_cost: _Optional[float] = ..., special_tokens: _Optional[bool] = ..., prompt_logprobs: _Optional[int] = ..., return_progress: _Optional[bool] = ..., skip_prefix_cache: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "chunk", "finished", "loading", "prompt_progress")

@@ -91,7 +91,7 @@ def command(
             **asdict(drafting),
             **routing.asked(),
         )
-        stream = client.generate(**vars(asked), response_format=wanted)
+        stream = client.generate(**vars(asked), response_format=wanted, return_progress=sys.stderr.isatty())
         if json:
             output.print_json(document(gather(stream)))
             return

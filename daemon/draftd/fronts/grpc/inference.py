@@ -127,6 +127,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         n=given.n if given.HasField("n") else 1,
         echo=given.echo,
         priority=given.priority,
+        return_progress=given.return_progress,
         skip_prefix_cache=given.skip_prefix_cache,
         problem=problems[0] if problems else None,
         response_format=_format(given.response_format),

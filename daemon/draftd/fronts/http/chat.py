@@ -148,6 +148,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         prompt_logprobs=fields.prompt_logprobs(given.prompt_logprobs, given.stream),
         n=1 if given.n is None else given.n,
         response_format=wanted,
+        return_progress=bool(given.stream and given.return_progress),
         **given.shared(call.client),
     )
     table = {
@@ -172,7 +173,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     head = {"id": "", "created": int(time.time()), "model": model}
     counted = given.stream_options is not None and bool(given.stream_options.include_usage)
     reply = made(head, scope.token_bytes, counted=counted, measured=bool(given.include_metrics))
-    progress = reply.progress if given.return_progress and isinstance(reply, ChatStream) else None
+    progress = reply.progress if isinstance(reply, ChatStream) else None
     return Asked((request,), reply, bool(given.stream), names, progress)
 
 

@@ -75,6 +75,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         "n": choices,
         "echo": bool(given.echo),
         "response_format": wanted,
+        "return_progress": bool(given.stream and given.return_progress),
         **given.shared(call.client),
     }
     requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
@@ -96,8 +97,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         likeliest=given.logprobs,
         prompts=given.prompt_logprobs,
     )
-    progress = reply.progress if given.return_progress else None
-    return Asked(requests, reply, bool(given.stream), Names(table), progress)
+    return Asked(requests, reply, bool(given.stream), Names(table), reply.progress)
 
 
 def prompts(given: object) -> list[Prompt]:

@@ -43,7 +43,7 @@ class Reply(Protocol):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a body asks: `requests`, one for each prompt, and how the answer is told. `progress`: what a stream says
-    while a prompt is prefilled; None says nothing."""
+    while a prompt is prefilled, where the requests ask for that."""
 
     requests: Sequence[Request]
     reply: Reply
@@ -89,7 +89,8 @@ async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: flo
 
     async def say(told: Event, prompt: int) -> None:
         if isinstance(told, PromptProgress):
-            await stream.send(b"" if asked.progress is None else asked.progress(told))
+            assert asked.progress is not None, "it is told where it was asked for"
+            await stream.send(asked.progress(told))
         else:
             await stream.send(reply.keep_alive if isinstance(told, Loading) else reply.take(told, prompt))
 
