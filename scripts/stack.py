@@ -115,8 +115,8 @@ def check_ports(pipeline: Mapping[str, Listens], settings: Settings) -> None:
     server, webhook = settings.server, settings.webhook
     wanted = [(one.what, one.setting, *one.host_port) for one in pipeline.values()]
     wanted.append(("draftd over gRPC", "--port or DRAFTD_SERVER__PORT", server.host, server.port))
-    if server.http_port is not None:
-        wanted.append(("draftd over HTTP", "--http-port or DRAFTD_SERVER__HTTP_PORT", server.host, server.http_port))
+    if server.http_port is not None and server.http is not None:  # where it is unset, gRPC is served without it
+        wanted.append(("draftd over HTTP", "--http-port or DRAFTD_SERVER__HTTP_PORT", server.host, server.http))
     wanted.append(("draftd's webhook", WEBHOOK_PORT, webhook.host, webhook.port))
     lines = []
     with ExitStack() as held:  # so that two parts with one port are seen
