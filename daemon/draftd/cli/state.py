@@ -93,6 +93,7 @@ class Learning:
         self._path = path or (folder and folder / _LEARNT)
         self._store = StateStore(self._path)
         self._file = LearntFile(self._store, lambda: identity(settings))
+        self._most, self._warned = settings.engine.max_draft_tokens, False
 
     def recall(self) -> Learnt | None:
         """Of earlier runs of this pair; what cannot be used is said in the log."""
@@ -106,7 +107,18 @@ class Learning:
     def start(self, learnt: Callable[[], Learnt | None]) -> None:
         """From now on it is kept, where there is a place."""
         if self._path is not None:
-            self._file.start(lambda: None if (found := learnt()) is None else found.to_document())
+            self._file.start(lambda: None if (found := self._noticed(learnt())) is None else found.to_document())
+
+    def _noticed(self, learnt: Learnt | None) -> Learnt | None:
+        """Logs it once if the draft model turns out to cost more than it saves, and again if it pays after all."""
+        worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._most)
+        if worth is not None and bool(worth.warning) is not self._warned:
+            self._warned = bool(worth.warning)
+            if worth.warning:
+                log.warning("%s: docs/choosing-a-draft.md", worth.warning)
+            else:
+                log.info("the draft model pays: %.2f times the speed without drafts", worth.speedup)
+        return learnt
 
     @property
     def save_errors(self) -> dict[str, int]:

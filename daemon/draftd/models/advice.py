@@ -233,3 +233,30 @@ def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -
             what += ", and the chat template writes one in each chat"
         found.append((what, "use the tokenizer that the model was trained with, or the weights that go with this one"))
     return found
+
+
+LARGE_DRAFT = 0.25
+"""A draft with more of the target's bytes hardly pays, however much of it is accepted."""
+
+# Small models of a family, with their hidden size; docs/choosing-a-draft.md has them too.
+_SMALL_MODELS = {
+    "qwen3": ("Qwen3-0.6B", 1024),
+    "qwen3_moe": ("Qwen3-0.6B", 1024),
+    "qwen2": ("Qwen2.5-0.5B-Instruct", 896),
+    "gemma3": ("gemma-3-270m-it", 640),
+    "gemma3_text": ("gemma-3-270m-it", 640),
+    "gemma2": ("gemma-2-2b-it", 2304),
+    "olmo2": ("OLMo-2-0425-1B-Instruct", 2048),
+}
+_SMALL_LLAMAS = {128_256: ("Llama-3.2-1B-Instruct", 2048), 49_152: ("SmolLM2-135M-Instruct", 576)}  # by vocabulary
+
+
+def small_model(config: Mapping[str, Any]) -> str:
+    """Names a small model of the target's family that may draft for it; empty where none is known, and for a target
+    that is as small itself."""
+    text = config.get("text_config") or config
+    kind = config.get("model_type")
+    found = _SMALL_LLAMAS.get(text.get("vocab_size", 0)) if kind == "llama" else _SMALL_MODELS.get(str(kind))
+    if found is None or text.get("hidden_size", 0) <= found[1]:
+        return ""
+    return found[0]

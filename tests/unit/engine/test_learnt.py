@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.acceptance_rates import SequenceEvidence
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.depth.costs import DEEPEST, Prices, StepCosts
 from draftd.engine.depth.remote_control import RemoteControl
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import RemoteLimits
@@ -124,3 +125,30 @@ def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
     kept = again.worker.learnt()
     assert kept is not None
     assert set(kept.acceptance) == set(learnt.acceptance)
+
+
+def drafting_costs(ratio: float, accepted: float, drafts: float = 100.0) -> Learnt:
+    """Of a draft model whose step with one token takes so many times a plain one."""
+    prices = Prices({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.1 * ratio, (1, 4): 0.15 * ratio}}, {}, 32)
+    counts = ((drafts,) * DEEPEST, (drafts * accepted,) * DEEPEST)
+    return Learnt(prices, {(DRAFT_MODEL, False, False, None): counts})
+
+
+@pytest.mark.parametrize(
+    ("learnt", "said"),
+    [
+        (drafting_costs(4.86, 0.98), "4.86 times as long .* 97% of these .* at best 0.65 times"),
+        (drafting_costs(1.1, 0.05), "1.10 times as long .* at best 0.96 times"),
+        (drafting_costs(1.1, 0.7), "^$"),
+    ],
+)
+def test_a_draft_model_that_costs_more_than_it_saves_is_said_with_its_figures(learnt: Learnt, said: str) -> None:
+    worth = learnt.worth(DRAFT_MODEL, 4)
+    assert worth is not None
+    assert re.search(said, worth.warning), worth.warning
+
+
+def test_of_a_draft_model_nothing_is_said_before_enough_is_known() -> None:
+    assert drafting_costs(4.86, 0.98, drafts=3.0).worth(DRAFT_MODEL, 4) is None
+    assert drafting_costs(4.86, 0.98).worth(DRAFT_MODEL, 0) is None
+    assert Learnt(Prices()).worth(DRAFT_MODEL, 4) is None

@@ -33,7 +33,7 @@ from draftd.hardware.state import HardwareSample, HardwareState, advance, takeab
 from draftd.hardware.system import system_probe
 from draftd.listening import try_listening
 from draftd.models import blas
-from draftd.models.advice import warnings
+from draftd.models.advice import LARGE_DRAFT, small_model, warnings
 from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, is_hub_id
 from draftd.models.tokenizer import Tokenizer
@@ -157,6 +157,8 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
         else:
             findings.append(ok(pair, "the draft's tokenizer is the target's"))
             drafts[name] = opened
+    if target is not None:
+        findings += check_draft(target, draft, drafts.get(DRAFT_MODEL))
     machine = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
     if target is None:
         return [*findings, check_memory(machine)], None
@@ -182,6 +184,22 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
         return bad(subject, what, "serve a model of another architecture"), None
     found = f"{path} ({config['model_type']}, {size(weight_bytes(model))})"
     return ok(subject, found), _Opened(folder, model, config, tokenizer)
+
+
+def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> list[Finding]:
+    """Whether a draft model may speed the target up: with none, which might; one that has many bytes hardly does."""
+    if named is None:
+        example = small_model(target.config)
+        mend = f"{example}, as --draft-model: docs/choosing-a-draft.md" if example else "docs/choosing-a-draft.md"
+        return [note("draft model", "none: only text that repeats itself is drafted (prompt_lookup)", mend)]
+    if draft is None:
+        return []
+    share = weight_bytes(draft.model) / weight_bytes(target.model)
+    if share <= LARGE_DRAFT:
+        return []
+    found = f"its weights have {share:.0%} of the target's bytes, and so much of a step each drafted token takes"
+    mend = "a model with about a tenth of the bytes: docs/choosing-a-draft.md; draftd compare measures this one"
+    return [note("draft model", found, mend)]
 
 
 def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:

@@ -35,6 +35,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         ("state", f"{state} for {span(status.uptime.seconds)}{progress} ({versions})"),
         *(_pair(model) if model.model else [("model", UNKNOWN), ("draft", UNKNOWN)]),
         ("speculation", _speculation(status)),
+        *([("", f"{status.draft_warning}: docs/choosing-a-draft.md")] if status.draft_warning else []),
         *(ladder.fields(status.fallback, now) if status.HasField("fallback") else ()),
         (
             "requests",

@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key
+from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, emitted
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.remote import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 
+_ENOUGH_DRAFTS = 20.0  # judged of late, before a drafter is said not to pay
 _AGED = 0.5  # of what was counted before, the share that still counts: texts and weights may be others
 
 _Kind = Annotated[DrafterName, Field(min_length=1)]
@@ -80,6 +81,29 @@ def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterWorth:
+    """What a drafter is worth to a request that is alone. `cost`: of a step that drafts one token, over a plain one;
+    `acceptance` of that token; `speedup`: of steps that draft `depth` tokens, the best depth, over plain ones."""
+
+    drafter: DrafterName
+    cost: float
+    acceptance: float
+    depth: int
+    speedup: float
+
+    @property
+    def warning(self) -> str:
+        """For people; empty where it pays."""
+        if self.speedup >= 1:
+            return ""
+        return (
+            f"{self.drafter} does not pay: a step that drafts one token takes {self.cost:.2f} times as long as one "
+            f"that drafts none, and {self.acceptance:.0%} of these tokens are accepted; at best {self.speedup:.2f} "
+            "times the speed without drafts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteLearnt:
     """Of the target of another daemon, whose model has this fingerprint."""
 
@@ -119,6 +143,20 @@ class Learnt:
     def rates(self, deepest: int, share: float = _AGED) -> Acceptance:
         """To go on with, up to position `deepest`; of what was counted only a share counts on."""
         return _rates(self.acceptance, deepest, share)
+
+    def worth(self, drafter: DrafterName, most: int) -> DrafterWorth | None:
+        """At up to `most` tokens a step; None while too little is known."""
+        texts = [key for key in self.acceptance if key[0] == drafter and key[3] is None]
+        key = max(texts, key=lambda one: self.acceptance[one][0][0], default=None)
+        if key is None or self.acceptance[key][0][0] < _ENOUGH_DRAFTS or drafter not in self.prices.drafted or not most:
+            return None
+        costs, batch = self.costs(), min(self.prices.plain, default=1)
+        plain = costs.plain(batch, self.prices.context)
+        ratios = [one / plain for one in costs.drafted(drafter, batch, most, self.prices.context)[1:]]
+        rates = self.rates(most, share=1.0).rates(key)
+        speedups = [tokens / ratio for tokens, ratio in zip(emitted(rates, 1.0, most)[1:], ratios, strict=True)]
+        best = max(range(most), key=lambda depth: speedups[depth])
+        return DrafterWorth(drafter, ratios[0], rates[0], best + 1, speedups[best])
 
     def to_document(self) -> dict[str, Any]:
         """Of strings, numbers, lists and null: what JSON can hold."""

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from draftd import __version__
 from draftd.clocks import elapsed
-from draftd.core import FallbackLevel
+from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.engine.cache.pins import check_name
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.targets.link import LinkState
@@ -107,6 +107,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         except NotServing:
             model, backend = None, ""
         loading = self._worker.state is EngineState.LOADING
+        learnt = self._worker.learnt()
+        worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._planner.max_draft_tokens)
         link, verifies = self._link(), self._verification.asked
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return filled(
@@ -135,6 +137,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             prefix_cache=None if model is None else filled(pb.PrefixCache, engine.prefix),
             progress=self._worker.progress if loading else "",
             prompts=map(reply.prompt_progress, engine.prompts),
+            draft_warning="" if worth is None else worth.warning,
             fallback=reply.fallback(fallback),
             remote=None if link is None else reply.remote(self._remote_target, link, engine, fallback.remote),
             verification=reply.verification(self._verification.status()) if verifies else None,
