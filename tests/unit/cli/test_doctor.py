@@ -37,6 +37,7 @@ from draftd.engine.pair import load_models
 from draftd.fallback.store import StateFolder
 from draftd.fronts.grpc import reply
 from draftd.models import blas
+from draftd.models.advice import small_model
 from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings
 from tests.conftest import NanoPair
@@ -81,6 +82,26 @@ def test_log_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert check_log(Settings()) == []
     verdict = {name: check_log(settings(log__file=tmp_path / name))[0].verdict for name in ("a.log", "none/a.log", "")}
     assert verdict == {"a.log": Verdict.OK, "none/a.log": Verdict.BAD, "": Verdict.BAD}
+
+
+def test_a_draft_as_large_as_its_target_is_noted(model: Callable[[str], Path]) -> None:
+    (found,) = said(check_models(pair(model("a"), model("b"))), "draft size")
+    assert "100% of the target's bytes" in found
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "qwen3", "hidden_size": 4096}, "Qwen3-0.6B"),
+        ({"model_type": "qwen3", "hidden_size": 1024}, ""),  # it is that model
+        ({"model_type": "llama", "hidden_size": 4096, "vocab_size": 128_256}, "Llama-3.2-1B-Instruct"),
+        ({"model_type": "llama", "hidden_size": 2048, "vocab_size": 49_152}, "SmolLM2-135M-Instruct"),
+        ({"model_type": "llama", "hidden_size": 4096, "vocab_size": 32_000}, ""),
+        ({"model_type": "gemma3", "text_config": {"hidden_size": 2560}}, "gemma-3-270m-it"),
+    ],
+)
+def test_without_a_draft_a_small_model_of_the_family_is_named(config: dict[str, Any], named: str) -> None:
+    assert small_model(config) == named
 
 
 def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:

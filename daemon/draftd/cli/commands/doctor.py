@@ -199,7 +199,7 @@ def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> li
         return []
     found = f"its weights have {share:.0%} of the target's bytes, and so much of a step each drafted token takes"
     mend = "a model with about a tenth of the bytes: docs/choosing-a-draft.md; draftd compare measures this one"
-    return [note("draft model", found, mend)]
+    return [note("draft size", found, mend)]
 
 
 def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:
