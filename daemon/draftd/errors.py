@@ -111,7 +111,7 @@ class ConfigError(FieldError, status="INVALID_ARGUMENT"):
     """A setting is wrong. Raised at start-up."""
 
 
-class UnknownSetting(ConfigError):
+class UnknownSetting(ConfigError, status="INVALID_ARGUMENT"):
     """A name that no setting has. Its value stays unsaid: it may be a token whose name was misspelt."""
 
     def __init__(self, name: str, hint: str) -> None:

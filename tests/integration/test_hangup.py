@@ -83,7 +83,7 @@ class Configured:
         """Sends SIGHUP to the daemon. What it logs about that."""
         self.log.rename(self.folder / "moved.log")  # as logrotate does
         daemon.child.send_signal(signal.SIGHUP)
-        until(lambda: bool(self.logged(words)), 20, words)
+        until(lambda: bool(self.logged(words)), 60, words)
         return self.logged(words)[0].partition("SIGHUP: ")[2]
 
 
@@ -103,7 +103,7 @@ class Ports:
     def call(self, authority: Authority, token: str) -> object:
         with DraftdClient(f"localhost:{self.grpc}", token, authority.file) as client:
             try:
-                client.model(timeout=20)
+                client.model(timeout=60)
             except CallError as error:
                 return {grpc.StatusCode.UNAUTHENTICATED: 401, grpc.StatusCode.UNAVAILABLE: "unverified"}[error.code]
         return 200
@@ -114,7 +114,7 @@ class Ports:
     def expiry(self, authority: Authority, token: str) -> float:
         """As Prometheus is told it."""
         connection = http.client.HTTPSConnection(
-            "localhost", self.http, timeout=20, context=ssl.create_default_context(cafile=authority.file)
+            "localhost", self.http, timeout=60, context=ssl.create_default_context(cafile=authority.file)
         )
         with contextlib.closing(connection):
             connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
@@ -133,7 +133,7 @@ class Ports:
 
 def _status(authority: Authority, port: int, method: str, path: str, headers: dict[str, str], body: str = "") -> object:
     context = ssl.create_default_context(cafile=authority.file)
-    connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=context)
+    connection = http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
     with contextlib.closing(connection):
         try:
             connection.request(method, path, body or None, headers)
@@ -221,10 +221,10 @@ def test_a_follower_reopens_its_log(tmp_path: Path) -> None:
             child.send_signal(signal.SIGHUP)  # which it ignores before it has begun
             return bool(given.logged("SIGHUP: the log was reopened"))
 
-        until(reopened, 20)
+        until(reopened, 60)
         assert child.poll() is None
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(90) == 0
     finally:
         child.kill()
 
@@ -243,5 +243,5 @@ def test_a_daemon_whose_terminal_is_closed_drains(tmp_path: Path) -> None:
         os.close(ours)  # the kernel sends SIGHUP to the session's leader
         daemon.child.send_signal(signal.SIGHUP)  # and so may a shell
         assert len(collect(chain([begun], stream)).tokens) == 200
-        assert daemon.wait(20) == 0
+        assert daemon.wait(90) == 0
     assert any("SIGHUP: the terminal was closed" in line for line in daemon.lines)

@@ -352,7 +352,8 @@ def test_a_flood_moves_nothing_fills_no_log_and_keeps_no_memory(caplog: pytest.L
     assert sum(counts.values()) >= 2000 + served
     assert min(counts[name] for name in ("no_credentials", "bad_token", "bad_signature", "bad_http")) > 100
     assert grown < 20 * 1024 * (1 if sys.platform == "linux" else 1024), f"{grown} more at its height"
-    assert len(caplog.messages) <= 10, caplog.messages
+    forged = [one for one in caplog.messages if not one.endswith("fires: accepted")]  # each change has a line
+    assert len(forged) <= 10, forged
 
 
 @pytest.mark.slow

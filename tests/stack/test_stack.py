@@ -116,7 +116,7 @@ def test_the_pipeline_runs_on_the_ports_that_are_set_in_one_log_and_stops_in_ord
         until(lambda: len(Prometheus(prometheus).query(up)) == 2, 20, "both jobs are scraped")
         assert all(value == 1 for _, value in Prometheus(prometheus).query(up))
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, "".join(lines)
+        assert process.wait(150) == 0, "".join(lines)
     finally:
         process.kill()
         process.wait()

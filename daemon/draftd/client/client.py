@@ -340,6 +340,7 @@ def message_of(
     quality: QualityClass | None = None,
     max_seconds: float | None = None,
     max_cost: float | None = None,
+    skip_prefix_cache: bool = False,
     **more: Any,
 ) -> pb.GenerateRequest:
     """A request with a raw prompt, chat messages, or token ids. What concerns tools and the chat template goes with
@@ -375,6 +376,7 @@ def message_of(
         quality=number(pb.QualityClass, quality),
         max_seconds=max_seconds,
         max_cost=max_cost,
+        skip_prefix_cache=skip_prefix_cache,
         **more,
     )
 
