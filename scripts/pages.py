@@ -20,7 +20,7 @@ _TELEMETRY = """\
 <!-- Written by `make docs` from daemon/draftd/telemetry/catalog.py. -->
 
 draftd exports traces, metrics and log events over OTLP. The `OTEL_*` environment variables work as in any OpenTelemetry
-program; without an endpoint nothing is exported and nothing is recorded.
+program; without an endpoint nothing is exported, and only the metrics of `/metrics` are recorded.
 
 ```
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 draftd serve

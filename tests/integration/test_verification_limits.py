@@ -360,7 +360,7 @@ def test_a_drain_ends_what_peers_have_and_says_when_to_return(tmp_path: Path) ->
             return told
 
         closed = at(served, ask())
-        assert closed.error == "the daemon is draining"
+        assert closed.error == "the verifier is draining"
         assert closed.retry_after
         served.join()
         assert served.orderly

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from draftd.settings import Settings, secrets_of
 from draftd.settings.certificates import Certificates, certificate_files, load_certificates
+from draftd.settings.load import variable_of
 
 _TOKENS = (
     "server.token",
@@ -40,9 +42,13 @@ class Change:
     certificates: Mapping[str, Certificates]
     names: tuple[str, ...]
     later: tuple[str, ...]
+    fixed: tuple[str, ...] = ()  # variables that have a token: over the file's, and as they were at the start
 
     def __str__(self) -> str:
-        return ", ".join(map(self._shown, self.names)) or "certificates and tokens are as before"
+        said = ", ".join(map(self._shown, self.names)) or "certificates and tokens are as before"
+        if self.fixed:
+            said += f"; {', '.join(self.fixed)} in the environment stands over the file, and needs a restart to change"
+        return said
 
     def _shown(self, name: str) -> str:
         if name in self.certificates:
@@ -71,7 +77,8 @@ class Credentials:
         certificates = load_certificates(certificate_files(settings))
         names = [name for name in _TOKENS if _value(settings, name) != _value(self._settings, name)]
         names += [name for name, found in certificates.items() if found.differs(self._certificates[name])]
-        return Change(settings, certificates, tuple(names), tuple(later))
+        fixed = [variable for name in _TOKENS if os.environ.get(variable := variable_of(name))]
+        return Change(settings, certificates, tuple(names), tuple(later), tuple(fixed))
 
     def use(self, change: Change) -> None:
         """From now on these are in use."""

@@ -42,6 +42,14 @@ _UNAVAILABLE = {
     r"^(socket closed|connection reset|recvmsg:|broken pipe|goaway|stream removed)": (
         "the connection ended: the daemon stopped or was killed; its log says why"
     ),
+    r"certificate has expired|not yet valid": "the daemon's certificate is not valid now: renew server.tls_cert there",
+    r"hostname verification|not in peer certificate": (
+        "the daemon's certificate has another name: use one of its names in the target"
+    ),
+    r"CERTIFICATE_VERIFY_FAILED|certificate signature failure": (
+        "the daemon's certificate is of an authority that is not trusted here: name it in DRAFTD_TLS_CA"
+    ),
+    r"WRONG_VERSION_NUMBER": "the daemon speaks no TLS: leave out DRAFTD_TLS_CA",
     r"socket closed|handshake|certificate": (
         "the address answers, but not as expected: does the daemon use TLS, or not?"
     ),

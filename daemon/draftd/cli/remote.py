@@ -37,11 +37,11 @@ def _edge(status: pb.GetStatusResponse, lately: str) -> list[Row]:
     hidden = percent(_over(counts.hidden_round_trips, counts.verdicts))
     trip = milliseconds(_seconds(remote, "round_trip"))
     made.append(("round trip", Text(f"{trip}{_pays(_seconds(remote, 'break_even'))}, {hidden} hidden{lately}")))
-    local, wasted = max(0, status.output_tokens - counts.tokens), _over(counts.wasted_tokens, counts.proposed_tokens)
+    wasted = _over(counts.wasted_tokens, counts.proposed_tokens)
     traffic = _over(remote.bytes_sent + remote.bytes_received, counts.tokens)
     each = NOTHING if traffic is None else f"{traffic:.0f} B"
-    chosen = f"remote {counts.tokens} tokens, local {local}; {percent(wasted)} wasted, {each} a token"
-    made.append(("chosen by", Text(chosen)))
+    chosen = f"{counts.tokens} tokens in answers that have ended; {percent(wasted)} wasted, {each} a token"
+    made.append(("chosen there", Text(chosen)))
     faults = (
         (remote.failed_over, "failed over"),
         (counts.reopened, "resumed"),
@@ -62,7 +62,8 @@ def _reasons(remote: pb.RemoteStatus) -> str:
 
 def _serves(remote: pb.RemoteStatus) -> str:
     quality = f" ({enum_name(inference.QualityClass.DESCRIPTOR, remote.quality)})" if remote.quality else ""
-    return f" serves {remote.model}{quality}" if remote.model else ""
+    verb = "serves" if remote.up else "served"
+    return f" {verb} {remote.model}{quality}" if remote.model else ""
 
 
 def _pays(break_even: float | None) -> str:

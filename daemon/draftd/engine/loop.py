@@ -210,7 +210,8 @@ class EngineWorker(EngineHandle):
     def _loaded(self) -> Engine:
         engine = self._engine
         if engine is None:
-            raise NotServing(self.error or f"the model is still loading ({self.progress})", retry_after=1.0)
+            far = f" ({self.progress})" if self.progress else ""
+            raise NotServing(self.error or f"the model is still loading{far}", retry_after=1.0)
         return engine
 
     # the engine thread

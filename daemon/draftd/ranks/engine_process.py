@@ -222,7 +222,7 @@ class EngineProcess(EngineHandle):
         if self.error:
             return NotServing(self.error)
         pause = 0.0 if self._restart_at is None else max(0.0, self._restart_at - time.monotonic())
-        told = f"the model is still loading ({self.progress})"
+        told = "the model is still loading" + (f" ({self.progress})" if self.progress else "")
         if self._reason:
             told = f"the ranks of the model were lost, and begin anew: {self._reason}"
         return NotServing(told, retry_after=min(max(1.0, pause + (self.load_seconds or 0.0)), _LONGEST_PAUSE_SECONDS))

@@ -358,7 +358,7 @@ class VerificationService:
         """Takes no more peers and sequences, and ends those that there are: their edges go on elsewhere."""
         self.draining = True
         for peer in self._peers.values():
-            self._end_all(peer, "the daemon is draining", _RETRY_SECONDS)
+            self._end_all(peer, "the verifier is draining", _RETRY_SECONDS)
 
     async def close(self) -> None:
         """What the engine still says is dropped."""

@@ -89,7 +89,7 @@ def describe_settings() -> Iterator[SettingDoc]:
             value = _resolved(schema, value)
             yield SettingDoc(
                 name=f"{section}.{key}",
-                variable=_variable(f"{section}.{key}"),
+                variable=variable_of(f"{section}.{key}"),
                 default=shown(shape["default"]) if "default" in shape else "in the user's state folder",
                 allowed=_allowed(value),
                 description=" ".join(shape["description"].split()),
@@ -134,7 +134,7 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     came from, and what is allowed.
     """
     names = _names()
-    variables = {_variable(name): name for name in names}
+    variables = {variable_of(name): name for name in names}
     _refuse_unknown(overrides, names)
     _refuse_unknown((one for one in environ if one.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES])
     sources: dict[str, dict[str, Any]] = {
@@ -158,7 +158,8 @@ def _names() -> list[str]:
     return [f"{section}.{key}" for section, kind in kinds.items() for key in kind.model_fields]
 
 
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
     return ENV_PREFIX + name.replace(".", "__").upper()
 
 

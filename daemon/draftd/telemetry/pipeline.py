@@ -65,6 +65,7 @@ class Pipeline:
     propagator: TextMapPropagator = field(default_factory=lambda: CompositePropagator([]))
     link: Link = field(default_factory=Link)
     exporting: bool = False
+    sends: bool = False  # to a collector, besides being scraped
     exporters: list[Any] = field(default_factory=list)
     exposition: Callable[[], bytes] = bytes  # all metrics in Prometheus's text format, where they are scraped
     instance: str = ""  # service.instance.id
@@ -121,7 +122,7 @@ def build(*, scraped: bool = False, group: str = "", port: int | None = None) ->
     wanted = {signal: wanted_exporters(signal) for signal in SIGNALS}
     if not any(wanted.values()) and not scraped:
         return pipeline
-    pipeline.exporting = True
+    pipeline.exporting, pipeline.sends = True, any(wanted.values())
     pipeline.link.install()
     os.environ.setdefault(_SDK_METRICS_VARIABLE, "true")
     try:

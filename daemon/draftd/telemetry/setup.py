@@ -52,7 +52,8 @@ class Sources:
 class Telemetry:
     """The observer for the engine, spans for requests, what follows the servers' calls, the hook for the flag.
 
-    `exporting`: whether any signal is exported; where none is, they record on OpenTelemetry's no-op providers.
+    `exporting`: whether any signal is exported, or metrics are scraped; where neither, they record on OpenTelemetry's
+    no-op providers. `sends`: whether any is sent to a collector.
     `instance`: what alerts name this daemon by, `service.instance.id`; empty while nothing is exported.
     """
 
@@ -66,6 +67,7 @@ class Telemetry:
     ) -> None:
         self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
         self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
+        self.sends = self._pipeline.sends
         guard, naming = guard or Guard(), Naming(sources.info, sources.address)
         ledger = Ledger(naming)
         began = psutil.Process().create_time()

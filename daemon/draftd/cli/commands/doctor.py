@@ -307,7 +307,7 @@ def check_http(settings: Settings) -> Finding:
     server = settings.server
     if server.http is None:
         return note("HTTP", "only gRPC is served: server.http_port is " + ("off" if server.http_port else "unset"))
-    mend = "another program listens there: set another server.http_port"
+    mend = "a daemon may already run there (see draftd status); otherwise set another server.http_port"
     found = _check_listener("HTTP", server.host, server.http, mend)
     if found.verdict is Verdict.BAD and server.http_port is None:
         return note("HTTP", f"{found.found}: only gRPC is served", mend)

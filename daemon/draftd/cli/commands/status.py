@@ -29,10 +29,12 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     state = output.enum_name(pb.DaemonState.DESCRIPTOR, status.state)
     if status.unloaded:
         state = f"{state}, weights unloaded until the next request,"
+    begun = status.state in (pb.DAEMON_STATE_LOADING, pb.DAEMON_STATE_SERVING)
+    since = "for" if begun else "after"  # the daemon's time, not that of a drain
     progress = f": {status.progress}" if status.progress else ""
     versions = ", ".join(filter(None, (f"draftd {status.version}", status.backend)))
     made = [
-        ("state", f"{state} for {span(status.uptime.seconds)}{progress} ({versions})"),
+        ("state", f"{state} {since} {span(status.uptime.seconds)}{progress} ({versions})"),
         *(_pair(model) if model.model else [("model", UNKNOWN), ("draft", UNKNOWN)]),
         ("speculation", _speculation(status)),
         *([("", f"{status.draft_warning}: docs/choosing-a-draft.md")] if status.draft_warning else []),
@@ -130,9 +132,12 @@ def _prefix_disk(cache: pb.PrefixCache) -> str:
 def _speculation(status: pb.GetStatusResponse) -> str:
     if not status.model.model:
         return f"{UNKNOWN}; flag {status.flag_variant}, level {status.level}"
-    depth = speculation(status.model.drafters, status.model.speculation_reason, status.model.max_draft_tokens)
-    if not (status.model.speculation_available and status.model.max_draft_tokens):
+    most, allowed = status.model.max_draft_tokens, status.max_draft_tokens
+    depth = speculation(status.model.drafters, status.model.speculation_reason, allowed or most)
+    if not (status.model.speculation_available and most):
         return depth
+    if not allowed:
+        return f"none at level {status.level}; flag {status.flag_variant}"
     if mode := DEPTH_MODES.get(status.model.depth_mode):
         depth += f", depth {mode}"
     return f"flag {status.flag_variant}, level {status.level}, {depth}"

@@ -93,7 +93,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         self._journal, self._hardware, self._controller = parts.journal, parts.hardware, parts.controller
         self._link, self._remote_target = parts.link, parts.settings.remote.target or ""
         self._verification = verification
-        self._exporting = parts.telemetry.exporting
+        self._exporting = parts.telemetry.sends
         stall = parts.settings.server.write_stall_seconds or None
         self._transitions = Transitions(parts.journal, stopping, stall)
         self._began, self._started = elapsed(), reply.timestamp(time.time())

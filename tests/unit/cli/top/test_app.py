@@ -400,6 +400,6 @@ async def test_a_panel_for_two_daemons_is_there_only_where_there_are_two() -> No
     link = pb.RemoteStatus(up=True, target="gpu:50551", model="large")
     peers = pb.VerificationStatus(open_sequences=2, total=pb.PeerCounts(tokens=90, verdicts=30))
     both = await drawn(status(remote=link, verification=peers))
-    for word in ("remote", "up, gpu:50551 serves large", "chosen by", "0 connected, 2 open sequences"):
+    for word in ("remote", "up, gpu:50551 serves large", "chosen there", "0 connected, 2 open sequences"):
         assert word in both
-    assert "chosen by" not in await drawn(status())
+    assert "chosen there" not in await drawn(status())
