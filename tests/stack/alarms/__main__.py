@@ -17,6 +17,7 @@ from tests.stack.alarms.watch import RULES, line, watching
 from tests.stack.components import free_ports
 
 SCENES = {
+    "none": no_daemon,  # first: a daemon that another scene has killed would be missed meanwhile
     "drafts": drafts,
     "machine": machine,
     "requests": requests,
@@ -24,7 +25,6 @@ SCENES = {
     "certificates": certificates,
     "remote": two_daemons_apart,
     "ranks": several_ranks,
-    "none": no_daemon,
 }
 _INSTANCES = ("one", "edge", "verifier", "ranks")
 

@@ -102,7 +102,7 @@ def serving(watch: Watch, folder: Path, draft: Draft | None = None) -> Iterator[
 
 
 def no_daemon(watch: Watch, folder: Path) -> None:
-    """After all others have been stopped: one is killed, the next told to stop, and a last one is heard again."""
+    """A daemon is killed, the next told to stop, and a last one is heard again. No other may be missing."""
     environ = {**clean_environ(str(folder / "flags.json")), **watch.environ("one"), "XDG_STATE_HOME": str(folder)}
     with contextlib.ExitStack() as life:
         running: list[forked.Daemon] = []
