@@ -79,7 +79,7 @@ def test_counters_catch_up_when_the_collector_returns(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     # An exporter waits a second before it tries again; its own limit keeps the test short, on a busy machine too.
-    scene = open_scene(receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="4", OTEL_METRIC_EXPORT_INTERVAL="1000"))
+    scene = open_scene(receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="8", OTEL_METRIC_EXPORT_INTERVAL="1000"))
     for _ in range(5):
         scene.serve()
     assert receiver.wait_for(lambda: receiver.total("draftd.requests") == 5, 60)
