@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was read anew. `names`: credentials that are others now. `later`: settings that only a restart changes."""
+    """Settings and certificates that were read anew. `names`: credentials that differ from those in use. `later`:
+    settings that only a restart changes."""
 
     settings: Settings
     certificates: Mapping[str, Certificates]
@@ -71,7 +72,7 @@ class Credentials:
         return {setting: one.expires for setting, one in self._certificates.items()}
 
     def changed(self) -> Change:
-        """What the settings and their files hold now. Nothing is in use of it yet. Raises ConfigError."""
+        """Reads the settings and their files again, and puts nothing into use. Raises ConfigError."""
         read = self._read()
         settings, later = _with_credentials(self._settings, read)
         certificates = load_certificates(certificate_files(settings))

@@ -42,14 +42,6 @@ _UNAVAILABLE = {
     r"^(socket closed|connection reset|recvmsg:|broken pipe|goaway|stream removed)": (
         "the connection ended: the daemon stopped or was killed; its log says why"
     ),
-    r"certificate has expired|not yet valid": "the daemon's certificate is not valid now: renew server.tls_cert there",
-    r"hostname verification|not in peer certificate": (
-        "the daemon's certificate has another name: use one of its names in the target"
-    ),
-    r"CERTIFICATE_VERIFY_FAILED|certificate signature failure": (
-        "the daemon's certificate is of an authority that is not trusted here: name it in DRAFTD_TLS_CA"
-    ),
-    r"WRONG_VERSION_NUMBER": "the daemon speaks no TLS: leave out DRAFTD_TLS_CA",
     r"socket closed|handshake|certificate": (
         "the address answers, but not as expected: does the daemon use TLS, or not?"
     ),
@@ -57,14 +49,29 @@ _UNAVAILABLE = {
 }
 """What gRPC says of a connection, and what that means; the first that fits."""
 
+_TLS = {
+    "certificate_expired": "the daemon's certificate is not valid now: renew server.tls_cert there",
+    "wrong_name": "the daemon's certificate has another name: use one of its names in the target",
+    "unknown_authority": (
+        "the daemon's certificate is of an authority that is not trusted here: name it in DRAFTD_TLS_CA"
+    ),
+    "tls_not_spoken": "the daemon speaks no TLS: leave out DRAFTD_TLS_CA",
+}
+"""By `LinkFailure`."""
+
 
 def _of_call(status: str, details: str, *, answered: bool) -> Failure:
     """`answered`: by a daemon, whose details say all, and not by gRPC in its place."""
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
-    for sign, meaning in _UNAVAILABLE.items():
-        if status == "UNAVAILABLE" and not answered and re.search(sign, details, re.IGNORECASE):
-            return Failure(f"{meaning} ({details})", FAILED)
+    if status == "UNAVAILABLE" and not answered:
+        from draftd.remote.failures import told_by  # here, for most commands do not fail
+
+        if (failure := told_by(details)) in _TLS:
+            return Failure(f"{_TLS[failure]} ({details})", FAILED)
+        for sign, meaning in _UNAVAILABLE.items():
+            if re.search(sign, details, re.IGNORECASE):
+                return Failure(f"{meaning} ({details})", FAILED)
     if status == "UNAUTHENTICATED":
         return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)
     if status == "CANCELLED":

@@ -27,7 +27,7 @@ _PARENT_SECONDS = 0.5  # between looks
 def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group. `with_input`: ends with the standard input."""
     logs.configure(settings.log, sys.stderr)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # whoever started this one answers it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process that started this one answers it
     if with_input:
         end_with_input(lambda: os._exit(LOST))
     beat()

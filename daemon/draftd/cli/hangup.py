@@ -43,7 +43,7 @@ def hang_up_follower(stop: Callable[[], None], reopen: Callable[[], None]) -> No
 
 
 class Hangup:
-    """What answers SIGHUP. `reopen`: the log."""
+    """Answers SIGHUP. `reopen` opens the log again."""
 
     def __init__(self, credentials: Credentials, reopen: Callable[[], None]) -> None:
         self._credentials, self._reopen = credentials, reopen

@@ -207,7 +207,7 @@ class WaitingBar:
             self._bar.update(self._task, description=escape(response.loading.progress), total=None, refresh=True)
         else:
             done, total = told.processed_tokens, told.prompt_tokens
-            line = escape(prompt_progress(told))
+            line = escape(f"prompt: {prompt_progress(told)}")
             self._bar.update(self._task, description=line, completed=done, total=total, refresh=True)
 
     def end(self) -> None:
@@ -241,7 +241,7 @@ def prompt_progress(told: inference_pb2.PromptProgress) -> str:
     computed, seconds = told.processed_tokens - told.cached_tokens, told.elapsed.ToNanoseconds() / 1e9
     rate = f", {computed / seconds:.0f} tokens/s" if computed > 0 and seconds > 0 else ""
     cached = f" ({told.cached_tokens:,} cached)" if told.cached_tokens else ""
-    return f"prompt: {told.processed_tokens:,} of {told.prompt_tokens:,} tokens{cached}{rate}"
+    return f"{told.processed_tokens:,} of {told.prompt_tokens:,} tokens{cached}{rate}"
 
 
 def _progress_lines() -> Progress:

@@ -63,7 +63,7 @@ def follow_arguments(
         "distributed.start_seconds": group.start_seconds,
         "log.level": log.level,
         "log.format": log.format,
-        "log.file": "",  # its lines go to whoever started it: two programs cannot rename one file
+        "log.file": "",  # its lines go to the daemon that started it: two programs cannot rename one file
     }
     found = ["follow", "--address", address, "--rank", str(rank), "--ranks", str(ranks)]
     for name, value in named.items():

@@ -96,6 +96,8 @@ _REFUSALS = {
     "NOT_SERVING": LinkFailure.NOT_SERVING,
     "TOO_MANY_PEERS": LinkFailure.TOO_MANY_PEERS,
 }
+#: Failures of a verifier whose network and TLS are in order.
+REFUSED = frozenset(_REFUSALS.values())
 
 
 class LinkError(DraftdError):
@@ -133,8 +135,13 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
     said = said.rpartition("last error: ")[2]
     if _CLOSED.search(said):  # which says nothing of why
         return _closer_look(settings)
-    kind = next((kind for pattern, kind in _TOLD if re.search(pattern, said)), LinkFailure.UNREACHABLE)
+    kind = told_by(said) or LinkFailure.UNREACHABLE
     return connect_error(kind, settings, _short(kind, said))
+
+
+def told_by(said: str) -> LinkFailure | None:
+    """Reads the failure off gRPC's words on a connection that does not come up; None where they tell none."""
+    return next((kind for pattern, kind in _TOLD if re.search(pattern, said)), None)
 
 
 def _short(kind: LinkFailure, said: str) -> str:

@@ -1,4 +1,4 @@
-"""The certificates that settings name: whether whoever connects will take them, and when they expire."""
+"""Checks the certificates that settings name: whether peers will take them, and when they expire."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ def _check_listener(subject: str, host: str, port: int, mend: str) -> Finding:
 
 
 def check_certificates(settings: Settings) -> list[Finding]:
-    """What the daemon would show or trust: whether clients take it, and until when."""
+    """Checks the certificates that the daemon would show or trust: whether clients take them, and until when."""
     findings = []
     for file in certificate_files(settings):
         try:

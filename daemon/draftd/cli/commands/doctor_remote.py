@@ -1,24 +1,14 @@
-"""What `draftd doctor` finds of the daemon that verifies for this one."""
+"""Checks the daemon that verifies for this one, for `draftd doctor`."""
 
 from __future__ import annotations
 
 from draftd.cli.figures import milliseconds
 from draftd.cli.findings import Finding, bad, note, ok
 from draftd.remote.check import check_verifier
-from draftd.remote.failures import LinkError
+from draftd.remote.failures import REFUSED, LinkError
 from draftd.remote.greeting import Vocabulary
 from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
-from draftd.strategies import LinkFailure
-
-# Failures of a verifier whose network and TLS are in order.
-_ANSWERED = {
-    LinkFailure.UNAUTHENTICATED,
-    LinkFailure.OTHER_PROTOCOL,
-    LinkFailure.NOT_ENABLED,
-    LinkFailure.NOT_SERVING,
-    LinkFailure.TOO_MANY_PEERS,
-}
 
 
 def check_remote(settings: RemoteSettings, tokenizer: Vocabulary | None) -> list[Finding]:
@@ -29,7 +19,7 @@ def check_remote(settings: RemoteSettings, tokenizer: Vocabulary | None) -> list
     try:
         model, trip = check_verifier(settings, tokenizer)
     except LinkError as error:
-        found = f"{reached if error.kind in _ANSWERED else settings.target}: {error.what}"
+        found = f"{reached if error.kind in REFUSED else settings.target}: {error.what}"
         return [bad("remote", found, error.cure or "look at the log of the verifier")]
     token = "the token is accepted, " if settings.token is not None else ""
     findings = [

@@ -45,7 +45,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             + (", ".join(f"{n} {reason}" for reason, n in sorted(status.finished_requests.items())) or "none finished")
             + (f", {status.refused_requests} refused" if status.refused_requests else ""),
         ),
-        *(("prompts" if i == 0 else "", _prompt(one)) for i, one in enumerate(status.prompts)),
+        *(("prompts" if i == 0 else "", output.prompt_progress(one)) for i, one in enumerate(status.prompts)),
         ("memory", _memory(status) if model.model else UNKNOWN),
         *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
         *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
@@ -80,10 +80,6 @@ def _pair(model: inference.GetModelResponse) -> list[tuple[str, str]]:
 def _memory(status: pb.GetStatusResponse) -> str:
     held = f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"
     return held + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else "")
-
-
-def _prompt(told: inference.PromptProgress) -> str:
-    return output.prompt_progress(told).removeprefix("prompt: ")
 
 
 def capabilities(model: inference.GetModelResponse) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, emitted
+from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, speedups
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.remote import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
@@ -154,9 +154,9 @@ class Learnt:
         plain = costs.plain(batch, self.prices.context)
         ratios = [one / plain for one in costs.drafted(drafter, batch, most, self.prices.context)[1:]]
         rates = self.rates(most, share=1.0).rates(key)
-        speedups = [tokens / ratio for tokens, ratio in zip(emitted(rates, 1.0, most)[1:], ratios, strict=True)]
-        best = max(range(most), key=lambda depth: speedups[depth])
-        return DrafterWorth(drafter, ratios[0], rates[0], best + 1, speedups[best])
+        speed = speedups(rates, ratios)
+        best = max(range(most), key=lambda depth: speed[depth])
+        return DrafterWorth(drafter, ratios[0], rates[0], best + 1, speed[best])
 
     def to_document(self) -> dict[str, Any]:
         """Of strings, numbers, lists and null: what JSON can hold."""

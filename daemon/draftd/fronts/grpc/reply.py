@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan
 from draftd.counts import DraftCounts
-from draftd.engine.depth.acceptance_rates import emitted
+from draftd.engine.depth.acceptance_rates import speedups
 from draftd.engine.depth.costs import Known
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.observer import EngineStatus, PromptProgress
@@ -204,8 +204,7 @@ def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
 
 def best_depth(rates: Sequence[float], ratios: Sequence[float]) -> int:
     """The depth with the most expected tokens over what a step takes, beside a plain one; the shortest of equals."""
-    tokens = emitted(rates, 1.0, len(rates))
-    worth = [1.0, *(tokens[depth] / ratio for depth, ratio in enumerate(ratios, 1))]
+    worth = [1.0, *speedups(rates, ratios)]
     return max(range(len(worth)), key=lambda depth: worth[depth])
 
 
