@@ -203,8 +203,9 @@ def test_what_cannot_be_used_is_named_and_what_was_in_use_stays(tmp_path: Path) 
 
 
 def follower(*arguments: str) -> None:
-    """In a session of its own."""
+    """In a session of its own, deaf to SIGHUP until it answers it, as the command is from its first line."""
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     forked.command("follow", *arguments)
 
 
@@ -218,7 +219,7 @@ def test_a_follower_reopens_its_log(tmp_path: Path) -> None:
         given.log.rename(tmp_path / "moved.log")
 
         def reopened() -> bool:
-            child.send_signal(signal.SIGHUP)  # which it ignores before it has begun
+            child.send_signal(signal.SIGHUP)
             return bool(given.logged("SIGHUP: the log was reopened"))
 
         until(reopened, 60)
