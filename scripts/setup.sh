@@ -41,7 +41,7 @@ fi
 .venv/bin/python scripts/supported.py
 
 case $want in
-    run) package=. ;;
+    run) package='.[grafana,report]' ;;
     dev) package='.[dev]' ;;
     *) die "setup.sh takes run or dev, not $want" ;;
 esac

@@ -8,6 +8,7 @@ that a drafted token is accepted, given that those before it were; `k` the token
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -64,11 +65,10 @@ def speedup(alpha: float, k: int, step_cost: float) -> float:
 
 def break_even(k: int, step_cost: float) -> float | None:
     """The acceptance from which on speculation pays; None where it never does."""
-    from scipy.optimize import brentq  # only the report needs it, and it is slow to import
-
-    if step_cost <= 1:
-        return 0.0
-    return None if step_cost > k + 1 else float(brentq(lambda alpha: expected_tokens(alpha, k) - step_cost, 0.0, 1.0))
+    if step_cost > k + 1:
+        return None
+    parts = 1 << 40  # more tokens are expected the more are accepted: the first part that reaches the cost
+    return bisect_left(range(parts), step_cost, key=lambda part: expected_tokens(part / parts, k)) / parts
 
 
 def alpha_of(accepted: int, rollbacks: int) -> float | None:

@@ -35,7 +35,14 @@ def explain(error: BaseException) -> Failure | None:
         return Failure("the text is not UTF-8", ASKED_WRONGLY)
     if isinstance(error, TimeoutError):
         return Failure(str(error) or "timed out", FAILED)
+    if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get(package := str(error.name).partition(".")[0])):
+        named = package.replace("_", "-")
+        return Failure(f"this needs {named}, which is not installed: pip install 'draftd[{extra}]'", ASKED_WRONGLY)
     return None
+
+
+_EXTRAS = {"matplotlib": "report", "grafana_client": "grafana"}
+"""What only some commands import, and the extra of this package that installs it."""
 
 
 _UNAVAILABLE = {

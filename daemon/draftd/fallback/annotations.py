@@ -6,12 +6,13 @@ nothing. What could not be sent is tried again, for it carries its own time; wha
 
 from __future__ import annotations
 
+import asyncio
 import html
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from draftd.fallback.journal import Journal, Subject, Transition
@@ -128,20 +129,27 @@ class Annotator:
 
     def _annotate(self, at: int, tags: list[str], text: str) -> tuple[str, str]:
         """Whether it was sent, failed for now or was refused for good, and why, without the token in it. `at` in
-        milliseconds since 1970. Raises what niquests raises where there is no answer."""
-        from niquests import post  # here, for it takes a while to import
-
+        milliseconds since 1970. Raises what aiohttp raises where there is no answer."""
         body = {"time": at, "tags": tags, "text": text}
-        url, seconds = f"{self._url}/api/annotations", self._answer_seconds
-        # A redirect could carry the token elsewhere.
-        response = post(url, json=body, auth=self._token, timeout=seconds, allow_redirects=False)
-        status = response.status_code or 0
+        status, told = asyncio.run(self._post(f"{self._url}/api/annotations", body))
         if 200 <= status < 300:
             return SENT, ""
         if 300 <= status < 400:
             return REFUSED, f"{self._url} redirects: set the final address"
-        told = response.text or ""
         if self._token:
             told = told.replace(self._token, "…")
         final = 400 <= status < 500 and status not in (408, 429)
         return REFUSED if final else FAILED, f"{self._url} answers {status} ({told[:200]})"
+
+    async def _post(self, url: str, body: Mapping[str, object]) -> tuple[int, str]:
+        """The status of the answer, and its text."""
+        import aiohttp  # here, for it takes a while to import
+
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        timeout = aiohttp.ClientTimeout(total=self._answer_seconds)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+            # A redirect could carry the token elsewhere.
+            session.post(url, json=body, allow_redirects=False) as response,
+        ):
+            return response.status, await response.text(errors="replace")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import grpc
 import pytest
 
 from draftd.cli.failures import explain
 from draftd.client.client import CallError
 from draftd.errors import ConfigError, ModelLoadError
+from tests.unit.cli.conftest import in_process
 
 
 class Refusal(grpc.RpcError, grpc.Call):  # type: ignore[misc]
@@ -71,3 +74,27 @@ def test_bytes_that_are_no_text_are_asked_wrongly() -> None:
 
 def test_a_bug_keeps_its_traceback() -> None:
     assert explain(KeyError("x")) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        (["report", "--run", "."], "matplotlib", "report"),
+        (["accept"], "matplotlib", "report"),
+        (["dashboards", "push"], "grafana_client", "grafana"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_command_names_the_extra_that_it_lacks_and_still_has_help(
+    command: list[str], package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported = (package, "draftd.acceptance.report", "draftd.cli.grafana")
+    for module in [name for name in sys.modules if name.startswith(imported)]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)  # not to be imported
+    assert in_process([*command, "--help"], monkeypatch, capsys).code == 0
+    ran = in_process(command, monkeypatch, capsys)
+    assert ran.code == 2  # of `accept` 1 would say that the pair is not fit
+    assert ran.err.splitlines() == [
+        f"draftd: this needs {package.replace('_', '-')}, which is not installed: pip install 'draftd[{extra}]'"
+    ]

@@ -1,12 +1,22 @@
-"""MLX is imported after the BLAS is chosen: before that, on Linux, it takes its own, some fifty times slower."""
+"""What is imported, and when: MLX after the BLAS is chosen, since before that, on Linux, it takes its own, some fifty
+times slower; and what only the extras install where it is needed alone."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+_WITHOUT_EXTRAS = "import sys; sys.modules |= dict.fromkeys(['matplotlib', 'grafana_client', 'niquests', 'scipy'])\n"
 
-def test_the_daemon_is_put_together_without_mlx() -> None:
-    code = "import sys, draftd.cli.serve; sys.exit([name for name in sys.modules if name.startswith('mlx')] or 0)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+def run(code: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", _WITHOUT_EXTRAS + code], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_the_daemon_is_put_together_without_mlx_and_without_the_extras() -> None:
+    run("import draftd.cli.serve; sys.exit([name for name in sys.modules if name.startswith('mlx')] or 0)")
+
+
+def test_every_command_loads_without_the_extras() -> None:
+    run("from draftd.cli.main import COMMANDS, load\nfor name in COMMANDS: load(name)")

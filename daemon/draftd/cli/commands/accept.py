@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,8 +58,10 @@ def accept(
     Takes about 25 minutes with the embedded pair, an hour or more with a large one; it shows the time left.
     Ctrl-C loses nothing that was measured: draftd accept --run FOLDER continues.
     """
+    # An error in either is shown now, not in an hour: the report's package may be missing.
+    import_module("draftd.acceptance.report.charts")
     try:
-        load_spec(criteria.spec)  # an error in it is shown now, not in an hour
+        load_spec(criteria.spec)
         folder, which = runs.open_run(run, which)
         measure(folder, which, {"repetitions": asked.repeat}, {"duration": asked.duration})
         verdict = judge(folder.path, criteria, junit)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from draftd import DOCS_URL
 from draftd.cli import options, output
-from draftd.cli.grafana.client import Grafana, checked_url
-from draftd.cli.grafana.content import choose_sources, read_content
-from draftd.cli.grafana.push import Change, Push, Webhook
+
+if TYPE_CHECKING:
+    from draftd.cli.grafana.push import Change, Push
 
 DEFAULT_WEBHOOK = "http://127.0.0.1:50552/v1/alerts"
 
@@ -56,6 +56,11 @@ def push(
     A second push finds nothing to do. The credentials are GRAFANA_TOKEN, --token-file, or GRAFANA_USER and
     GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
     """
+    # Here, for they need the extra `grafana`.
+    from draftd.cli.grafana.client import Grafana, checked_url
+    from draftd.cli.grafana.content import choose_sources, read_content
+    from draftd.cli.grafana.push import Push, Webhook
+
     grafana = Grafana(
         url, os.environ, token_file=token_file, insecure_http=insecure_http, timeout=timeout, tls_ca=tls_ca
     )

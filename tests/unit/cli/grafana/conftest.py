@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from draftd.cli.commands import dashboards
+from draftd.cli.grafana import content
 from draftd.cli.grafana.content import read_content
 from tests.grafana import Grafana
 from tests.http_server import serving
@@ -84,7 +84,7 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def push(site: Site, draftd: Push, monkeypatch: pytest.MonkeyPatch) -> Push:
     """`draftd dashboards push` of the site's folder, which stands for what is shipped, to its Grafana, as one who may
     do anything. The log of requests begins anew with each."""
-    monkeypatch.setattr(dashboards, "read_content", partial(read_content, folder=site.folder))
+    monkeypatch.setattr(content, "read_content", partial(read_content, folder=site.folder))
 
     def run(*arguments: str, **environ: str | None) -> Ran:
         site.grafana.requests.clear()
