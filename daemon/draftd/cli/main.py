@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "doctor.command",
         "Check the machine, models, ports, folders, the remote and the collector; say what the pair can do.",
     ),
+    "docs": ("docs.command", "List the documents that come with draftd, or print one as Markdown."),
     "demo": ("compare.demo", "Start a daemon on the embedded pair and see its answers with and without drafts."),
     "freeze": ("freeze.command", "Write the manifest of a daemon: its models' files, programs, machine, settings."),
     "accept": ("accept.accept", "Freeze, sweep, soak, quality, gate and report, one after another."),

@@ -115,7 +115,7 @@ class Learning:
         if worth is not None and bool(worth.warning) is not self._warned:
             self._warned = bool(worth.warning)
             if worth.warning:
-                log.warning("%s: docs/choosing-a-draft.md", worth.warning)
+                log.warning("%s: see `draftd docs choosing-a-draft`", worth.warning)
             else:
                 log.info("the draft model pays: %.2f times the speed without drafts", worth.speedup)
         return learnt

@@ -222,7 +222,7 @@ def _meant(name: str, known: Collection[str]) -> str:
         return f"did you mean {close[0]}?"
     if section and siblings:
         return f"[{section}] has {', '.join(siblings)}"
-    return "docs/configuration.md lists all settings"
+    return "`draftd docs configuration` lists all settings"
 
 
 def _dotted(name: str) -> str:

@@ -42,6 +42,7 @@ from draftd.settings import Settings, state_dir
 from draftd.settings.certificates import certificate_files, load_certificate
 
 _CONNECT_SECONDS = 2.0
+_ON_DRAFTS = "`draftd docs choosing-a-draft` says what fits"
 _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in its folder, or send prompts"
 
 
@@ -190,7 +191,7 @@ def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> li
     """Whether a draft model may speed the target up: with none, which might; one that has many bytes hardly does."""
     if named is None:
         example = small_model(target.config)
-        mend = f"{example}, as --draft-model: docs/choosing-a-draft.md" if example else "docs/choosing-a-draft.md"
+        mend = f"--draft-model with {example}: {_ON_DRAFTS}" if example else _ON_DRAFTS
         return [note("draft model", "none: only text that repeats itself is drafted (prompt_lookup)", mend)]
     if draft is None:
         return []
@@ -198,7 +199,7 @@ def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> li
     if share <= LARGE_DRAFT:
         return []
     found = f"its weights have {share:.0%} of the target's bytes, and so much of a step each drafted token takes"
-    mend = "a model with about a tenth of the bytes: docs/choosing-a-draft.md; draftd compare measures this one"
+    mend = f"a model with about a tenth of the bytes: {_ON_DRAFTS}; `draftd compare` measures this one"
     return [note("draft size", found, mend)]
 
 

@@ -116,7 +116,9 @@ def _trusted(settings: Settings, plan: GroupPlan) -> Iterator[Finding]:
     try:
         check_trusted(settings.distributed, addresses)
     except ConfigError as error:
-        yield bad("network", error.message, "set distributed.trusted_network where that is so; see docs/distributed.md")
+        yield bad(
+            "network", error.message, "set distributed.trusted_network where that is so; see `draftd docs distributed`"
+        )
 
 
 def _unreachable(plan: GroupPlan, rank: int, error: HostError) -> Finding:
@@ -268,7 +270,7 @@ def _link(one: _Rank, other: _Rank, address: str) -> Finding:
     figures = {"round_trip_seconds": trip, "bytes_per_second": rate}
     text = f"{milliseconds(trip) if trip >= 1e-4 else f'{1e6 * trip:.0f} µs'} there and back, {_bits(rate)}"
     if trip > _FAR_SECONDS or rate < _NARROW:
-        mend = "each layer waits for it twice: use a cable, and no Wi-Fi or VPN; docs/distributed.md says what it costs"
+        mend = "each layer waits for it twice: use a cable, no Wi-Fi or VPN; `draftd docs distributed` has figures"
         return note(subject, text, mend, figures=figures)
     return ok(subject, text, figures=figures)
 

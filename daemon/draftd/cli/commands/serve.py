@@ -49,7 +49,8 @@ def command(
 
     Telemetry goes where OTEL_* variables say.
 
-    Settings come from flags, then DRAFTD_* variables, then the TOML file: docs/configuration.md lists them.
+    Settings come from flags, then DRAFTD_* variables, then the TOML file; [bold]draftd docs configuration[/] lists
+    them.
     """
     overrides = {
         "model.adapter_path": adapter_path,

@@ -37,7 +37,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         ("state", f"{state} {since} {span(status.uptime.seconds)}{progress} ({versions})"),
         *(_pair(model) if model.model else [("model", UNKNOWN), ("draft", UNKNOWN)]),
         ("speculation", _speculation(status)),
-        *([("", f"{status.draft_warning}: docs/choosing-a-draft.md")] if status.draft_warning else []),
+        *([("", f"{status.draft_warning}: see `draftd docs choosing-a-draft`")] if status.draft_warning else []),
         *(ladder.fields(status.fallback, now) if status.HasField("fallback") else ()),
         (
             "requests",

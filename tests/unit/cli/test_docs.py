@@ -1,0 +1,59 @@
+"""The documents come with the package, and messages name them by the command that prints them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import draftd
+from tests.unit.cli.conftest import in_process
+
+PACKAGE = Path(draftd.__file__).parent
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_each_document_is_listed_with_its_title(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *listed, last = in_process(["docs"], monkeypatch, capsys).out.splitlines()
+    assert {line.split()[0] for line in listed} == {path.stem for path in DOCS.glob("*.md")}
+    assert re.search(r"choosing-a-draft +Choosing a draft model$", "\n".join(listed), re.MULTILINE)
+    assert last.endswith(str(DOCS))
+
+
+@pytest.mark.parametrize("name", ["choosing-a-draft", "docs/choosing-a-draft.md"])
+def test_a_document_is_printed_as_it_is(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert in_process(["docs", name], monkeypatch, capsys).out == (DOCS / "choosing-a-draft.md").read_text()
+
+
+def test_a_document_that_does_not_exist_is_refused_with_those_that_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = in_process(["docs", "../README"], monkeypatch, capsys)
+    assert ran.code == 2
+    assert ran.err.startswith("draftd: document: got '../README'; allowed: acceptance")
+
+
+def test_messages_and_help_name_documents_by_the_command_that_prints_them() -> None:
+    """Whoever installed the wheel has no folder docs/."""
+    texts = list(_texts())
+    assert [text for text in texts if re.search(r"\bdocs/[a-z-]+\.md", text)] == []
+    named = {name for text in texts for name in re.findall(r"draftd docs ([a-z-]+)", text)}
+    assert "choosing-a-draft" in named
+    assert named <= {path.stem for path in DOCS.glob("*.md")}
+
+
+def _texts() -> Iterator[str]:
+    """The package's strings, without what is said of whole modules."""
+    for path in PACKAGE.rglob("*.py"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        about = ast.get_docstring(module, clean=False)
+        for node in ast.walk(module):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != about:
+                yield node.value
