@@ -77,7 +77,8 @@ class ChatRenderer:
         try:
             self._ready(template)
         except OSError as error:
-            log.warning("chat templates cannot be rendered yet: %s", error)
+            if not self._closed:  # which ends it
+                log.warning("chat templates cannot be rendered yet: %s", error)
 
     def _stop(self) -> None:
         worker, self._worker = self._worker, None
@@ -142,6 +143,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for the daemon, which lets running requests end first
         )
 
     @property

@@ -25,11 +25,11 @@ _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 
 
 def main() -> None:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    # Ctrl-C, and the end of the terminal, are the daemon's to obey.
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # These are the daemon's to obey, also where a supervisor sends them to every process of a service: it ends this one.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds
+
     if sys.platform == "linux":  # macOS bounds no process so
         most = psutil.Process().memory_info().vms + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -108,6 +110,27 @@ async def test_no_process_stays_where_no_template_needs_one() -> None:
     await asyncio.wrap_future(made._executor.submit(lambda: None))
     made.close()
     assert not process.is_running()
+
+
+async def test_stop_while_the_template_process_begins_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    made = ChatRenderer()
+    telling = made._executor.submit(made._prepare, LOOPS)
+    until(telling.running)
+    made.close()
+    telling.result(10)
+    made._prepare(None)  # as where its thread comes too late
+    assert caplog.messages == []
+
+
+async def test_template_process_leaves_signals_to_the_daemon(renderer: ChatRenderer) -> None:
+    assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
+    assert renderer._worker is not None
+    pid = renderer._worker._process.pid
+    assert os.getsid(pid) == pid  # out of the reach of a Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(pid, number)
+    assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
+    assert renderer._worker._process.pid == pid
 
 
 async def test_a_template_that_loops_is_ended_and_another_text_is_rendered_after_it(renderer: ChatRenderer) -> None:
