@@ -8,7 +8,7 @@ fixed hash. Both keep real key-value caches and check them: a token at the wrong
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -38,6 +38,7 @@ class ScriptedModel(nn.Module):
         self._vocab, self._wrong = vocab_size, wrong_per_mille
         self._seconds, self._eos, self._eos_after = step_seconds, eos, eos_after
         self.fail_on_token: int | None = None
+        self.on_prompt: Callable[[], object] = lambda: None  # called in each forward of more than 64 tokens
 
     def make_cache(self) -> list[KVCache]:
         return [KVCache()]
@@ -45,6 +46,8 @@ class ScriptedModel(nn.Module):
     def __call__(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
         if self._seconds:
             time.sleep(self._seconds)
+        if inputs.shape[1] > 64:
+            self.on_prompt()
         if self.fail_on_token is not None and bool(mx.any(inputs == self.fail_on_token).item()):
             raise RuntimeError(f"scripted failure on token {self.fail_on_token}")
         rows, width = inputs.shape

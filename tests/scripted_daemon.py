@@ -1,6 +1,7 @@
 """A daemon with a scripted model as a process of its own: `python -m tests.scripted_daemon FLAG_FILE [KEY=NUMBER …]`.
 
 Keys: those of the server's settings, and `step_seconds`, `context_length`, `max_batch`, `load_seconds`;
+`prompt_seconds`, which a forward of more than 64 tokens takes besides;
 `hardware_seconds` between two readings of the machine; `leaked_bytes`, which each request takes and nobody gives back.
 """
 
@@ -27,6 +28,7 @@ def main(flag_file: str, *assignments: str) -> int:
     numbers = {key: float(value) for key, value in (assignment.split("=") for assignment in assignments)}
     step, context = numbers.pop("step_seconds", 0.0), int(numbers.pop("context_length", 4096))
     batch, load_seconds = int(numbers.pop("max_batch", 8)), numbers.pop("load_seconds", 0.0)
+    prompt_seconds = numbers.pop("prompt_seconds", 0.0)
     hardware, leaked = numbers.pop("hardware_seconds", 5.0), int(numbers.pop("leaked_bytes", 0))
 
     def load(progress: object) -> LoadedModels:
@@ -35,6 +37,8 @@ def main(flag_file: str, *assignments: str) -> int:
 
         time.sleep(load_seconds)
         models = scripted_models(0.7, step_seconds=step, context_length=context)
+        if prompt_seconds:
+            models.target.on_prompt = lambda: (report("a prompt is prefilled"), time.sleep(prompt_seconds))
         if leaked:
             models = replace(models, tokenizer=LeakingTokenizer(models.tokenizer, leaked))
         return models
@@ -45,7 +49,11 @@ def main(flag_file: str, *assignments: str) -> int:
         hardware=HardwareSettings(period_seconds=hardware),
         flag=FlagSettings(file=Path(flag_file)),
     )
-    return run_daemon(settings, announce=lambda line: print(f"draftd: {line}", file=sys.stderr, flush=True), load=load)
+    return run_daemon(settings, announce=report, load=load)
+
+
+def report(line: str) -> None:
+    print(f"draftd: {line}", file=sys.stderr, flush=True)
 
 
 class LeakingTokenizer:

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from draftd.client.client import CallError
+from draftd.core import FinishReason
 from draftd.engine.handle import EngineState
 from draftd.engine.pair import LoadedModels
 from draftd.engine.scheduler import Scheduler
@@ -165,7 +166,7 @@ def test_told_twice_it_stops_at_once_and_clients_hear_a_status(tmp_path: Path) -
         next(stream)
         began = time.monotonic()
         served.stop()
-        until(lambda: any("draining: 1 active requests" in line for line in served.lines))
+        until(lambda: any("draining: 1 active request, at most 60 s" in line for line in served.lines))
         served.stop()
         with pytest.raises(CallError):
             list(stream)
@@ -173,6 +174,43 @@ def test_told_twice_it_stops_at_once_and_clients_hear_a_status(tmp_path: Path) -
         assert time.monotonic() - began < 5
         assert served.orderly is False
         assert served.tasks_left == []
+
+
+def test_drain_ends_requests_on_time_while_a_forward_takes_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, over, step = threading.Event(), threading.Event(), Scheduler.step
+
+    def held(self: Scheduler) -> None:
+        inside.set()
+        over.wait(60)
+        step(self)
+
+    with serving(tmp_path, lambda: scripted_models(0.7), server={"drain_seconds": 0.2}) as served:
+        monkeypatch.setattr(Scheduler, "step", held)
+        answers, threads = dict[str, Answer](), list[threading.Thread]()
+
+        def ask(name: str) -> None:
+            answers[name] = collect(served.client.generate(name, max_tokens=4))
+
+        for name in ("taken", "waiting"):
+            threads.append(threading.Thread(target=ask, args=(name,)))
+            threads[-1].start()
+            until(inside.is_set)
+        until(lambda: served.worker.status().queued == 2)
+        served.stop()
+        served.join(10)
+        for thread in threads:
+            thread.join(10)
+        for answer in answers.values():
+            assert answer.finished is not None
+            assert answer.finished.reason == pb.FINISH_REASON_CANCELLED
+            assert answer.error is not None
+            assert "the daemon is stopping" in answer.error.details
+        over.set()
+        until(lambda: served.worker.state is EngineState.STOPPED)
+        assert served.worker.status().finished == {FinishReason.CANCELLED: 2}
+        assert served.orderly is False
 
 
 def test_an_engine_that_dies_ends_its_requests_with_an_error_and_the_daemon_with_them(

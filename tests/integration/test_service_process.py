@@ -101,6 +101,25 @@ def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
             list(stream)
 
 
+@pytest.mark.parametrize(("signals", "drain_seconds"), [(1, 0.2), (2, 300)])
+def test_stop_does_not_wait_for_a_long_forward_of_a_prompt(tmp_path: Path, signals: int, drain_seconds: float) -> None:
+    slow = scripted_daemon(tmp_path, prompt_seconds=60, drain_seconds=drain_seconds)
+    with slow as daemon, DraftdClient(daemon.address) as client, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: collect(client.generate("x" * 300, max_tokens=4)))
+        until(lambda: any(line.endswith("a prompt is prefilled") for line in daemon.lines))
+        began = time.monotonic()
+        for _ in range(signals):
+            daemon.child.send_signal(signal.SIGINT)
+            until(lambda: any(line.endswith("a second Ctrl-C or SIGTERM stops at once") for line in daemon.lines))
+        assert daemon.wait(20) == 1
+        assert time.monotonic() - began < 10
+        answer = asked.result(20)
+        assert answer.finished is not None
+        assert answer.finished.reason == pb.FINISH_REASON_CANCELLED
+        assert answer.error is not None
+        assert answer.error.code is grpc.StatusCode.UNAVAILABLE
+
+
 def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, until="listening", load_seconds=60) as daemon:
         began = time.monotonic()

@@ -209,7 +209,7 @@ def run_daemon(
         hardware.close(_HARDWARE_CLOSE_SECONDS)
         learning.close()
         kept.close()
-    if worker.state is EngineState.LOADING:
+    if worker.state in (EngineState.LOADING, EngineState.READY):
         # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
         _leave(code)
     return code

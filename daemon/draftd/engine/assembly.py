@@ -6,6 +6,7 @@ Brings MLX in, which must come after the BLAS that loading chose: imported once 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -96,6 +97,12 @@ class Engine:
         if self.remote is not None:
             self.remote.abort(reason, error)
         self.scheduler.abort(reason, error)
+
+    def abandon(self, reason: FinishReason) -> None:
+        """Tells of the end of all requests, whatever the engine thread does. Any thread."""
+        for sequence in [*self.scheduler.sequences, *(() if self.remote is None else self.remote.sequences)]:
+            sequence.end(reason)
+            self.scheduler.delivery.end(sequence, time.monotonic())
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
         """What was counted of requests, with what is kept now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from draftd.core import DecodeRequest, Emission, FinishReason, Outcome, TokenLogprobs
@@ -16,11 +17,12 @@ _log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """Tells receivers and observers. Engine thread only."""
+    """Tells receivers and observers. Engine thread only, but for `end`."""
 
     def __init__(self, eos: frozenset[int], observer: EngineObserver, load: Callable[[], float] = lambda: 0.0) -> None:
         """`load`: sequences in hand, over those that decode together."""
         self._eos, self._observer, self._load = eos, observer, load
+        self._ending = threading.Lock()
 
     def ends(self, request: DecodeRequest) -> frozenset[int]:
         """The tokens that end its text."""
@@ -115,8 +117,13 @@ class Delivery:
         self._observer.on_round_trip(sequence.request, seconds)
 
     def end(self, sequence: DecodeSequence, now: float) -> None:
-        """Tells of the end of a sequence that has a reason to."""
+        """Tells of the end of a sequence that has a reason to, once. Any thread: the engine's may be inside a forward
+        when the daemon has to end."""
         assert sequence.finish is not None
+        with self._ending:
+            if sequence.ended:
+                return
+            sequence.ended = True
         sequence.stats.finished = now
         outcome = Outcome(
             sequence.finish,

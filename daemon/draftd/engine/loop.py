@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_JOIN_SECONDS = 10.0  # a step, even a slow one, is over by then
+_STEP_SECONDS = 1.0  # after the drain: by then a step is over, and where one is not, nothing waits for it
 _MEASURE_STEPS = 32  # cache sizes are read this often
 _UNLOADED_SECONDS = 60.0  # until a probe may ask again
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
@@ -199,13 +199,23 @@ class EngineWorker(EngineHandle):
         return self._learnt
 
     def close(self, drain_seconds: float = 0.0) -> bool:
-        """False when the thread did not end in time (it is a daemon thread: the process can still exit). A load cannot
-        be interrupted, and is not waited for."""
+        """False when the thread did not end in time, since a forward takes longer: then its requests are ended here (it
+        is a daemon thread: the process can still exit). A load cannot be interrupted, and is not waited for."""
         self._inbox.close(time.monotonic() + drain_seconds)
         if not self._thread.is_alive() or self.state is EngineState.LOADING:
             return True
-        self._thread.join(drain_seconds + _JOIN_SECONDS)
-        return not self._thread.is_alive()
+        self._thread.join(drain_seconds + _STEP_SECONDS)
+        if not self._thread.is_alive():
+            return True
+        if self._engine is not None:
+            self._abandon(self._engine)
+        return False
+
+    def _abandon(self, engine: Engine) -> None:
+        """Ends what is in hand while the engine thread is inside a forward, after which it sends no more of it."""
+        engine.abandon(FinishReason.CANCELLED)
+        for request, sink in self._inbox.shut(NotServing(_ENDED)):  # which came while the forward ran
+            self._end(request, sink, FinishReason.CANCELLED)
 
     def _loaded(self) -> Engine:
         engine = self._engine
@@ -265,6 +275,7 @@ class EngineWorker(EngineHandle):
             if taken is not None:
                 _hand_over(taken, engine)
                 drain_until = taken.drain_until if taken.closing else math.inf
+                scheduler.drain(drain_until)
                 if taken.closing and (engine.idle or time.monotonic() >= drain_until):
                     engine.abort(FinishReason.CANCELLED)
                     self._measure(engine, scheduler.kv_cache_bytes)
@@ -340,10 +351,14 @@ class EngineWorker(EngineHandle):
 
     def _refuse(self) -> None:
         for request, sink in self._inbox.shut(NotServing(self.error)):
-            stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival, finished=time.monotonic())
-            outcome = Outcome(FinishReason.ERROR, stats, error=self.error)
-            self._observer.on_finish(request, outcome)
-            sink.on_finish(outcome)
+            self._end(request, sink, FinishReason.ERROR)
+
+    def _end(self, request: DecodeRequest, sink: TokenSink, reason: FinishReason) -> None:
+        """Of a request that the engine did not take."""
+        stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival, finished=time.monotonic())
+        outcome = Outcome(reason, stats, error=self.error)
+        self._observer.on_finish(request, outcome)
+        sink.on_finish(outcome)
 
     def _report(self, line: str) -> None:
         self.progress = line

@@ -11,7 +11,7 @@ the prefix store (prompt.py).
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
 could take in: they run together, and what comes next finds nothing running again. Where all that run end soon, all
-prompts wait for that."""
+prompts wait for that. While the engine drains, slices are as short as if steps ran that end with the drain."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class Prefilling:
         self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
         self._drafted_for, self._fits, self._peers = drafted_for, fits, peers
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
+        self.drain_until = math.inf  # by the clock: no slice is to last beyond it
         self._chunk, self._slice_seconds = chunk, slice_seconds
         self._first: dict[DrafterName | None, Slices] = {}  # of prompts' first slices: what the next prompt begins with
         self._at_once = Slices(chunk, slice_seconds)  # of prompts that were prefilled in one forward
@@ -150,6 +151,8 @@ class Prefilling:
 
     def _slice(self, step_seconds: float | None) -> None:
         began = self._timer()
+        if self.drain_until < math.inf:
+            step_seconds = min(self._seconds_left, math.inf if step_seconds is None else step_seconds)
         first = self._next()
         slices = self._slices_of(first, None)
         if first.sequence.request.peer is not None:
@@ -380,8 +383,13 @@ class Prefilling:
     def _fits_whole(self, prompt: Prompt) -> bool:
         """Whether running sequences may wait until all of it is prefilled. Short slices say too little of how fast
         that would be, but may be all that is known."""
-        measured = self._at_once, self._rates(None)
-        return any(slices.fit(prompt.unknown, self._slice_seconds) for slices in measured)
+        measured, seconds = (self._at_once, self._rates(None)), min(self._slice_seconds, self._seconds_left)
+        return any(slices.fit(prompt.unknown, seconds) for slices in measured)
+
+    @property
+    def _seconds_left(self) -> float:
+        """Until the drain's end."""
+        return max(0.0, self.drain_until - self._clock())
 
     def _rates(self, kind: DrafterName | None) -> Slices:
         """Of prompts' first slices."""
@@ -420,6 +428,7 @@ class Prefilling:
             reason = FinishReason.ERROR if result.error else self._cancelled().get(sequence.request.id)
             if reason is not None:
                 sequence.end(reason, result.error)
+            if sequence.finish is not None:
                 continue
             now = self._clock()
             sequence.stats.prefilled = sequence.stats.prefilled or now

@@ -93,14 +93,21 @@ class RemoteSequences:
         return active, [one.request for one in self._waiting if one.request.origin is Origin.CLIENT]
 
     @property
+    def sequences(self) -> list[DecodeSequence]:
+        """All in hand, open or waiting."""
+        return [*(text.sequence for text in list(self._texts.values())), *self._waiting]
+
+    @property
     def own(self) -> int:
         """The daemon's own, open or waiting."""
-        return sum(one.request.origin is not Origin.CLIENT for one in self._all())
+        return sum(one.request.origin is not Origin.CLIENT for one in self.sequences)
 
     @property
     def wants_drafts(self) -> bool:
         """Whether a sequence would be drafted for."""
-        return any(one.request.plan.strategy is Strategy.SPECULATIVE and one.drafter is not None for one in self._all())
+        return any(
+            one.request.plan.strategy is Strategy.SPECULATIVE and one.drafter is not None for one in self.sequences
+        )
 
     @property
     def pause(self) -> float:
@@ -108,7 +115,7 @@ class RemoteSequences:
         texts = self._texts.values()
         if (self._room and self._waiting) or self._drafts.behind(texts) or any(map(self._drafts.due, texts)):
             return 0.0
-        deadlines = [one.request.deadline for one in self._all() if one.request.deadline is not None]
+        deadlines = [one.request.deadline for one in self.sequences if one.request.deadline is not None]
         return max(0.0, min(deadlines, default=math.inf) - self._clock())
 
     def add(self, sequence: DecodeSequence) -> None:
@@ -123,20 +130,20 @@ class RemoteSequences:
         self._waiting.append(sequence)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
-        for sequence in self._all() if ids else ():
+        for sequence in self.sequences if ids else ():
             if (reason := ids.get(sequence.request.id)) is not None:
                 sequence.end(reason)
         self._reap()
 
     def abort(self, reason: FinishReason, error: str = "") -> None:
         """Ends everything at once."""
-        for sequence in self._all():
+        for sequence in self.sequences:
             sequence.end(reason, error)
         self._reap()
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
         """Binds all sequences in hand, as it does local ones."""
-        for sequence in self._all():
+        for sequence in self.sequences:
             sequence.lower(most, self._drafting.offered.intersection(drafters), reason)
         for text in self._texts.values():
             self._decide(text)
@@ -144,7 +151,7 @@ class RemoteSequences:
     def step(self, busy: bool) -> bool:
         """A turn; whether drafting took time in it. `busy`: local sequences wait for its end."""
         now = self._clock()
-        for sequence in self._all():
+        for sequence in self.sequences:
             if sequence.request.deadline is not None and now >= sequence.request.deadline:
                 sequence.end(FinishReason.DEADLINE)
         for message in self._link.received():
@@ -335,9 +342,6 @@ class RemoteSequences:
             self._link.send(text.allow(run))
 
     # leaving
-
-    def _all(self) -> list[DecodeSequence]:
-        return [*(text.sequence for text in self._texts.values()), *self._waiting]
 
     def _reap(self) -> None:
         for text in [one for one in self._texts.values() if one.sequence.finish is not None]:

@@ -63,7 +63,7 @@ class Scheduler:
         self.drafting = Drafting(
             target, drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
         )
-        self.delivery = Delivery(eos, observer, lambda: len(self._all()) / max_batch)
+        self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
         self._peers_time = PeersTime()
         self._prefilling = Prefilling(
@@ -119,6 +119,11 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         return len(self._prefilling.waiting)
+
+    @property
+    def sequences(self) -> list[DecodeSequence]:
+        """All in hand, running or not."""
+        return [*self._running, *self._prefilling.sequences]
 
     @property
     def prompts(self) -> bool:
@@ -182,7 +187,7 @@ class Scheduler:
     def expire(self) -> None:
         """Ends those whose deadlines have passed."""
         now = self._clock()
-        for sequence in self._all():
+        for sequence in self.sequences:
             if sequence.request.deadline is not None and now >= sequence.request.deadline:
                 sequence.end(FinishReason.DEADLINE)
         self._reap()
@@ -227,16 +232,20 @@ class Scheduler:
 
     def abort(self, reason: FinishReason, error: str = "") -> None:
         """Ends everything at once."""
-        for sequence in self._all():
+        for sequence in self.sequences:
             sequence.end(reason, error)
         self._reap()
+
+    def drain(self, until: float) -> None:
+        """From now on no slice of a prompt is to last beyond `until`, by the clock."""
+        self._prefilling.drain_until = until
 
     # between steps: what may draft
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
         """Binds all sequences in hand: at most `most` tokens a step, of one of `drafters` that is loaded."""
         allowed = self.drafting.offered.intersection(drafters)
-        for sequence in self._all():
+        for sequence in self.sequences:
             before = sequence.own_drafter
             sequence.lower(most, allowed, reason)
             changed = sequence.own_drafter != before or sequence.degraded
@@ -370,13 +379,10 @@ class Scheduler:
         """These are the running ones."""
         self._running, self._peers = sequences, sum(one.request.peer is not None for one in sequences)
 
-    def _all(self) -> list[DecodeSequence]:
-        return [*self._running, *self._prefilling.sequences]
-
     def _mark(self, ids: Mapping[str, FinishReason]) -> None:
         if not ids:
             return
-        for sequence in self._all():
+        for sequence in self.sequences:
             reason = ids.get(sequence.request.id)
             if reason is not None:
                 sequence.end(reason)

@@ -29,6 +29,7 @@ class DecodeSequence:
     lowered: str = ""
     finish: FinishReason | None = None
     error: str = ""
+    ended: bool = False  # its receiver was told so
     rebuilt_at: int = -1  # output length when the sequence's caches were last rebuilt after a failure
     kept: int = 0  # tokens of its text that the target has kept, or tried to
     evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # how its own drafts fared

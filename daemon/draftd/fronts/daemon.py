@@ -214,16 +214,19 @@ class Daemon:
             await self._server.draining()
         seconds = self._settings.server.drain_seconds
         self._announce("stopping")
-        if self.service.in_hand:
-            self._announce(f"draining: {self.service.in_hand} active requests, at most {seconds:g} s")
-        deadline = time.monotonic() + seconds + _CLOSE_SECONDS
+        if n := self.service.in_hand:
+            wait = f"{n} active request{'s' * (n > 1)}, at most {seconds:g} s"
+            self._announce(f"draining: {wait}; a second Ctrl-C or SIGTERM stops at once")
+        until = time.monotonic() + seconds
         draining = asyncio.create_task(asyncio.to_thread(self._on_drain))
         ended = await asyncio.to_thread(self._worker.close, seconds)
         await draining
-        patience = _DELIVERY_SECONDS + (seconds if self.service.relaying else 0.0)  # those the engine knows nothing of
-        delivered = await self.service.wait_idle(min(patience, deadline - time.monotonic()))
+        if self.service.relaying:  # which the engine knows nothing of
+            await self.service.wait_idle(max(0.0, until - time.monotonic()))
+            self.service.end_relays()
+        delivered = await self.service.wait_idle(_DELIVERY_SECONDS)
         await self._close_listener(_GRACE_SECONDS)
-        left = max(_GRACE_SECONDS, deadline - time.monotonic())
+        left = max(_GRACE_SECONDS, until + _CLOSE_SECONDS - time.monotonic())
         flush = min(self._settings.telemetry.shutdown_seconds, left)
         flushed = await asyncio.to_thread(self._parts.telemetry.shutdown, flush)
         self._parts.flags.close()
@@ -265,7 +268,9 @@ class Daemon:
         said, serving = "", False
         while True:
             state = self._worker.state
-            if state is EngineState.LOADING:
+            if self._stop.is_set() and state in (EngineState.LOADING, EngineState.READY):
+                await asyncio.sleep(_WATCH_POLL_SECONDS)  # nobody waits for it any more
+            elif state is EngineState.LOADING:
                 if serving:
                     serving = False
                     await self._serving(server, serving)

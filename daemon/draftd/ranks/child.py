@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 _LOADING_SECONDS = 60.0  # for which a process that loads may say nothing: where MLX joins a group, no thread runs
 _TELL_SECONDS = 0.5  # between two messages to the process of how the machine is
-_LAST_SECONDS = 10.0  # to end in order, once no more requests may run
+_LAST_SECONDS = 5.0  # to end in order, once no more requests may run
 _ENDING_SECONDS = 1.0  # for a process to end that has closed its pipe
 
 
@@ -106,7 +106,8 @@ class EngineChild:
         command = [sys.executable, "-P", "-m", "draftd.ranks.leader", str(number)]
         passed = [number] if begin.share is None else [number, begin.share.listener]
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed)
+            # A session of its own: Ctrl-C is for the daemon, which lets running requests end first.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, start_new_session=True)
         finally:
             theirs.close()
         self._reader.start()

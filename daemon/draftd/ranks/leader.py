@@ -330,7 +330,10 @@ class Leader:
 
     def _close(self, drain_until: float) -> None:
         worker = self._worker
-        worker.close(max(0.0, drain_until - time.monotonic()))
+        ended = worker.close(max(0.0, drain_until - time.monotonic()))
+        if not ended:  # its thread is inside a forward, and all requests were told of their end
+            self._out.last(Stopped(), _LAST_SECONDS)
+            _leave(0)
         if worker.state is EngineState.STOPPED:
             if (learnt := worker.learnt()) is not None:
                 self._out.put(Learned(learnt))

@@ -107,7 +107,7 @@ class InferenceService:
         self.limit = settings.engine.queue_capacity + settings.engine.max_batch + _SPARE_CALLS
         self.refused = 0
         self.left: Counter[FinishReason] = Counter()  # requests that ended and the engine never had
-        self.relaying = 0  # requests that another daemon answers in text, now
+        self._relays = set[TextRelay]()  # requests that another daemon answers in text, now
         self.draining = False
         self._open: set[str] = set()
         # Of these, whose clients have gone: the choices whose ends the engine has yet to tell.
@@ -148,6 +148,16 @@ class InferenceService:
         except TimeoutError:
             return False
         return True
+
+    @property
+    def relaying(self) -> bool:
+        """Whether another daemon answers requests in text, of which the engine knows nothing."""
+        return bool(self._relays)
+
+    def end_relays(self) -> None:
+        """Ends them: the drain is over."""
+        for relay in list(self._relays):
+            relay.stop()
 
     def close(self) -> None:
         """What the engine still says is dropped."""
@@ -348,11 +358,11 @@ class InferenceService:
         started, error = call.started, None
         async with stall_guard(self._stall) as write:
             if call.relay is not None:
-                self.relaying += 1
+                self._relays.add(call.relay)
                 try:
                     await call.relay.run(send, write, partial(self._go_on, call))
                 finally:
-                    self.relaying -= 1
+                    self._relays.discard(call.relay)
             else:
                 await self._begin(call, send, write)
             left = list(call.choices)

@@ -5,6 +5,8 @@ The engine has no part in it. Token ids and counts are the other daemon's, times
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -14,7 +16,7 @@ from typing import Protocol
 
 from draftd.core import DecodePlan, FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
-from draftd.errors import DraftdError, RemoteDown
+from draftd.errors import DraftdError, NotServing, RemoteDown
 from draftd.planning.router import Router
 from draftd.service.messages import text_part
 from draftd.service.request import Chunk, Finished, ReasoningDelta, Request, Send, Started, TextDelta
@@ -116,6 +118,7 @@ class TextRelay:
     ) -> None:
         self._events, self._started, self._request = events, started, request
         self._router, self._ended, self._gone = router, ended, ""
+        self._limit = asyncio.timeout(None)
         now = time.monotonic()
         self._choices = [
             _Choice(span, RequestStats(started.prompt_tokens, arrival, scheduled=now, remote=RemoteCounts()))
@@ -127,7 +130,7 @@ class TextRelay:
         may have it continued. Raises DraftdError where the answer ended before its end, after its `Finished`."""
         left = FinishReason.CANCELLED
         try:
-            async with aclosing(self._events) as events:
+            async with self._limit, aclosing(self._events) as events:
                 await write(send(self._started))
                 async for event in events:
                     if isinstance(event, Chunk):
@@ -137,19 +140,34 @@ class TextRelay:
                         self._count(event)
                         if event.reason in (FinishReason.STOP, FinishReason.LENGTH):  # else an error follows
                             await write(send(self._finished(event.choice, event.reason, event)))
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            stopping = NotServing("the daemon is stopping; the answer ended before its end", retry_after=1.0)
+            await self._end(left, stopping, write, send)
+            raise stopping from None
         except DraftdError as error:
             if isinstance(error, RemoteDown) and self._continued(error, go_on):
                 return
             left = FinishReason.DEADLINE if error.grpc_status == "DEADLINE_EXCEEDED" else FinishReason.ERROR
-            retry = error.retry_after or 1.0 if isinstance(error, RemoteDown) else None
-            for i, one in enumerate(self._choices):
-                if not one.over:
-                    await write(send(self._finished(i, left, error=error.message, unavailable=retry)))
+            await self._end(left, error, write, send)
             raise
         finally:
             for i, one in enumerate(self._choices):
                 if not one.over:
                     self._finished(i, left)
+
+    def stop(self) -> None:
+        """Ends it now: the daemon does not wait for it any longer."""
+        with contextlib.suppress(RuntimeError):  # it is about to end
+            self._limit.reschedule(0.0)
+
+    async def _end(self, reason: FinishReason, error: DraftdError, write: Write, send: Send) -> None:
+        """Of all choices that have none."""
+        retry = error.retry_after or 1.0 if isinstance(error, RemoteDown) else None
+        for i, one in enumerate(self._choices):
+            if not one.over:
+                await write(send(self._finished(i, reason, error=error.message, unavailable=retry)))
 
     def _continued(self, error: RemoteDown, go_on: Callable[[str, int, str], None]) -> bool:
         """Only plain text can be: of a thought or a call the local model has other marks."""

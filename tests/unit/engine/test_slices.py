@@ -458,3 +458,15 @@ def test_who_leaves_before_those_it_shared_a_forward_with_run_takes_nothing_with
     rig.drain()
     for i in (0, 2):
         assert sinks[i].tokens == Rig(models).run([asked[i]])[0].tokens
+
+
+def test_slices_of_a_drain_end_with_it():
+    machine = Machine(scripted_models(0.7, context_length=4096), each=0.02, deeper=0.00001)
+    machine.rig.add(request(prompt(3000), autoregressive(), max_tokens=4))
+    machine.rig.scheduler.step()
+    assert machine.prefills[-1][1] == 512  # ten seconds
+    machine.rig.scheduler.drain(until := machine.now + 20)
+    while machine.now < until:
+        machine.rig.scheduler.step()
+    assert machine.now - until < 16 * 0.06
+    assert sum(tokens for _, tokens in machine.prefills[1:]) > 16 / 0.06  # and no time is wasted

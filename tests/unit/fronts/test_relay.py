@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from draftd.core import Emission, FinishReason, SamplingParams, WorkloadClass
 from draftd.engine.targets.link import LinkState, RemoteModel
-from draftd.errors import DeadlineExceeded, InvalidRequest, RemoteDown, RemoteUnavailable
+from draftd.errors import DeadlineExceeded, InvalidRequest, NotServing, RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.grpc import inference
 from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
@@ -173,6 +173,20 @@ async def test_a_client_that_leaves_and_a_deadline_reach_the_remote(remote: Serv
             await service.generate(asking(3000, deadline=time.monotonic() + 0.3), (late := Told()).take)
         assert (late.reason, bool(late.text)) == (FinishReason.DEADLINE, True)
         assert front.outcomes == [FinishReason.CANCELLED, FinishReason.DEADLINE]
+
+
+async def test_end_of_a_drain_ends_what_the_remote_still_answers(remote: Served) -> None:
+    async with edge(remote.target) as (_, service):
+        answer = asyncio.create_task(service.generate(asking(4000), (told := Told()).take))
+        await eventually(lambda: told.tokens != [])
+        assert service.relaying
+        service.end_relays()
+        with pytest.raises(NotServing, match="the daemon is stopping"):
+            await answer
+        assert told.reason is FinishReason.CANCELLED
+        assert service.left == {FinishReason.CANCELLED: 1}
+        assert not service.relaying
+        await eventually(lambda: remote.worker.status().active == 0)
 
 
 async def test_reloaded_credentials_are_the_next_calls_alone(remote: Served) -> None:
