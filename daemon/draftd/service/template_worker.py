@@ -25,7 +25,7 @@ _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 
 
 def main() -> None:
-    # These are the daemon's to obey, also where a supervisor sends them to every process of a service: it ends this one.
+    # These are the daemon's to obey, also where a supervisor sends them to all processes: it ends this one.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds
