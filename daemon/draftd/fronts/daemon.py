@@ -269,7 +269,7 @@ class Daemon:
         while True:
             state = self._worker.state
             if self._stop.is_set() and state in (EngineState.LOADING, EngineState.READY):
-                await asyncio.sleep(_WATCH_POLL_SECONDS)  # nobody waits for it any more
+                await asyncio.sleep(_WATCH_POLL_SECONDS)  # what it still loads is not served
             elif state is EngineState.LOADING:
                 if serving:
                     serving = False
