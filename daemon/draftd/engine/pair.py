@@ -78,9 +78,11 @@ def load_models(
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
     progress(f"looking at {model}")
-    folder = ModelFolder(model, adapter=adapter)
+    folder = ModelFolder(model, adapter=adapter, progress=progress)
     draft_folders = {
-        name: ModelFolder(path, name.replace("_", " ")) for name, path in paths.items() if path is not None
+        name: ModelFolder(path, name.replace("_", " "), progress=progress)
+        for name, path in paths.items()
+        if path is not None
     }
     for one in (folder, *draft_folders.values()):  # all of them before the first is read, which may take minutes
         one.check()

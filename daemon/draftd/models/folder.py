@@ -16,6 +16,8 @@ from typing import Any, Self
 from draftd.core import DrafterName
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.models.check import CONVERT, check_folder
+from draftd.models.download import download
+from draftd.models.hub import is_hub_id, no_model_name
 from draftd.models.shards import INDEX, WEIGHTS, only, surplus
 
 # Those that mlx-lm reads. The first kind that a name fits is its own.
@@ -108,20 +110,29 @@ _TRAIN = "give an adapter that `mlx_lm.lora` made for this model"
 _PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
 
 
-def is_hub_id(path: str) -> bool:
-    """Whether it is taken for OWNER/NAME on the hub: it looks like that, and there is no such folder."""
-    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).is_dir()
-
-
 class ModelFolder:
     """`path` is a local folder or a hub id, which is downloaded if it must be. Raises ModelLoadError for neither."""
 
-    def __init__(self, path: str, role: str = "model", adapter: Path | None = None) -> None:
-        """`role` is how errors call it. `adapter`: the folder of what is put on its weights."""
-        self._path, self._adapter = path, adapter
+    def __init__(
+        self,
+        path: str,
+        role: str = "model",
+        adapter: Path | None = None,
+        *,
+        offline: bool = False,
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`role` is how errors call it. `adapter`: the folder of what is put on its weights, or a hub id. `offline`:
+        what is not in the cache is not downloaded. `progress` takes lines on how far a download is."""
+        self._path, self._adapter_path = path, adapter
         self.called = f"{role}: {path}"
         self._folder = Path(path)  # for what is said of it while it is looked for
-        self._folder = self._found(path)
+        self._adapter: Path | None = None
+        with self.told("it cannot be found"):
+            self._folder = _find(path, offline=offline, progress=progress)
+        if adapter is not None:
+            with self.told("it cannot be found", part=f"adapter {adapter}: "):
+                self._adapter = _find(str(adapter), adapter=True, offline=offline, progress=progress)
         self._checked_config: dict[str, Any] | None = None
         self.tokenizer_changes = ""  # how `tokenizer` departs from what transformers makes of the files
 
@@ -130,7 +141,10 @@ class ModelFolder:
         """A label of low cardinality: a hub id as it is, a folder by its last one or two parts; then its adapter's."""
         local = Path(self._path).expanduser()
         label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self._path
-        return label if self._adapter is None else f"{label}+{_label(self._adapter, {'adapter', 'adapters'})}"
+        if (adapter := self._adapter_path) is None:
+            return label
+        own = _label(adapter, {"adapter", "adapters"}) if adapter.is_dir() else str(adapter)
+        return f"{label}+{own}"
 
     def files(self) -> ModelFiles:
         """Its files as they are now."""
@@ -157,7 +171,7 @@ class ModelFolder:
                 check_read(config)
                 self._checked_config = config
         if self._adapter is not None:
-            with self.told("cannot be read", _LOOK, f"adapter {self._adapter}: "):
+            with self.told("cannot be read", _LOOK, f"adapter {self._adapter_path}: "):
                 check_adapter(self._adapter)
 
     def open(self, share: Callable[[Callable[[], Any]], Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -186,7 +200,7 @@ class ModelFolder:
                 if what := _whole_numbers(model):
                     raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", CONVERT)
             if self._adapter is not None:
-                with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter}: "):
+                with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter_path}: "):
                     apply_adapter(model, self._adapter)
             return model
 
@@ -249,29 +263,18 @@ class ModelFolder:
                 raise ModelLoadError(f"{self.called}: {why.what}", why.cure) from error
             raise ModelLoadError(f"{self.called}: {part}{failed}: {in_one_line(error)}", cure) from error
 
-    def _found(self, path: str) -> Path:
-        folder = Path(path).expanduser()
-        if folder.is_dir():
-            return folder
-        if not is_hub_id(path):
-            raise ModelLoadError(
-                f"{self.called}: no such folder", "give a model's folder, or its OWNER/NAME on the hub"
-            )
-        return self._downloaded(path)
 
-    def _downloaded(self, path: str) -> Path:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import RepositoryNotFoundError
-
-        from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
-
-        with self.told("it cannot be fetched from the hub", "look at the connection, or give a folder"):
-            try:
-                wanted = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if pattern != "*.py"]  # no code of it is run
-                return Path(snapshot_download(path, allow_patterns=wanted))
-            except RepositoryNotFoundError:
-                what = "no such folder, and the hub shows no such model"
-                raise ModelLoadError(what, "correct the name, or log in to the hub if it is not public") from None
+def _find(path: str, *, adapter: bool = False, offline: bool, progress: Callable[[str], None]) -> Path:
+    """The folder that `path` names. Raises ModelLoadError."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if is_hub_id(path):
+        return download(path, adapter=adapter, offline=offline, progress=progress)
+    if (refusal := no_model_name(path)) is not None:
+        raise refusal
+    cure = "give the folder that `mlx_lm.lora` made (--adapter-path)" if adapter else "give a model's folder"
+    raise ModelLoadError("no such folder", f"{cure}, or its OWNER/NAME on the hub")
 
 
 def _label(folder: Path, generic: set[str]) -> str:

@@ -38,7 +38,7 @@ def begin_group(
     the ranks apart, and RanksLost. Where MLX does not join the ranks in time, SIGALRM ends the process."""
     from draftd.models.blas import load_blas
 
-    with contextlib.closing(OwnProof(model, adapter, os.environ)) as own:
+    with contextlib.closing(OwnProof(model, adapter, os.environ, progress=announce)) as own:
         bounds = {"timeout_seconds": timeout_seconds, "start_seconds": start_seconds}
         gathering = Gathering(listener, plan, own, group=group, bounds=bounds, announce=announce, alive=alive)
         peers = gathering.run()

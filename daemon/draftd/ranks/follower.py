@@ -61,7 +61,7 @@ def run_follower(
     if launched_rank(environ) is not None and (plan := plan_group(settings, environ)) is not None:
         nodes = plan.nodes
     announce(f"rank {place.rank}: looking at {model}")
-    own = OwnProof(model, adapter, environ)
+    own = OwnProof(model, adapter, environ, progress=lambda line: announce(f"rank {place.rank}: {line}"))
     with contextlib.closing(own):
         caller = Caller(
             place.address, place.rank, place.ranks, own, nodes=nodes, patience=place.patience, announce=announce

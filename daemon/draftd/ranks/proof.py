@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +112,20 @@ class _Known:
 class OwnProof:
     """Of this process. `hashes` begins what may take minutes, on a thread of its own."""
 
-    def __init__(self, model: str, adapter: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
-        """`model`: a folder, or a hub id, which is fetched where it must be. `environ`: names the state folder; without
-        it nothing is remembered. Raises ModelLoadError."""
-        load_blas()  # whatever is fetched brings mlx-lm in
-        self._folder = ModelFolder(model, adapter=adapter)
+    def __init__(
+        self,
+        model: str,
+        adapter: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        offline: bool = False,
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`model`: a folder, or a hub id, which is downloaded where it must be, unless `offline`. `environ`: names the
+        state folder; without it nothing is remembered. `progress` takes lines about a download. Raises
+        ModelLoadError."""
+        load_blas()  # looking at a hub id brings mlx-lm in
+        self._folder = ModelFolder(model, adapter=adapter, offline=offline, progress=progress)
         self.proof = Proof.of(self._folder)
         self._known = _Known(None if environ is None else state_dir(environ) / _FILE)
         self._fingerprints = self._known.read()

@@ -259,11 +259,6 @@ def test_a_template_of_the_processor_is_used(model: Callable[[str], Path]) -> No
         assert own.render_chat(chat) == expected.render_chat(chat)
 
 
-def test_a_hub_id_is_only_noted() -> None:
-    found = check_models(settings(model__path="mlx-community/Qwen3-8B-4bit"))
-    assert models_alone(found) == {"model": Verdict.NOTE}
-
-
 def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -11,9 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import huggingface_hub
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from draftd.cli.commands.doctor import Verdict, check_models
 from draftd.core import DRAFT_MODEL
@@ -300,35 +298,6 @@ def test_serve_ends_with_that_line_and_doctor_prints_it(
     assert looked.code == 1
     assert f"model        {what}\n" in looked.out
     assert f"to do: {cure}\n" in looked.out
-
-
-@pytest.mark.parametrize(
-    ("error", "what", "cure"),
-    [
-        (
-            LocalEntryNotFoundError("It is not in the cache.\n\nPlease look.\n"),
-            "LocalEntryNotFoundError: It is",
-            "give",
-        ),
-        (
-            RepositoryNotFoundError.__new__(RepositoryNotFoundError, "404\n\nNot found"),  # made of a response
-            "no such folder, and the hub shows no such model",
-            "correct the name",
-        ),
-    ],
-)
-def test_what_the_hub_refuses_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, what: str, cure: str
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    message = refused("owner/name").message
-    assert message.startswith("model: owner/name: ")
-    assert what in message
-    assert cure in message
-    assert "\n" not in message
 
 
 def test_a_name_that_no_hub_has_is_no_folder() -> None:

@@ -35,7 +35,8 @@ from draftd.listening import try_listening
 from draftd.models import blas
 from draftd.models.advice import LARGE_DRAFT, small_model, warnings
 from draftd.models.check import not_served
-from draftd.models.folder import ModelFolder, is_hub_id
+from draftd.models.folder import ModelFolder
+from draftd.models.hub import CachedModel, cached, free_bytes, is_hub_id, no_room, storage_folder
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.request import ServedModel
 from draftd.settings import Settings, state_dir
@@ -133,7 +134,7 @@ def check_models(settings: Settings) -> list[Finding]:
 
 def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     """The folders that would be loaded, opened as `serve` opens them, but for their weights; what the pair can do, what
-    memory it takes, and what would be refused. A hub id is only named: looking it up would need the network."""
+    memory it takes, and what would be refused. Of a hub id only the cache is looked at: no network is needed."""
     blas.load_blas()  # before MLX is imported
     quiet_transformers()
     path, draft = paths_of(settings.model)
@@ -170,10 +171,12 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
     """What is found; None where something is wrong, or where it is not here."""
     from draftd.engine.cache.layouts import why_not_batched
 
-    if is_hub_id(path):
-        return note(subject, f"{path}: no such folder, so a hub id: it is downloaded when it is served"), None
+    named = {path: False} | ({} if adapter is None else {str(adapter): True})
+    for name in filter(is_hub_id, named):
+        if not (copy := cached(name, adapter=named[name])).whole:
+            return _not_cached(subject, name, copy), None
     try:
-        folder = ModelFolder(path, subject, adapter)
+        folder = ModelFolder(path, subject, adapter, offline=True)
         model, config = folder.open()
         tokenizer = folder.tokenizer(config)
     except ModelLoadError as error:
@@ -183,8 +186,20 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
     except Exception as error:
         what = f"{path}: mlx-lm cannot run {config['model_type']!r} here: {in_one_line(error)}"
         return bad(subject, what, "serve a model of another architecture"), None
-    found = f"{path} ({config['model_type']}, {size(weight_bytes(model))})"
+    where = ", in the hub's cache" if is_hub_id(path) else ""
+    found = f"{path} ({config['model_type']}, {size(weight_bytes(model))}{where})"
     return ok(subject, found), _Opened(folder, model, config, tokenizer)
+
+
+def _not_cached(subject: str, name: str, copy: CachedModel) -> Finding:
+    """A model, or an adapter, that `serve` would download, or cannot for want of room."""
+    if not copy.total:
+        found = f"{name}: no such folder, so a hub id: {copy}, and is downloaded when it is served"
+        return note(subject, found)
+    if copy.missing > (free := free_bytes(storage_folder(name))):
+        why = no_room(copy.missing, free, storage_folder(name))
+        return bad(subject, f"{name}: {copy}: {why.what}", why.cure)
+    return note(subject, f"{name}: {copy}; the rest is downloaded when it is served")
 
 
 def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> list[Finding]:

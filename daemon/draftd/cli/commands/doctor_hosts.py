@@ -93,7 +93,7 @@ def _of_here(settings: Settings) -> tuple[Callable[[], OwnProof], Callable[[], M
         found = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
         return {"backends": backends(), "memory": found.available}
 
-    return lambda: OwnProof(path, settings.model.adapter_path, os.environ), machine
+    return lambda: OwnProof(path, settings.model.adapter_path, os.environ, offline=True), machine
 
 
 def _host(settings: Settings, plan: GroupPlan, rank: int) -> Host:

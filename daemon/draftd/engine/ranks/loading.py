@@ -63,7 +63,7 @@ def load_follower(
     """A follower's share of the target, ready for `follow`. Raises ModelLoadError, and RanksLost where another rank
     cannot load its own."""
     load_blas()
-    folder = ModelFolder(model, adapter=adapter)
+    folder = ModelFolder(model, adapter=adapter, progress=progress)
     progress(f"loading rank {group.rank} of {group.size} of {model}")
     part, _ = open_share(folder, group)
     read_share(part, folder.called)

@@ -1,0 +1,305 @@
+"""Downloads what a model on the hub has and the cache lacks.
+
+huggingface_hub names the files and lays out the cache. Files in Git LFS, which are the large ones, are downloaded here:
+huggingface_hub 2 writes each attempt to a file with a random name, and begins again after an interruption. Here a file
+has one partial file in the cache, which the next attempt of any process continues, and a SHA-256 that is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from draftd.errors import ModelLoadError
+from draftd.models.hub import (
+    ANSWER_SECONDS,
+    REVISION,
+    CachedModel,
+    amount,
+    cache_folder,
+    cached,
+    check_files,
+    explained,
+    free_bytes,
+    needed_files,
+    no_room,
+    share,
+    span,
+    storage_folder,
+)
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
+
+_STREAMS = 4  # files at a time
+_SILENT_SECONDS = 120.0  # without a byte of a file, until the download fails
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0  # between attempts
+_ATTEMPTS = 3
+_LOOK_SECONDS, _RATE_SECONDS = 0.5, 10.0  # between two looks at the files; over which the rate is taken
+_STALE_SECONDS = 3600.0  # a partial file that is older belongs to no running download
+_BUSY = (408, 429, 500, 502, 503, 504)
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+def download(
+    repo: str, *, adapter: bool = False, offline: bool = False, progress: Progress = lambda line: None
+) -> Path:
+    """The folder of a model, or of an adapter, whose files are all there: those that are not in the cache are
+    downloaded. A copy that is whole is served if the hub does not give a newer one. `progress` takes a line for people
+    twice a second. Raises ModelLoadError. `offline`: only the cache is looked at."""
+    from huggingface_hub import constants
+
+    there = cached(repo, adapter=adapter)
+    if offline or constants.is_offline_mode():
+        if there.folder is not None and there.whole:
+            return there.folder
+        set_by = "" if offline else next((f"{name} is set, and " for name in _OFFLINE if os.environ.get(name)), "")
+        cure = f"unset {set_by.split()[0]}" if set_by else f"run `hf download {repo}`, or serve it"
+        raise ModelLoadError(f"{set_by}{there}", f"{cure}, or give a folder")
+    try:
+        return _Download(repo, adapter, progress).run(there)
+    except Exception as error:
+        why = explained(error, repo)
+        if there.folder is None or not there.whole:
+            raise why from error
+        _log.warning("%s: %s: the copy in the cache is served", repo, why.what)
+        return there.folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    """A file in Git LFS, and where it is in the cache: `path` once it is whole, `partial` until then."""
+
+    name: str
+    size: int
+    sha256: str
+    path: Path
+
+    @property
+    def partial(self) -> Path:
+        return self.path.with_name(f"{self.sha256}.incomplete")
+
+    @property
+    def there(self) -> int:
+        """Bytes of it."""
+        for file in (self.path, self.partial):
+            try:
+                return min(self.size, file.stat().st_size)
+            except OSError:
+                continue
+        return 0
+
+
+class _Stopped(Exception):
+    """The download was stopped from outside."""
+
+
+class _Download:
+    """Of what is missing of one model."""
+
+    def __init__(self, repo: str, adapter: bool, progress: Progress) -> None:
+        self._repo, self._adapter, self._progress = repo, adapter, progress
+        self._storage, self._stop = storage_folder(repo), threading.Event()
+
+    def run(self, there: CachedModel) -> Path:
+        """Returns the folder. `there`: what the cache has. Raises ModelLoadError, and what the hub and the disk
+        raise."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils import logging as hub_logging
+
+        # Draftd says how far it is and what is wrong; the log has room for one voice.
+        disable_progress_bars()
+        hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        while True:
+            info = self._listed()
+            if there.folder is not None and there.whole and there.folder.name == info.sha:
+                return there.folder
+            sizes = {one.rfilename: one.size or 0 for one in info.siblings or []}
+            check_files(sizes, self._adapter)
+            large = {one.rfilename for one in info.siblings or [] if one.lfs is not None}
+            small = [name for name in needed_files(sizes, self._adapter) if name not in large]
+            # This also notes the listing and the revision in the cache, for `cached`.
+            folder = Path(snapshot_download(self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS))
+            if folder.name == info.sha:  # else the model was changed in between
+                break
+        needed = needed_files(sizes, self._adapter, folder)
+        missing = [name for name in needed if name in large and not (folder / name).is_file()]
+        if missing:
+            blobs = [_blob(info, name, self._storage / "blobs") for name in missing]
+            self._download(blobs, str(info.sha), sum(sizes[name] for name in needed))
+        return folder
+
+    def _listed(self) -> ModelInfo:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return HfApi().model_info(self._repo, revision=REVISION, files_metadata=True, timeout=ANSWER_SECONDS)
+            except HfHubHTTPError as error:
+                if attempt == _ATTEMPTS or (pause := _pause(error, attempt)) is None:
+                    raise
+                time.sleep(pause)
+        raise AssertionError
+
+    def _download(self, blobs: Collection[_Blob], commit: str, total: int) -> None:
+        """`total`: bytes of all files of the model."""
+        (self._storage / "blobs").mkdir(parents=True, exist_ok=True)
+        self._remove_stale({blob.partial for blob in blobs})
+        needed = sum(blob.size - blob.there for blob in blobs)
+        if needed > (free := free_bytes(self._storage)):
+            raise no_room(needed, free, self._storage)
+        began, rate = time.monotonic(), _Rate(total - needed)
+        with ThreadPoolExecutor(_STREAMS, "draftd-download") as pool:
+            jobs = [pool.submit(self._one, blob, commit) for blob in blobs]
+            try:
+                running = set(jobs)
+                while running:
+                    self._report(blobs, total, rate)
+                    done, running = wait(running, _LOOK_SECONDS, FIRST_EXCEPTION)
+                    for job in done:
+                        job.result()
+            finally:
+                self._stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+        self._progress(f"downloaded {self._repo}: {amount(needed)} in {span(time.monotonic() - began)}")
+
+    def _report(self, blobs: Collection[_Blob], total: int, rate: _Rate) -> None:
+        """Of what is on the disk: another process may be the one that downloads it."""
+        left = sum(blob.size - blob.there for blob in blobs)
+        speed = rate.of(total - left)
+        how_far = f"downloading {self._repo}: {share(total - left, total)}"
+        if speed is None:
+            self._progress(how_far)
+        elif speed:
+            self._progress(f"{how_far}, {speed / 1e6:.1f} MB/s, {span(left / speed)} left")
+        else:
+            self._progress(f"{how_far}, nothing came for {_RATE_SECONDS:.0f} s")
+
+    def _one(self, blob: _Blob, commit: str) -> None:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.utils import WeakFileLock
+
+        # The lock that huggingface_hub takes for it.
+        lock = cache_folder() / ".locks" / self._storage.name / f"{blob.sha256}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(lock):
+            if not blob.path.exists():
+                self._receive(blob, commit)
+                blob.partial.replace(blob.path)
+        hf_hub_download(self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS)  # links it
+
+    def _receive(self, blob: _Blob, commit: str) -> None:
+        """Downloads the rest of its partial file, and checks the whole."""
+        import httpx2
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.errors import HfHubHTTPError
+
+        url = hf_hub_url(self._repo, blob.name, revision=commit)
+        with blob.partial.open("ab") as file:
+            if file.tell() > blob.size:
+                file.truncate(0)
+            heard, failures, short = time.monotonic(), 0, 0
+            while (begin := file.seek(0, os.SEEK_END)) < blob.size:
+                if self._stop.is_set():
+                    raise _Stopped
+                try:
+                    self._stream(url, file, begin)
+                    short += 1
+                    if short == _ATTEMPTS and file.tell() < blob.size:
+                        raise _other_file(blob)
+                except (httpx2.TransportError, HfHubHTTPError) as error:
+                    if isinstance(error, HfHubHTTPError) and error.response.status_code == 416:
+                        raise _other_file(blob) from None
+                    if file.tell() > begin:
+                        heard, failures = time.monotonic(), 0
+                    failures += 1
+                    pause = _pause(error, failures)
+                    if pause is None or time.monotonic() + pause - heard > _SILENT_SECONDS:
+                        raise
+                    self._stop.wait(pause)
+        with blob.partial.open("rb") as file:
+            if begin > blob.size or hashlib.file_digest(file, "sha256").hexdigest() != blob.sha256:
+                raise _other_file(blob)
+
+    def _stream(self, url: str, file: BinaryIO, begin: int) -> None:
+        """One answer of the hub, from byte `begin` on."""
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+        if begin:
+            headers["Range"] = f"bytes={begin}-"
+        with get_session().stream("GET", url, headers=headers, timeout=ANSWER_SECONDS) as response:
+            hf_raise_for_status(response)
+            if begin and response.status_code != 206:  # it does not give parts: this is the file from its beginning
+                file.truncate(0)
+            for piece in response.iter_bytes():
+                if self._stop.is_set():
+                    raise _Stopped
+                file.write(piece)
+                file.flush()  # it is what the next attempt has, and what `_report` sees
+
+    def _remove_stale(self, wanted: Collection[Path]) -> None:
+        """What downloads that were killed have left behind."""
+        for file in (self._storage / "blobs").glob("*.incomplete"):
+            if file not in wanted and time.time() - file.stat().st_mtime > _STALE_SECONDS:
+                file.unlink(missing_ok=True)
+
+
+class _Rate:
+    """Bytes per second over the last seconds."""
+
+    def __init__(self, done: int) -> None:
+        self._seen = deque([(time.monotonic(), done)])
+
+    def of(self, done: int) -> float | None:
+        """None until something came; 0 where nothing came for a while."""
+        now = time.monotonic()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] > _RATE_SECONDS:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        if done > before:
+            return (done - before) / (now - since)
+        return 0.0 if now - since >= _RATE_SECONDS else None
+
+
+def _blob(info: ModelInfo, name: str, folder: Path) -> _Blob:
+    lfs = next(one.lfs for one in info.siblings or [] if one.rfilename == name)
+    assert lfs is not None
+    return _Blob(name, lfs.size, lfs.sha256, folder / lfs.sha256)
+
+
+def _other_file(blob: _Blob) -> ModelLoadError:
+    """Removes what came, so that the next attempt begins again."""
+    blob.partial.unlink(missing_ok=True)
+    what = f"the hub sent another file than the {blob.name} of {blob.size:,} bytes that it lists (SHA-256, size)"
+    return ModelLoadError(what, "try again: this file is downloaded from its beginning")
+
+
+def _pause(error: Exception, failures: int) -> float | None:
+    """Seconds until another attempt; None where none would help."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    pause: float = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+    if not isinstance(error, HfHubHTTPError):
+        return pause
+    if error.response.status_code not in _BUSY:
+        return None
+    asked: str = error.response.headers.get("Retry-After", "")
+    seconds = float(asked) if asked.isdecimal() else pause
+    return None if seconds > _LONGEST_PAUSE_SECONDS else seconds
