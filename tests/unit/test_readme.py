@@ -1,0 +1,45 @@
+"""The README, as an index shows it: without the repository beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from draftd.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+OURS = re.compile(r"https://(?:github\.com/draftd/draftd/blob|raw\.githubusercontent\.com/draftd/draftd)/main/(.+)")
+
+
+def tokens() -> Iterator[Token]:
+    for block in MarkdownIt("gfm-like").parse(README):
+        yield from block.children or [block]
+
+
+def test_every_link_and_picture_has_an_absolute_address_that_exists() -> None:
+    links = {str(token.attrs[name]) for token in tokens() for name in ("href", "src") if name in token.attrs}
+    assert not [link for link in links if not link.startswith("https://")]
+    paths = [found[1] for link in links if (found := OURS.match(link))]
+    assert len(paths) > 20
+    assert not [path for path in paths if not (ROOT / path).is_file()]
+    assert not [token.content for token in tokens() if token.type == "text" and "](" in token.content + "]["]
+
+
+def test_the_table_of_commands_has_every_command() -> None:
+    rows = README.partition("| command | |\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"`draftd ([a-z ]+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()))
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(_commands())
+
+
+def _commands() -> Iterator[str]:
+    for name, (place, _) in COMMANDS.items():
+        module, _, function = place.partition(".")
+        found = getattr(import_module(f"draftd.cli.commands.{module}"), function)
+        yield from [name] if callable(found) else (f"{name} {sub}".strip() for sub in found)
