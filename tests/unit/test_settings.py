@@ -220,7 +220,6 @@ def test_content_is_captured_as_the_convention_says(value: str, expected: bool) 
 def test_state_lives_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state_dir(os.environ) == tmp_path / "draftd"
-    assert load_settings(None, {}, {}).flag.file == tmp_path / "draftd" / "flags.json"
     assert state_dir({"XDG_STATE_HOME": "relative"}).is_absolute()
 
 

@@ -155,6 +155,7 @@ def run_daemon(
             undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
             flags = FlagService(
                 settings.flag,
+                file=kept.flag_file(settings.flag),
                 strategy=settings.remote.default_strategy,
                 hook=telemetry.flag_hook,
                 journal=kept.journal,

@@ -9,19 +9,20 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from draftd.core import DRAFT_MODEL
 from draftd.engine.depth.saved import Learnt
-from draftd.errors import ConfigError
+from draftd.errors import ConfigError, in_one_line
 from draftd.fallback.journal import History, Journal
-from draftd.fallback.store import LearntFile, StateFolder, StateStore
+from draftd.fallback.store import LearntFile, StateFolder, StateStore, replace_file
 from draftd.hardware.system import device, versions
 from draftd.models.blas import load_blas
 from draftd.models.folder import stamps
-from draftd.settings import ModelSettings, Settings, state_dir
+from draftd.settings import FlagSettings, ModelSettings, Settings, state_dir
 
-_HISTORY, _LEARNT, _PREFIXES = "transitions.jsonl", "learnt.json", "prefixes"
+_HISTORY, _LEARNT, _PREFIXES, _FLAGS = "transitions.jsonl", "learnt.json", "prefixes", "flags.json"
 _CLOSE_SECONDS = 2.0
 _DISK = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)  # full, or read-only
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm")
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Kept:
-    """What outlives a run: the ladder's state and the transitions, or neither."""
+    """What outlives a run: the ladder's state, the transitions and the flags, or nothing."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without, and
@@ -41,10 +42,12 @@ class Kept:
         self.store = StateStore(None)
         self.journal = Journal()
         self._history: History | None = None
-        path = settings.fallback.state_dir
-        if path is None and not settings.server.port:
+        self._flags: Path | None = None
+        self._old_flags = old_flags(environ)
+        self._temporary: TemporaryDirectory[str] | None = None
+        path, folder = settings.fallback.state_dir, own_folder(settings, environ)
+        if folder is None:
             return
-        folder = path or state_dir(environ) / str(settings.server.port)
         digest = hashlib.sha256(pair_of(settings.model).encode()).hexdigest()[:12]
         store = StateStore(folder / f"ladder-{digest}.json")
         try:
@@ -54,9 +57,9 @@ class Kept:
                 raise
             log.warning("the level is not kept over a restart: %s", error.message)
             if full:  # there is no such folder: each attempt to save fails, and is counted
-                self.store = store
+                self.store, self._flags = store, folder / _FLAGS
             return
-        self.path, self.store = folder, store
+        self.path, self.store, self._flags = folder, store, folder / _FLAGS
         self._history = history = History(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
@@ -69,6 +72,28 @@ class Kept:
             return named
         return self.path and self.path / _PREFIXES
 
+    def flag_file(self, flag: FlagSettings) -> Path | None:
+        """The flags' file of this daemon alone; None where a setting names one, or a server has the flags. A new one
+        begins with the flags of the file that all daemons of a user once shared. Without a folder it is a temporary
+        one."""
+        if flag.provider != "file" or flag.file is not None:
+            return None
+        if self._flags is None:
+            self._temporary = TemporaryDirectory(prefix="draftd-")
+            self._flags = Path(self._temporary.name) / _FLAGS
+        if self._old_flags.exists() and not self._flags.exists():
+            try:
+                replace_file(self._flags, self._old_flags.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError) as error:
+                log.warning("the flags in %s are not taken over: %s", self._old_flags, in_one_line(error))
+            else:
+                log.warning(
+                    "the flags are in %s from now on; they are those of %s, which is not read again",
+                    self._flags,
+                    self._old_flags,
+                )
+        return self._flags
+
     @property
     def save_errors(self) -> dict[str, int]:
         """Failures to write each of its files."""
@@ -79,6 +104,25 @@ class Kept:
         for folder in (self._folder, self._prefixes):
             if folder is not None:
                 folder.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def own_folder(settings: Settings, environ: Mapping[str, str]) -> Path | None:
+    """The folder of a daemon that is started with these settings; None where it has none."""
+    port = settings.server.port
+    return settings.fallback.state_dir or (state_dir(environ) / str(port) if port else None)
+
+
+def own_flag_file(settings: Settings, environ: Mapping[str, str]) -> Path | None:
+    """Where `Kept.flag_file` is, if its folder can be used; None where it is a temporary one."""
+    folder = own_folder(settings, environ)
+    return folder and folder / _FLAGS
+
+
+def old_flags(environ: Mapping[str, str]) -> Path:
+    """The flags' file that all daemons of a user once shared."""
+    return state_dir(environ) / _FLAGS
 
 
 class Learning:

@@ -219,6 +219,9 @@ class LearntFile:
     def save(self, learnt: Mapping[str, Any]) -> bool:
         """Whether the disk has it now. What cannot be saved is logged once until it can be again."""
         identity = dict(self._identity())
+        if self._store.path is not None:
+            with contextlib.suppress(OSError, ValueError):  # another daemon may keep another pair in the same file
+                self._others = _Learnt.model_validate_json(self._store.path.read_bytes()).pairs
         others = [one for one in self._others if one.of != identity]
         try:
             document = _Learnt(pairs=[_Pair(of=identity, learnt=dict(learnt)), *others][:_MOST_PAIRS])

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from openfeature import api
 from openfeature.contrib.provider.flagd import FlagdProvider
@@ -52,6 +53,7 @@ class FlagState:
     writable: bool
     source: str
     error: str
+    shared: bool = False  # other daemons may follow it too
 
 
 class FlagService:
@@ -61,19 +63,23 @@ class FlagService:
         self,
         settings: FlagSettings,
         *,
+        file: Path | None = None,
         strategy: str = Strategy.AUTO,
         hook: Hook | None = None,
         journal: Journal | None = None,
     ) -> None:
         """Writes the file when it is missing; where that cannot be done, the configured default is in force until there
-        is one. A broken file, or a server that is away, is logged and waited for. `strategy`: the default variant of
-        `decoding-strategy`."""
-        self._file = FlagFile(settings.file) if settings.provider == "file" else None
+        is one. A broken file, or a server that is away, is logged and waited for. `file`: this daemon's own, where the
+        settings name none. `strategy`: the default variant of `decoding-strategy`."""
+        path = settings.file or file
+        assert path is not None or settings.provider != "file"
+        self._file = FlagFile(path) if path is not None and settings.provider == "file" else None
+        self._shared = self._file is None or settings.file is not None
         if self._file is not None:
-            self._name, self._source = "flagd (file)", str(settings.file)
+            self._name, self._source = "flagd (file)", str(path)
             self._provider = FlagdProvider(
                 resolver_type=ResolverType.FILE,
-                offline_flag_source_path=str(settings.file),
+                offline_flag_source_path=str(path),
                 deadline_ms=round(_POLL_SECONDS * 1000),
             )
             watcher = self._provider.resolver.connector  # type: ignore[attr-defined]  # its thread would end for good where it raises
@@ -157,11 +163,12 @@ class FlagService:
                 variants, default = flag_file.variants(document, flag), flag_file.default_variant(document, flag)
                 if flag is STRATEGY and flag.key not in document["flags"]:
                     default = self._defaults[flag]
-                return FlagState(flag.key, default, variants, self._name, True, self._source, error)
+                return FlagState(flag.key, default, variants, self._name, True, self._source, error, self._shared)
             except ValueError as broken:
                 error = str(broken)
         look = self._look(flag)
-        return FlagState(flag.key, look.variant, tuple(flag.variants), self._name, False, self._source, error)
+        known = tuple(flag.variants)
+        return FlagState(flag.key, look.variant, known, self._name, False, self._source, error, self._shared)
 
     def set_variant(self, variant: str, flag: Flag = SPECULATION) -> str:
         """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the

@@ -67,8 +67,8 @@ class FallbackSettings(Section):
     remote_speed_floor: FiniteFloat = Field(default=0.9, ge=0, le=1)
     """Drafting for the remote at less than so much of its own streaming's speed, for two windows, is bad."""
     state_dir: HomePath | None = None
-    """Where the level and its history are kept. Unset: a folder for each port in the user's state folder; with port 0
-    nothing is kept."""
+    """Where the level, its history and the flags are kept; no other daemon may use it. Unset: a folder for each port in
+    the user's state folder; with port 0 nothing is kept."""
 
 
 class WebhookSettings(Section):

@@ -90,7 +90,7 @@ def describe_settings() -> Iterator[SettingDoc]:
             yield SettingDoc(
                 name=f"{section}.{key}",
                 variable=variable_of(f"{section}.{key}"),
-                default=shown(shape["default"]) if "default" in shape else "in the user's state folder",
+                default=shown(shape["default"]),
                 allowed=_allowed(value),
                 description=" ".join(shape["description"].split()),
                 secret=value.get("format") == "password",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from typing import Any, Literal, Self
 
@@ -22,7 +21,6 @@ from draftd.settings.kinds import (
     Section,
     check_listener,
     is_loopback,
-    state_dir,
 )
 
 HTTP_PORT = 8080
@@ -166,8 +164,9 @@ class FlagSettings(Section):
 
     provider: Literal["file", "flagd"] = "file"
     """A file in flagd's format, or a flagd server."""
-    file: HomePath = Field(default_factory=lambda: state_dir(os.environ) / "flags.json")
-    """The flags' file; written if missing."""
+    file: HomePath | None = None
+    """The flags' file, written if missing: all daemons with the same file follow it. Unset: `flags.json` in the folder
+    of fallback.state_dir, of this daemon alone; with port 0 a temporary file."""
     host: str = Field(default="localhost", min_length=1)
     """Host of the flagd server."""
     port: int = Field(default=8015, ge=1, le=65535)

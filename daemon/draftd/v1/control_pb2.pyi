@@ -513,7 +513,7 @@ class Transition(_message.Message):
     def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., subject: _Optional[str] = ..., previous: _Optional[str] = ..., current: _Optional[str] = ..., cause: _Optional[str] = ..., evidence: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class FlagState(_message.Message):
-    __slots__ = ("key", "default_variant", "variants", "provider", "writable", "source", "error")
+    __slots__ = ("key", "default_variant", "variants", "provider", "writable", "source", "error", "shared")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_VARIANT_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
@@ -521,6 +521,7 @@ class FlagState(_message.Message):
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     key: str
     default_variant: str
     variants: _containers.RepeatedScalarFieldContainer[str]
@@ -528,7 +529,8 @@ class FlagState(_message.Message):
     writable: bool
     source: str
     error: str
-    def __init__(self, key: _Optional[str] = ..., default_variant: _Optional[str] = ..., variants: _Optional[_Iterable[str]] = ..., provider: _Optional[str] = ..., writable: _Optional[bool] = ..., source: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    shared: bool
+    def __init__(self, key: _Optional[str] = ..., default_variant: _Optional[str] = ..., variants: _Optional[_Iterable[str]] = ..., provider: _Optional[str] = ..., writable: _Optional[bool] = ..., source: _Optional[str] = ..., error: _Optional[str] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class FlagEvaluation(_message.Message):
     __slots__ = ("variant", "value", "reason", "strategy")

@@ -306,12 +306,28 @@ def test_a_broken_endpoint_is_bad() -> None:
 
 
 def test_an_unreachable_flagd_is_bad() -> None:
-    assert check_flag(settings(flag__provider="flagd", flag__port=1)).verdict is Verdict.BAD
+    assert check_flag(settings(flag__provider="flagd", flag__port=1), {}).verdict is Verdict.BAD
 
 
 def test_a_flag_file_in_a_new_folder_is_well(tmp_path: Path) -> None:
-    assert check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json")).verdict is Verdict.OK
-    assert check_flag(settings(flag__file=tmp_path)).verdict is Verdict.BAD
+    finding = check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json"), {})
+    assert finding.verdict is Verdict.OK
+    assert "all daemons with this file follow it" in finding.found
+    assert check_flag(settings(flag__file=tmp_path), {}).verdict is Verdict.BAD
+
+
+def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_path: Path) -> None:
+    environ, mine = {"XDG_STATE_HOME": str(tmp_path)}, settings(server__port=50551)
+    own, old = tmp_path / "draftd" / "50551" / "flags.json", tmp_path / "draftd" / "flags.json"
+    assert check_flag(mine, environ).found == f"{own} (will be written)"
+    own.parent.mkdir(parents=True)
+    old.touch()
+    assert f"with the flags of {old}" in check_flag(mine, environ).found
+    own.touch()
+    finding = check_flag(mine, environ)
+    assert finding.verdict is Verdict.NOTE
+    assert f"remove {old}" in finding.mend
+    assert "temporary" in check_flag(settings(server__port=0), environ).found
 
 
 def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,17 @@ def test_the_pairs_that_were_kept_last_are_kept(tmp_path: Path) -> None:
     assert found == [11, 10, 9, 8, 7, 6, 5, 4]
 
 
+def test_daemons_of_two_pairs_keep_both_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "learnt.json"
+    one, other = file_of(path), file_of(path, HERE | {"cores": 4})
+    for each in (one, other):
+        each.load()
+    assert one.save({"n": 1})
+    assert other.save({"n": 2})
+    assert one.save({"n": 3})
+    assert (file_of(path).load(), file_of(path, HERE | {"cores": 4}).load()) == ({"n": 3}, {"n": 2})
+
+
 def test_a_pair_that_became_another_meanwhile_takes_the_place_of_that(tmp_path: Path) -> None:
     """As a draft does that is read anew."""
     path, before, after = tmp_path / "learnt.json", HERE, HERE | {"draft": {"path": "d", "files": {}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,10 @@ import pytest
 from draftd.cli.state import Kept
 from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder, StateStore
-from draftd.settings import FallbackSettings, ModelSettings, ServerSettings, Settings
+from draftd.planning.flag import FlagService
+from draftd.planning.flag_file import SPECULATION
+from draftd.planning.planner import FlagContext
+from draftd.settings import FallbackSettings, FlagSettings, ModelSettings, ServerSettings, Settings
 
 
 def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
@@ -186,3 +190,51 @@ def test_a_folder_that_is_named_must_do_and_the_users_own_is_done_without(
     with pytest.raises(ConfigError):
         Kept(settings(50551, tmp_path / "mine"), {})
     named.close()
+
+
+FILE = FlagSettings()
+
+
+def test_flag_set_on_one_daemon_of_a_user_leaves_the_other_alone(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    both = [Kept(settings(port), environ) for port in (50551, 50552)]
+    one, other = (FlagService(FILE, file=kept.flag_file(FILE)) for kept in both)
+    try:
+        other.set_variant("off")
+        assert one.evaluate(FlagContext()).value
+        assert not other.state().shared
+    finally:
+        one.close()
+        other.close()
+        both[1].close()
+    again = Kept(settings(50552), environ)
+    assert (
+        json.loads((again.flag_file(FILE) or tmp_path).read_text())["flags"][SPECULATION.key]["defaultVariant"] == "off"
+    )
+    assert again.flag_file(FlagSettings(file=tmp_path / "mine.json")) is None
+    again.close()
+    both[0].close()
+
+
+def test_daemon_without_a_folder_has_a_flag_file_that_goes_with_it(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    holder, late, picked = Kept(settings(50551), environ), Kept(settings(50551), environ), Kept(settings(0), environ)
+    files = [kept.flag_file(FILE) for kept in (holder, late, picked)]
+    assert len(set(files)) == 3
+    for kept in (holder, late, picked):
+        kept.close()
+    assert [file is not None and file.parent.exists() for file in files] == [True, False, False]
+
+
+def test_flags_that_a_users_daemons_once_shared_begin_each_ones_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    environ, old = {"XDG_STATE_HOME": str(tmp_path)}, tmp_path / "draftd" / "flags.json"
+    old.parent.mkdir()
+    old.write_text("first")
+    kept = Kept(settings(50551), environ)
+    assert (kept.flag_file(FILE) or old).read_text() == "first"
+    assert f"they are those of {old}, which is not read again" in caplog.text
+    old.write_text("second")
+    assert (kept.flag_file(FILE) or old).read_text() == "first"
+    kept.close()

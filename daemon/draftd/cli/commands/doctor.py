@@ -23,7 +23,7 @@ from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
-from draftd.cli.state import paths_of, quiet_transformers
+from draftd.cli.state import old_flags, own_flag_file, own_folder, paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
 from draftd.engine.pair import assemble, context_length_of, raised_context
@@ -39,7 +39,7 @@ from draftd.models.folder import ModelFolder
 from draftd.models.hub import CachedModel, cached, free_bytes, is_hub_id, no_room, storage_folder
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.request import ServedModel
-from draftd.settings import Settings, state_dir
+from draftd.settings import Settings
 from draftd.settings.certificates import certificate_files, load_certificate
 
 _CONNECT_SECONDS = 2.0
@@ -93,7 +93,7 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
         return [*findings, bad("settings", error.message, "correct or remove it")]
     models, target = look_at_models(settings)
     findings += [ok("settings", "flags, DRAFTD_* variables and file are in order"), *models]
-    findings += [check(settings) for check in (check_port, check_http, check_flag, check_webhook)]
+    findings += [check_port(settings), check_http(settings), check_flag(settings, os.environ), check_webhook(settings)]
     tokenizer = None if target is None else Tokenizer(target.tokenizer)
     findings += [*check_certificates(settings), *check_log(settings), *check_remote(settings.remote, tokenizer)]
     findings += [check_state(settings, os.environ), *check_collectors(os.environ)]
@@ -373,16 +373,31 @@ def check_log(settings: Settings) -> list[Finding]:
     return [ok("log", str(file))]
 
 
-def check_flag(settings: Settings) -> Finding:
+def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    """Where the feature flags are, and who else follows them."""
     flag = settings.flag
     if flag.provider == "flagd":
         if _reachable(flag.host, flag.port):
             return ok("flag", f"flagd answers at {flag.host}:{flag.port}")
         mend = "start flagd, or set flag.provider to file"
         return bad("flag", f"no flagd at {flag.host}:{flag.port}", mend)
-    if flag.file.is_dir() or _unusable(flag.file.parent):
-        return bad("flag", f"{flag.file} cannot be written", "set flag.file to one that can")
-    return ok("flag", f"{flag.file}{'' if flag.file.exists() else ' (will be written)'}")
+    file = flag.file or own_flag_file(settings, environ)
+    if file is None:
+        return note("flag", "server.port is 0: a temporary file, and the flags are not kept over a restart")
+    if flag.file is None and (why := _unusable(file.parent)):
+        return note("flag", f"{file.parent} {why}: a temporary file, and the flags are not kept over a restart")
+    if file.is_dir() or _unusable(file.parent):
+        return bad("flag", f"{file} cannot be written", "set flag.file to one that can")
+    if flag.file is not None:
+        return ok(
+            "flag", f"{file}{'' if file.exists() else ' (will be written)'}; all daemons with this file follow it"
+        )
+    if not (old := old_flags(environ)).exists():
+        return ok("flag", f"{file}{'' if file.exists() else ' (will be written)'}")
+    if not file.exists():
+        return note("flag", f"{file} (will be written, with the flags of {old}, which is not read afterwards)")
+    mend = f"remove {old}; or set flag.file to it, and all daemons with this setting follow it"
+    return note("flag", f"{file}; {old}, where flags once were, is not read", mend)
 
 
 def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
@@ -390,7 +405,8 @@ def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
     named, port = settings.fallback.state_dir, settings.server.port
     if named is None and not port:
         return note("state", "server.port is 0: the level is not kept over a restart")
-    folder = named or state_dir(environ) / str(port)
+    folder = own_folder(settings, environ)
+    assert folder is not None
     if why := _unusable(folder):
         if named is None:
             return note("state", f"{folder} {why}: the level is not kept over a restart")

@@ -54,6 +54,7 @@ def _show(reply: control_pb2.GetFlagResponse) -> None:
         ("default", state.default_variant or "decided by the provider"),
         ("variants", ", ".join(state.variants)),
         ("provider", f"{state.provider}: {state.source}" + ("" if state.writable else " (read-only)")),
+        ("acts on", _followers(state)),
     ]
     output.print_fields(rows, 9)
 
@@ -72,7 +73,15 @@ def set_(
     with daemon.connect() as client:
         reply = client.set_flag(variant, key="" if variant in ("on", "off") else _STRATEGY)
     now, before = reply.flag.default_variant, reply.previous_variant
-    print(f"{reply.flag.key}: {now} (was {before})" if now != before else f"{reply.flag.key}: {now} already")
+    changed = f"(was {before})" if now != before else "already"
+    whom = f", for {_followers(reply.flag)}" if reply.flag.shared else ""
+    print(f"{reply.flag.key}: {now} {changed}{whom}")
+
+
+def _followers(flag: control_pb2.FlagState) -> str:
+    if not flag.shared:
+        return "this daemon alone"
+    return f"every daemon whose flag.file is {flag.source}" if flag.writable else "every daemon with this source"
 
 
 GROUP = {"get": get, "set": set_}

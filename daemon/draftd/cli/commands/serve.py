@@ -38,7 +38,9 @@ def command(
     ] = None,
     tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
-    flag_file: Annotated[Path | None, typer.Option("--flag-file", help="The feature flag's file.")] = None,
+    flag_file: Annotated[
+        Path | None, typer.Option("--flag-file", help="Of the feature flags, which all daemons with it follow.")
+    ] = None,
     ranks: Annotated[int | None, _shared("--ranks", help="So many, on this machine.")] = None,
     hostfile: Annotated[
         Path | None, _shared("--hostfile", help="One on each of these machines, as mlx.launch reads it.")
