@@ -102,6 +102,7 @@ class ScriptedService:
     obliging: bool = False
     checks: bool = False
     draining: bool = False
+    load_progress: str = ""
     cancelled: int = 0
 
     def model(self) -> ServedModel:

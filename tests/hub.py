@@ -19,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.forked import command
+
 _PIECE = 16 * 1024
 _STORED_IN_GIT = 50_000  # bytes; a larger file is in Git LFS
 _COMMIT = "X-Repo-Commit"
@@ -90,10 +92,6 @@ class Hub:
         self._server.shutdown()
         self._server.server_close()
 
-    def environ(self, home: Path) -> dict[str, str]:
-        """For a process whose hub this is."""
-        return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
-
 
 @contextlib.contextmanager
 def hub_for_tests(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
@@ -101,16 +99,33 @@ def hub_for_tests(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
     from huggingface_hub import constants
 
     hub = Hub()
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
-    monkeypatch.setattr(constants, "HF_URL_HOSTS", frozenset({"127.0.0.1"}))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    for name, value in _constants(hub.url, home).items():
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     try:
         yield hub
     finally:
         hub.close()
+
+
+def serve(url: str, home: str, *arguments: str) -> None:
+    """For tests.forked: `draftd serve` with these arguments, which takes `url` for the hub."""
+    from huggingface_hub import constants
+
+    for name, value in _constants(url, Path(home)).items():
+        setattr(constants, name, value)
+    command("serve", *arguments)
+
+
+def _constants(url: str, home: Path) -> dict[str, object]:
+    """huggingface_hub's own, which it takes from the environment when it is imported."""
+    return {
+        "ENDPOINT": url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_URL_HOSTS": frozenset({"127.0.0.1"}),
+        "HF_TOKEN_PATH": str(home / "token"),
+    }
 
 
 def _lfs(body: bytes) -> bool:
@@ -131,6 +146,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     of: Hub
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet for head and body, or each answer waits for the other side's delayed acknowledgement
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -233,6 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             while done < len(body):
                 self.wfile.write(body[done : done + _PIECE])
+                self.wfile.flush()
                 done = min(len(body), done + _PIECE)
                 if name and (rate := self.of.bytes_per_second):
                     ahead = done / rate - (time.monotonic() - began)

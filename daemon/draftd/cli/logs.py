@@ -6,7 +6,9 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
+import time
 from datetime import UTC, datetime
 from io import FileIO, TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -18,6 +20,9 @@ from draftd.errors import ConfigError
 from draftd.settings import LogSettings
 
 _ANNOUNCED = "draftd.daemon"  # what the daemon announces, and what it ends with
+_HOW_FAR = re.compile(r"(.*?)\d[\d.,]* ?(?:%|of \d)")
+_HOW_FAR_SECONDS = 10.0  # between two lines on how far a step is, where there is no terminal
+_CLEAR_LINE = "\r\x1b[K"
 
 
 class Log:
@@ -42,8 +47,11 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
     file cannot be opened."""
     own, daemon = logging.getLogger("draftd"), logging.getLogger(_ANNOUNCED)
     own.setLevel(settings.level.upper())
-    handler = logging.StreamHandler(stream)
+    terminal = settings.format == "text" and stream.isatty() and os.environ.get("TERM") != "dumb"
+    handler = _Terminal(stream) if terminal else logging.StreamHandler(stream)
     handler.setFormatter(formatter(settings))
+    if not terminal:
+        handler.addFilter(_Paced())
     daemon.handlers.clear()
     if settings.file is None:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
@@ -53,6 +61,7 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
     except OSError as error:
         allowed = f"a file that can be written ({error.strerror})"
         raise ConfigError("log.file", str(settings.file), allowed) from None
+    file.addFilter(_Paced())
     logging.basicConfig(handlers=[file], level=logging.WARNING, force=True)
     daemon.addHandler(handler)
     daemon.info("the log is in %s", settings.file)
@@ -62,6 +71,48 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
 def formatter(settings: LogSettings) -> logging.Formatter:
     """How a record becomes a line."""
     return _Json() if settings.format == "json" else _Text()
+
+
+def _step(record: logging.LogRecord) -> str:
+    """Of a line that tells how far a step of the start is, such as "downloading X: 1 of 2 GB", what precedes the
+    figures; empty for any other line."""
+    found = _HOW_FAR.match(record.getMessage()) if record.name == _ANNOUNCED else None
+    return found[1] if found else ""
+
+
+class _Paced(logging.Filter):
+    """Lets one line on how far a step is pass every ten seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last, self._at = "", 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if step := _step(record):
+            now = time.monotonic()
+            if step == self._last and now - self._at < _HOW_FAR_SECONDS:
+                return False
+            self._last, self._at = step, now
+        return True
+
+
+class _Terminal(logging.StreamHandler[TextIO]):
+    """Rewrites the line that tells how far a step is. That line has no time, and is shortened before its figures."""
+
+    _rewriting = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        rewriting, step = self._rewriting, _step(record)
+        self._rewriting = bool(step)
+        if step:
+            figures = record.getMessage()[len(step) :]
+            room = (os.get_terminal_size(self.stream.fileno()).columns or 80) - 1 - len(figures)
+            self.stream.write(_CLEAR_LINE + (step if len(step) <= room else f"{step[: max(0, room - 2)]}… ") + figures)
+            self.flush()
+            return
+        if rewriting:
+            self.stream.write(_CLEAR_LINE)
+        super().emit(record)
 
 
 class _File(RotatingFileHandler):

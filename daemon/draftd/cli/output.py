@@ -37,6 +37,7 @@ _SHOWN = _OBEYED | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 REMOTE = "underline"  # text that the daemon behind the one that was asked chose
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
+_WAITING_SECONDS = 10.0  # between two lines on what is waited for, there too
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
@@ -194,21 +195,34 @@ class WaitingBar:
         columns = (TextColumn("{task.description}"), BarColumn())
         self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False) if console.is_terminal else None
         self._task: TaskID | None = None
+        self._told = -_WAITING_SECONDS
 
     def hear(self, response: inference_pb2.GenerateResponse) -> None:
         """Draws a `loading` or `prompt_progress` event."""
         if self._bar is None:
             return
+        told = response.prompt_progress
+        if response.HasField("loading"):
+            self._draw(response.loading.progress)
+        else:
+            done, total = told.processed_tokens, told.prompt_tokens
+            self._draw(f"prompt: {prompt_progress(told)}", done, total)
+
+    def hear_loading(self, line: str) -> None:
+        """Draws what a daemon does that serves nothing yet; where there is no terminal, a line every ten seconds."""
+        if self._bar is not None:
+            self._draw(line)
+        elif time.monotonic() - self._told >= _WAITING_SECONDS:
+            self._told = time.monotonic()
+            complain(line)
+
+    def _draw(self, line: str, done: float = 0, total: float | None = None) -> None:
+        """`total`: None where it is not known."""
+        assert self._bar is not None
         if self._task is None:
             self._task = self._bar.add_task("")
             self._bar.start()
-        told = response.prompt_progress
-        if response.HasField("loading"):
-            self._bar.update(self._task, description=escape(response.loading.progress), total=None, refresh=True)
-        else:
-            done, total = told.processed_tokens, told.prompt_tokens
-            line = escape(f"prompt: {prompt_progress(told)}")
-            self._bar.update(self._task, description=line, completed=done, total=total, refresh=True)
+        self._bar.update(self._task, description=escape(line), completed=done, total=total, refresh=True)
 
     def end(self) -> None:
         """Takes the bar away."""

@@ -214,6 +214,8 @@ class Daemon:
             await self._server.draining()
         seconds = self._settings.server.drain_seconds
         self._announce("stopping")
+        if self._worker.progress.startswith("downloading"):
+            self._announce("what was downloaded is kept: the next start goes on with it")
         if n := self.service.in_hand:
             wait = f"{n} active request{'s' * (n > 1)}, at most {seconds:g} s"
             self._announce(f"draining: {wait}; a second Ctrl-C or SIGTERM stops at once")

@@ -176,7 +176,7 @@ class _Download:
             finally:
                 self._stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-        self._progress(f"downloaded {self._repo}: {amount(needed)} in {span(time.monotonic() - began)}")
+        _log.info("downloaded %s: %s in %s", self._repo, amount(needed), span(time.monotonic() - began))
 
     def _report(self, blobs: Collection[_Blob], total: int, rate: _Rate) -> None:
         """Of what is on the disk: another process may be the one that downloads it."""

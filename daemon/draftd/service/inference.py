@@ -124,6 +124,11 @@ class InferenceService:
     def in_hand(self) -> int:
         return len(self._open)
 
+    @property
+    def load_progress(self) -> str:
+        """How far the model is loaded, for people."""
+        return self._worker.progress
+
     def start(self) -> None:
         """The model is about to be loaded: begins what can be done beside that."""
         self._chats.start()

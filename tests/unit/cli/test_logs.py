@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import pty
+import re
+import termios
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,3 +108,33 @@ def test_what_a_full_disk_does_not_take_goes_to_stderr() -> None:
 def test_a_log_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log.file: .*a file that can be written \(No such file or directory\)"):
         logs.configure(LogSettings(file=tmp_path / "none" / "draftd.log"), io.StringIO())
+
+
+def test_how_far_a_step_is_takes_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, times = io.StringIO(), iter((100.0, 109.0, 111.0, 112.0))
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    logs.configure(LogSettings(), out)
+    log = logging.getLogger("draftd.daemon")
+    for done in (1, 2, 3):
+        log.info("downloading a/b: %d of 200 MB", done)
+        log.info("HTTP on port %d", done)
+    log.info("loading model: a/b: 3%% of %s", "4 GB")
+    said = [line.partition("draftd: ")[2] for line in out.getvalue().splitlines()]
+    first, last = "downloading a/b: 1 of 200 MB", "downloading a/b: 3 of 200 MB"
+    http = [f"HTTP on port {done}" for done in (1, 2, 3)]
+    assert said == [first, http[0], http[1], last, http[2], "loading model: a/b: 3% of 4 GB"]
+
+
+def test_on_a_terminal_one_line_tells_how_far_a_step_is() -> None:
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 50))
+    with os.fdopen(slave, "w") as out, os.fdopen(master, "rb") as terminal:
+        logs.configure(LogSettings(), out)
+        log = logging.getLogger("draftd.daemon")
+        log.info("downloading a/b: 1 of 200 MB")
+        log.info("downloading a/b-with-a-long-name: 2 of 200 MB, 1.0 MB/s, 98 s left")
+        log.info("loading a/b")
+        said = os.read(terminal.fileno(), 4096).decode()
+    *rewritten, last = said.split("\r\x1b[K")
+    assert rewritten == ["", "downloading a/b: 1 of 200 MB", "downloading a/b… 2 of 200 MB, 1.0 MB/s, 98 s left"]
+    assert re.fullmatch(r"\S+ draftd: loading a/b\r\n", last)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from draftd.cli import output
@@ -20,3 +22,15 @@ def test_lines_fields_tables_and_complaints_are_shown_so(capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     assert (out + err).count("alert ␛") == 4
     assert "\x1b[2J" not in out + err
+
+
+def test_without_a_terminal_waiting_for_a_model_takes_a_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter((100.0, 100.0, 109.0, 111.0, 111.0))
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with output.waiting() as waiting:
+        for done in (1, 2, 3):
+            waiting.hear_loading(f"the model is still loading (downloading a/b: {done} of 9 GB)")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("a/b: ")[2] for line in lines] == ["1 of 9 GB)", "3 of 9 GB)"]

@@ -48,6 +48,16 @@ async def test_only_the_token_opens_and_health_needs_none(
     assert "abcdefgh1234567" not in caplog.text
 
 
+async def test_health_tells_how_far_the_load_is_to_those_who_have_the_token(session: aiohttp.ClientSession) -> None:
+    own = {"Authorization": "Bearer abcdefgh12345678"}
+    async with fronted(token="abcdefgh12345678") as front:
+        front.server.serving(False)
+        front.service.load_progress = "downloading a/b: 1 of 4 GB"
+        for headers, told in ((own, {"progress": "downloading a/b: 1 of 4 GB"}), ({}, {})):
+            response = await session.get(f"{front.url}/health", headers=headers)
+            assert (response.status, await response.json()) == (503, {"status": "loading", **told})
+
+
 async def test_pages_of_other_origins_are_refused_unless_listed(session: aiohttp.ClientSession) -> None:
     async with fronted(Says(said("ok")), http_origins="https://chat.example") as front:
         response = await session.post(front.url + PATH, json=CHAT, headers={"Origin": "https://evil.example"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import re
 import shutil
@@ -239,7 +240,7 @@ def test_two_that_want_the_same_model_download_it_once(fake: Hub) -> None:
     assert sum(end - begin for begin, end in fake.parts("model.safetensors")) == len(WEIGHTS)
 
 
-def test_progress_has_bytes_rate_and_time_left(fake: Hub) -> None:
+def test_progress_has_bytes_rate_and_time_left(fake: Hub, caplog: pytest.LogCaptureFixture) -> None:
     fake.faults = [Fault(LARGE, cut_after=100_000, times=1), Fault(LARGE, 503)]
     lines = list[str]()
 
@@ -248,10 +249,11 @@ def test_progress_has_bytes_rate_and_time_left(fake: Hub) -> None:
         if ": 100 of" in line:  # the rest may come
             fake.faults = []
 
-    folder_of(progress=hear)
+    with caplog.at_level(logging.INFO, "draftd"):
+        folder_of(progress=hear)
     told = [re.fullmatch(rf"downloading {NAME}: (\d+) of 300 KB, \d\.\d MB/s, \d+ s left", line) for line in lines]
     assert "100" in {one[1] for one in told if one}
-    assert re.fullmatch(rf"downloaded {NAME}: 300 KB in \d+ s", lines[-1])
+    assert re.fullmatch(rf"downloaded {NAME}: 300 KB in \d+ s", caplog.messages[-1])
 
 
 def test_room_on_the_disk_is_looked_at_first(fake: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def command(
     wanted = _format(schema, regex, choice, bool(prompt))
     text = " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
-        model = client.loaded(wait, output.complain)
+        with output.waiting() as loading:
+            model = client.loaded(wait, loading.hear_loading)
         chat = not raw and model.chat_template
         if system and not chat:
             why = "with --raw there is none" if raw else f"{model.model} has none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import ssl
@@ -316,7 +317,12 @@ class HttpServer:
 
     async def _health(self, call: Call) -> web.StreamResponse:
         state = "draining" if self._service.draining else "ok" if self._ready else "loading"
-        return json_response({"status": state}, call.headers, 200 if state == "ok" else 503)
+        answer = {"status": state}
+        if state == "loading":
+            with contextlib.suppress(Unauthenticated):  # it names the model, and perhaps its folder
+                self._authenticate(call.request)
+                answer["progress"] = self._service.load_progress
+        return json_response(answer, call.headers, 200 if state == "ok" else 503)
 
     async def _metrics(self, call: Call) -> web.StreamResponse:
         text = await asyncio.to_thread(self._telemetry.exposition)
