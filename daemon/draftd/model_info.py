@@ -21,6 +21,11 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
     return f"{most} from {always}; {no_draft_model or 'no draft model is loaded'}"
 
 
+def drafter_in_words(drafter: DrafterName) -> str:
+    """As people call it: `grammar` proposes what a response format leaves no choice about."""
+    return "forced tokens" if drafter == GRAMMAR else drafter
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What is served, and what can be had with it, loaded or not. `draft_weight_bytes`: of the draft at start. What is

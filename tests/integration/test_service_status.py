@@ -82,7 +82,7 @@ def test_the_flag_flips_between_two_requests_while_a_third_keeps_its_plan(tmp_pa
             started = collect(served.client.generate("x", max_tokens=2)).started
             assert (started.plan.mode, started.plan.variant) == (mode, variant)
             if variant == "off":
-                with pytest.raises(CallError, match="variant off") as caught:
+                with pytest.raises(CallError, match="flag: off by") as caught:
                     collect(served.client.generate("x", mode=ModePreference.SPECULATIVE))
                 assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
                 assert caught.value.reason == "SPECULATION_UNAVAILABLE"
@@ -102,7 +102,7 @@ def test_the_flag_is_evaluated_for_workload_and_caller(tmp_path: Path) -> None:
         assert served.client.get_flag(workload=WorkloadClass.CODE).evaluation.variant == "on"
         assert served.client.get_flag(workload=WorkloadClass.EDIT).evaluation.variant == "off"
         prose = collect(served.client.generate("x", max_tokens=2, workload=WorkloadClass.PROSE)).started
-        assert prose.plan.reason == "flag: TARGETING_MATCH, variant off"
+        assert prose.plan.reason == "flag: off by TARGETING_MATCH"
         code = collect(served.client.generate("x", max_tokens=2, workload=WorkloadClass.CODE)).started
         assert code.plan.mode == pb.DECODE_MODE_SPECULATIVE
 

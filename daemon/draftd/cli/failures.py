@@ -83,5 +83,7 @@ def _of_call(status: str, details: str, *, answered: bool) -> Failure:
         return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)
     if status == "CANCELLED":
         return Failure("cancelled", FAILED)
+    if answered and details:
+        return Failure(details, FAILED)
     readable = status.lower().replace("_", " ")
     return Failure(f"{readable}: {details}" if details else readable, FAILED)

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.cli.figures import in_local_time, span
-from draftd.core import FallbackLevel
+from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
+from draftd.v1 import inference_pb2 as inference
 
 _RANKS = {level.label: level.value for level in FallbackLevel} | {level.label: level.value for level in RemoteLevel}
 _PROBE, _LINK = "a probe of a level above is good", "the link is up, its round trip short, and no error came"
@@ -26,6 +27,19 @@ def label(level: pb.LadderLevel) -> str:
 def current(state: pb.FallbackState) -> str:
     """The level in force; empty of a state that has no ladder."""
     return label(state.ladder[state.position]) if state.position < len(state.ladder) else ""
+
+
+def drafting(level: pb.LadderLevel, model: inference.GetModelResponse) -> str:
+    """How many tokens a step may draft at this level, and with what. Prompt lookup takes the place of a drafter that is
+    not there, unless depth is fixed. An empty `model` is one that is not loaded."""
+    if not level.drafter:
+        return "no drafts"
+    most = f"up to {level.max_draft_tokens} tokens a step from"
+    if not model.model or level.drafter in model.drafters:
+        return f"{most} {level.drafter}"
+    if PROMPT_LOOKUP in model.drafters and model.depth_mode != inference.DEPTH_MODE_FIXED:
+        return f"{most} {PROMPT_LOOKUP}, as there is no {level.drafter}"
+    return f"no drafts: there is no {level.drafter}"
 
 
 def rank(level: str) -> int:
@@ -86,7 +100,7 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
     if state.ladder[state.position - 1].drafter in state.absent_drafters:
-        return f"up {when.rstrip(', ') or 'now'}: nothing is drafted there, so there is nothing to probe"
+        return f"up {when.rstrip(', ') or 'now'}: its drafter is not there, so there is nothing to probe"
     return f"up {when}once {_LINK if _of_remote(state) else _PROBE}"
 
 

@@ -87,7 +87,8 @@ def _verifier(found: pb.VerificationStatus) -> list[Row]:
     for peer in sorted(found.peers, key=lambda one: -_time(one.counts.target_time))[:_MOST_PEERS]:
         c = peer.counts
         moved = size(c.bytes_received + c.bytes_sent)
-        told = f"{peer.address}: {c.tokens} tokens, {_time(c.target_time):.1f} s of the target, {moved}"
+        address = peer.address.removeprefix("ipv4:")
+        told = f"{address}: {c.tokens} tokens, {_time(c.target_time):.1f} s of the target, {moved}"
         made.append(("", Text(told, DIM)))
     if len(found.peers) > _MOST_PEERS:
         made.append(("", Text(f"and {len(found.peers) - _MOST_PEERS} more", DIM)))

@@ -16,7 +16,10 @@ from draftd.planning.prices import money
 from draftd.strategies import Strategy
 from draftd.v1 import inference_pb2 as pb
 
-COLUMNS = ("way", "answers", "first token s", "whole answer s", "tokens/s", "class", "cost per answer", "failed over")
+COLUMNS = (
+    *("strategy", "answers", "first token s", "whole answer s"),
+    *("tokens/s", "class", "cost per answer", "failed over"),
+)
 WAYS = (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)
 _ANSWER_SECONDS = 600.0
 

@@ -65,7 +65,7 @@ class ProbeSchedule:
             return Permit(self._ladder.index(report.level), f"probe of {report.level.label}: {report.reason}")
         target = to_probe(self._ladder, state.position, self._vain)
         if target is not None and (why := why_missing(self._ladder[target].drafter, self._engine)):
-            return Permit(target, f"nothing is drafted there ({why})")
+            return Permit(target, f"its drafter is not there ({why})")
         return None
 
     def stepped(self, now: float) -> None:

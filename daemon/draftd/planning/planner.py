@@ -199,7 +199,7 @@ def decide(
 def _no_drafts(wish: Wish, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
     """Why nothing may be drafted, whatever there is to draft with; None where it may."""
     if not flag.value:
-        return f"{_said(flag)}, variant {flag.variant}"
+        return _said(flag).replace(":", f": {flag.variant} by", 1)
     if wish.preference is ModePreference.AUTOREGRESSIVE:
         return "request: autoregressive"
     if wish.max_draft_tokens == 0:

@@ -9,9 +9,11 @@ import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from draftd.cli.commands import drafts
 from draftd.cli.commands.fallback import lines as level_lines
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
@@ -242,7 +244,7 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
     assert "tokens accepted" in said["drafts"]
     assert said["context"].startswith("4,096 tokens; KV cache: 16 KB per 1,000 tokens")
     assert said["layers"] == "1 × full attention"
-    assert said["speculation"].endswith("up to 4 draft tokens at a time, depth fixed")
+    assert said["speculation"] == "flag on, level full, depth fixed, up to 4 tokens a step from draft_model"
     assert json.loads(draftd("status", "--json").out)["state"] == "serving"
 
 
@@ -260,8 +262,73 @@ def test_status_says_what_is_not_known_while_the_model_is_not_there(progress: st
     assert said["speculation"] == "not known yet; flag on, level full"
     assert "prefix cache" not in said
     assert "layers" not in said
-    level = {name: str(value) for name, value in level_lines(fallback, now)}
+    level = {name: str(value) for name, value in level_lines(fallback, now, inference.GetModelResponse())}
     assert level["in memory"] == "not known yet"
+
+
+def served(**fields: Any) -> pb.GetStatusResponse:
+    """A status at the top of the embedded pair's ladder, with these fields of the model and of the status."""
+    model = {"model": "m", "draft_model": "d", "drafters": ["draft_model", "prompt_lookup"], "max_draft_tokens": 4}
+    known = {name: fields.pop(name, model.get(name)) for name in {*model, "speculation_reason", "depth_mode"}}
+    status = pb.GetStatusResponse(**{"flag_variant": "on", "level": "full", "max_draft_tokens": 4} | fields)
+    known = {name: value for name, value in known.items() if value is not None}
+    available = set(known["drafters"]) != {"grammar"}
+    status.model.CopyFrom(inference.GetModelResponse(**known, speculation_available=available))
+    status.fallback.ladder.add(level="full", max_draft_tokens=4, drafter="draft_model")
+    status.fallback.ladder.add(level="short_block", max_draft_tokens=3, drafter="draft_model")
+    status.fallback.ladder.add(level="light_draft", max_draft_tokens=3, drafter="prompt_lookup")
+    return status
+
+
+OFF = "none, unless a targeting rule allows it: the flag is off; level full"
+REFUSED = {"drafters": ["prompt_lookup", "grammar"], "speculation_reason": "it is another family's"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "told"),
+    [
+        (REFUSED, "draft", "d, refused: it is another family's"),
+        (REFUSED | {"draft_model": ""}, "draft", "none"),
+        (
+            REFUSED,
+            "speculation",
+            "flag on, level full, up to 4 tokens a step from prompt_lookup, as there is no draft_model",
+        ),
+        (
+            REFUSED | {"depth_mode": "DEPTH_MODE_FIXED"},
+            "speculation",
+            "flag on, level full, depth fixed, no drafts: there is no draft_model",
+        ),
+        (
+            {"flag_variant": "off"},
+            "speculation",
+            OFF,
+        ),
+        ({"drafters": ["grammar"], "speculation_reason": "no draft"}, "speculation", "none: no draft"),
+    ],
+)
+def test_status_says_what_is_drafted_and_with_what(fields: dict[str, Any], row: str, told: str) -> None:
+    assert dict(lines(served(**fields), datetime.now(UTC)))[row] == told
+
+
+def test_ladder_names_each_level_once_and_the_drafter_that_takes_an_absent_ones_place() -> None:
+    status = served(**REFUSED)
+    told = [str(value) for _, value in level_lines(status.fallback, datetime.now(UTC), status.model)]
+    assert [line.split(" up to ")[0].strip(" ▸") for line in told[-3:]] == [
+        *("full", "short_block 3", "light_draft prompt_lookup")
+    ]
+    assert told[-3].endswith("up to 4 tokens a step from prompt_lookup, as there is no draft_model")
+    assert told[-1].endswith("up to 3 tokens a step from prompt_lookup")
+    assert "no draft" in told
+
+
+def test_depth_has_no_unspecified_text_and_no_drafter_that_nobody_chose() -> None:
+    found = pb.GetDepthResponse()
+    found.costs.add(drafter="grammar", batch=1, source="learnt", ratios=[1.49])
+    found.yields.add(drafter="grammar", acceptance=[0.5], tried=[9], depth=1)
+    (cost,), (text,) = drafts._costs(found), drafts._yields(found)
+    assert (cost[0], cost[-1]) == ("forced tokens", "1.49×")
+    assert text[0] == "unlabelled by forced tokens"
 
 
 def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
@@ -269,11 +336,11 @@ def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
     table = list[list[str]]()
 
     def told() -> bool:  # as of a second ago; a slow machine measures some depths at its start, and learns the others
-        table[:] = [line.split() for line in draftd("depth").out.splitlines()]
-        return bool(table) and "none" in table[0] and table[0][-1] != "none"
+        table[:] = [line.split() for line in draftd("depth").out.splitlines()[1:]]
+        return bool(table) and "drafted" in table[0]
 
     until(told)
-    depths = table[0][table[0].index("none") + 1 :]
+    depths = table[0][table[0].index("drafts") + 1 :: 2]
     assert [depth for depth in ("1", "2", "3", "4") if depth in depths] == depths
     assert table[1][:2] == ["draft_model", "1"]
     assert all(cell.endswith("×") for cell in table[1][-len(depths) :])

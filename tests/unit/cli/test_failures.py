@@ -53,6 +53,14 @@ def test_a_refused_call_is_one_line(code: grpc.StatusCode, details: str, message
     assert failure.code == exit_code
 
 
+def test_a_daemons_own_words_stand_without_a_status() -> None:
+    error = CallError(Refusal(grpc.StatusCode.FAILED_PRECONDITION, "speculation was demanded: flag: off by STATIC"))
+    error.reason = "speculation_unavailable"
+    failure = explain(error)
+    assert failure is not None
+    assert failure.message == "speculation was demanded: flag: off by STATIC"
+
+
 def test_a_wrong_setting_is_asked_wrongly_and_a_missing_model_has_failed() -> None:
     wrong, missing = explain(ConfigError("server.port", 1, "2")), explain(ModelLoadError("no such folder"))
     assert wrong is not None

@@ -89,7 +89,7 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
     assert told["asked"] == "memory asks for autoregressive at once: critical for 12 s"
     assert told["alerts"].startswith("DraftdAcceptanceDrift asks for short_block, until ")
     assert told["next"] == "stepping down to autoregressive: asked for by memory"
-    assert "▸ short_block     up to 3 from draft_model" in ran.out
+    assert "▸ short_block 3             up to 3 tokens a step from draft_model" in ran.out
     assert ran.out.count("▸") == 1
     assert "\x1b" not in ran.out
 
@@ -216,7 +216,7 @@ def test_followed_events_come_after_the_listed_ones_until_the_daemon_stops(
         ran = in_process(("events", "--follow", "--since", "1", "--limit", "2"), monkeypatch, capsys)
         happening.join()
     assert [line.split()[0] for line in ran.out.splitlines()] == ["3", "4", "5", "6"]
-    assert (ran.code, ran.err) == (1, "draftd: unavailable: the daemon is stopping\n")
+    assert (ran.code, ran.err) == (1, "draftd: the daemon is stopping\n")
 
 
 def test_who_followed_too_slowly_goes_on_after_the_last_one() -> None:
@@ -289,7 +289,7 @@ def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
     ending(controller.reloads, ModelLoadError("/models/draft: no model.safetensors"))
     ran = run("draft", "reload")
     assert ran.code == 1
-    assert ran.err == "draftd: failed precondition: /models/draft: no model.safetensors\n"
+    assert ran.err == "draftd: /models/draft: no model.safetensors\n"
 
 
 @pytest.mark.parametrize("command", [("probe",), ("canary", "run"), ("draft", "reload")])
@@ -301,7 +301,7 @@ def test_what_cannot_be_done_now_or_takes_too_long_is_one_line(
     assert ran.err.startswith("draftd: deadline exceeded")
     controller.refusal = NotNow("a probe is under way")
     ran = run(*command)
-    assert (ran.code, ran.err) == (1, "draftd: failed precondition: a probe is under way\n")
+    assert (ran.code, ran.err) == (1, "draftd: a probe is under way\n")
 
 
 AT = datetime.fromtimestamp(NOW, UTC)
@@ -342,11 +342,11 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ({"position": 2, "hold": Hold(0)}, "moving to full, where it is held"),
         (
             {"position": 2, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
-            "up in 3 min: nothing is drafted there, so there is nothing to probe",
+            "up in 3 min: its drafter is not there, so there is nothing to probe",
         ),
         (
             {"position": 2, "wait": 60.0, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
-            "up now: nothing is drafted there, so there is nothing to probe",
+            "up now: its drafter is not there, so there is nothing to probe",
         ),
         (
             {"position": 4, "missing": {DRAFT_MODEL: "no draft model is loaded"}},

@@ -73,7 +73,7 @@ def test_a_demanded_way_is_marked_priced_and_told(ran: Run) -> None:
 
 
 def test_the_strategy_flag_is_read_and_set(ran: Run) -> None:
-    assert ran("flag", "set", "local").out == "decoding-strategy: local (was auto)\n"
+    assert ran("flag", "set", "local").out.startswith("decoding-strategy: local (was auto), for every daemon whose ")
     assert "decoding-strategy" in ran("flag", "get").out
     found = json.loads(ran("flag", "get", "decoding-strategy", "--prompt-tokens", "9", "--json").out)
     assert found["evaluation"]["strategy"] == "local"

@@ -75,7 +75,7 @@ def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tupl
     assert controlled.until(20 * COOLDOWN) == TOP
     assert controlled.runner.probed == [LADDER[LIGHT]] * len(drafters)
     last = controlled.journal.latest(1)[0]
-    assert (last.cause, last.evidence) == ("recovered", f"nothing is drafted there ({WHY})")
+    assert (last.cause, last.evidence) == ("recovered", f"its drafter is not there ({WHY})")
     assert WHY in str(controlled.controller.state().signal)
 
 

@@ -10,11 +10,13 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from draftd.cli.commands.doctor import Verdict, check_models
 from draftd.core import DRAFT_MODEL
+from draftd.engine.drafters.loaded import mismatch
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import ModelLoadError, NotServing, in_one_line
@@ -332,5 +334,11 @@ def test_the_reason_of_a_refused_draft_is_without_its_cure(folder: Path, nano_pa
     change_tokenizer(folder)
     info = load_models(nano_pair.draft, str(folder), progress=lambda line: None).info
     assert DRAFT_MODEL not in info.drafters
-    assert info.why_no(DRAFT_MODEL) == "the draft's tokenizer is not the target's (2 of 4096 tokens differ)"
+    assert info.why_no(DRAFT_MODEL) == "the draft's tokenizer is not the target's (2 of 4,096 tokens differ)"
     assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.why_no(DRAFT_MODEL)}"
+
+
+def test_no_more_tokens_differ_than_there_are() -> None:
+    ours, theirs = {"a": 0, "b": 1, "c": 2}, {"b": 0, "x": 1, "y": 2, "z": 3}
+    pair = (SimpleNamespace(get_vocab=vocabulary.copy) for vocabulary in (ours, theirs))
+    assert mismatch(*pair) == "the draft's tokenizer is not the target's (6 of 6 tokens differ)"

@@ -106,7 +106,7 @@ def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
 @pytest.mark.parametrize(
     ("wish", "flag", "allowed", "model", "reason"),
     [
-        (Wish(), OFF, CEILING, MODEL, "flag: TARGETING_MATCH, variant off"),
+        (Wish(), OFF, CEILING, MODEL, "flag: off by TARGETING_MATCH"),
         (Wish(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
         (Wish(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
         (Wish(), ON, ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),

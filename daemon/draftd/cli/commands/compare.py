@@ -31,7 +31,7 @@ from draftd.cli.ranks import rows as ranks_of
 from draftd.cli.runs import own_daemon
 from draftd.client import prompts
 from draftd.client.client import Answer, Ask, DraftdClient, gather
-from draftd.core import ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DRAFT_MODEL, GRAMMAR, ModePreference, SamplingParams, WorkloadClass
 
 _ANSWER_SECONDS = 600.0
 _SHOWN_PAIRS = 24  # more are shown by group only
@@ -40,7 +40,11 @@ _FIGURES: Mapping[str, Callable[[Tick], float | None]] = {
     "time_to_first_token": figures.time_to_first_token,
     "inter_chunk_p95": lambda tick: quantile(figures.inter_chunk(tick), 0.95),
 }
-_COLUMNS = ("prompt", "TTFT ms", "tokens/s", "p95 ms", "speed-up", "accepted", "length", "same")
+_COLUMNS = (
+    *("prompt", "first token\nms", "tokens/s", "gap p95\nms", "speed-up"),
+    *("drafts\naccepted", "tokens\nper draft", "same\ntext"),
+)
+_BOTH = "two figures: autoregressive → speculative"
 _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "pairs": ("pairs", str),
     "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),
@@ -80,8 +84,8 @@ def compare(
 ) -> None:
     """Decode the same prompts with and without drafts, and compare. Exits 1 if a greedy pair of texts differs.
 
-    Two figures are autoregressive → speculative. TTFT is the time to the first token, p95 the 95th percentile between
-    chunks, accepted the share of drafted tokens that were accepted, length the mean number of tokens for each draft.
+    Two figures are autoregressive → speculative. First token is the time to it, gap p95 the 95th percentile of the time
+    between chunks, accepted the share of drafted tokens that were accepted, tokens per draft a mean.
 
     With --strategies the prompts are decoded by each of these ways instead: seconds, class and cost of an answer.
 
@@ -108,6 +112,7 @@ def compare(
         output.print_json({"summary": rounded(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
+        output.stderr().print(_BOTH, style="dim")
     if differ := summary["comparable"] - summary["identical"]:
         output.complain(f"{differ} greedy pairs differ")
         raise typer.Exit(1)
@@ -308,7 +313,8 @@ def demo(
         named.append(f"--ranks={ranks}")
     with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
         status = client.status()
-        draft = status.model.draft_model or next(iter(status.model.drafters), "none")
+        drafters = [name for name in status.model.drafters if name != GRAMMAR]
+        draft = status.model.draft_model if DRAFT_MODEL in drafters else next(iter(drafters), "none")
         served = f"{daemon.model}, draft {draft}, {status.backend}, {daemon.address}"
         out.print(f"[bold]draftd {__version__}[/] serves {served}")
         for name, text in ranks_of(status):

@@ -32,6 +32,7 @@ from draftd.fronts.grpc import reply
 from draftd.hardware.state import HardwareSample, HardwareState, advance, takeable
 from draftd.hardware.system import system_probe
 from draftd.listening import try_listening
+from draftd.model_info import drafter_in_words
 from draftd.models import blas
 from draftd.models.advice import LARGE_DRAFT, small_model, warnings
 from draftd.models.check import not_served
@@ -284,7 +285,7 @@ def foresee(
         check_memory(machine, needed, limit),
     ]
     findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
-    reasons = {f"drafter {name}": why for name, why in info.refused_drafters.items()}
+    reasons = {f"drafter {drafter_in_words(name)}": why for name, why in info.refused_drafters.items()}
     if not info.speculation_available:
         reasons["mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
     if not engine.prefix_cache_bytes:

@@ -9,6 +9,8 @@ import typer
 
 from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, milliseconds, percent, size
+from draftd.core import WorkloadClass
+from draftd.model_info import drafter_in_words
 from draftd.protocol import WORKLOADS
 from draftd.v1 import control_pb2 as pb
 
@@ -56,18 +58,21 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
         return
     deepest = max((len(one.ratios) for one in found.costs), default=0)
     depths = [str(depth) for depth in range(1, deepest + 1)]
-    output.print_table(("cost of a step", "sequences", "price", "none", *depths), _costs(found))
+    print("Time of a step without drafts, and of one that drafts so many tokens over that:")
+    drafted = [f"{depth} drafted" for depth in depths]
+    output.print_table(("drafter", "sequences", "price", "no drafts", *drafted), _costs(found))
     if not found.yields:
         print("No acceptance is learnt yet: nothing was drafted, or only at fixed depths.")
         return
-    print()
-    output.print_table(("tokens accepted", "how", "depth", *depths), _yields(found))
+    print("\nShare of drafted tokens accepted, by position, if all before were; depth is what follows for one request:")
+    output.print_table(("text", "how", "depth", *(f"token {depth}" for depth in depths)), _yields(found))
 
 
 def _costs(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
     for one in found.costs:
         plain = milliseconds(one.plain.ToNanoseconds() / 1e9)
-        yield one.drafter, str(one.batch), one.source, plain, *(f"{ratio:.2f}×" for ratio in one.ratios)
+        ratios = (f"{ratio:.2f}×" for ratio in one.ratios)
+        yield drafter_in_words(one.drafter), str(one.batch), one.source, plain, *ratios
 
 
 def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
@@ -76,7 +81,9 @@ def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
         rates = (
             percent(rate) if tried >= _FEW else NOTHING for rate, tried in zip(one.acceptance, one.tried, strict=True)
         )
-        yield f"{WORKLOADS.get(one.workload)} by {one.drafter}", how, str(one.depth), *rates
+        kind = WORKLOADS.get(one.workload, WorkloadClass.UNSPECIFIED)
+        text = "unlabelled" if kind is WorkloadClass.UNSPECIFIED else kind
+        yield f"{text} by {drafter_in_words(one.drafter)}", how, str(one.depth), *rates
 
 
 GROUP = {"reload": reload}

@@ -16,6 +16,7 @@ from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
+from draftd.v1 import inference_pb2 as inference
 
 _ALLOWED = "a time such as 30s, 30m, 2h or 1d, at most 30d"
 _LONGEST_HOLD = 30 * 86_400
@@ -38,10 +39,11 @@ def _show(daemon: options.Daemon, json: options.Json = False) -> None:
     """Show the level, since when and why, what asks for another level, and what comes next."""
     with daemon.connect() as client:
         state = client.level()
-    if json:
-        output.print_json(state)
-        return
-    output.print_fields(lines(state, _now()), _NAME)
+        if json:
+            output.print_json(state)
+            return
+        model = client.status().model
+    output.print_fields(lines(state, _now(), model), _NAME)
 
 
 get = options.with_options("draftd level get", "draftd level get --json | jq .demands")(_show)
@@ -99,20 +101,22 @@ def release(daemon: options.Daemon, json: options.Json = False) -> None:
     print(f"{ladder.current(reply.fallback)}, " + ("released" if reply.was_held else "it was not held"))
 
 
-def lines(state: pb.FallbackState, now: datetime) -> list[tuple[str, str | Text]]:
-    """Name and value; a name that is empty belongs to the one above."""
+def lines(state: pb.FallbackState, now: datetime, model: inference.GetModelResponse) -> list[tuple[str, str | Text]]:
+    """Name and value; a name that is empty belongs to the one above. `model`: empty while it is not loaded."""
     made: list[tuple[str, str | Text]] = [*ladder.fields(state, now, whole=True)]
     made += [("relapses", str(state.relapses))] * bool(state.relapses)
     absent = sorted(state.absent_drafters.items())
     made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
-    held = f"{', '.join(state.loaded_drafters) or 'no drafter'} ({size(state.draft_weight_bytes)})"
+    drafts = f"{', '.join(state.loaded_drafters)} ({size(state.draft_weight_bytes)})"
+    held = drafts if state.loaded_drafters else "no draft"
     made.append(("in memory", UNKNOWN if state.loading else held))
     kept = state.state_file or "nothing: a restart begins at the top"
     made.append(("kept in", f"nothing for now: {state.unsaved}" if state.unsaved else kept))
+    width = max((len(ladder.label(level)) for level in state.ladder), default=0)
     for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level
         here = number == state.position
-        what = f"up to {level.max_draft_tokens} from {level.drafter}" if level.drafter else "no drafts"
-        line = Text(f"{'▸' if here else ' '} {level.level:<15} {what}", "bold" if here else "dim")
+        what = f"{ladder.label(level):<{width}} {ladder.drafting(level, model)}"
+        line = Text(f"{'▸' if here else ' '} {what}", "bold" if here else "dim")
         made.append(("" if number else "ladder", line))
     return made
 

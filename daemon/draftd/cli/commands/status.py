@@ -6,6 +6,7 @@ from datetime import datetime
 
 from draftd.cli import ladder, options, output, ranks, remote
 from draftd.cli.figures import UNKNOWN, length, percent, size, span
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.model_info import speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
@@ -64,17 +65,35 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         made.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
         made.append(("drafter errors", str(status.drafter_errors)))
-    made.append(("telemetry", "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"))
+    made.append(("telemetry", telemetry(status)))
     return made
+
+
+def telemetry(status: pb.GetStatusResponse) -> str:
+    """Whether spans, metrics and logs are sent."""
+    return "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"
 
 
 def _pair(model: inference.GetModelResponse) -> list[tuple[str, str]]:
     return [
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
-        ("draft", f"{model.draft_model} ({size(model.draft_weight_bytes)})" if model.draft_model else "none"),
-        *([("light draft", model.light_draft_model)] if model.light_draft_model else []),
+        ("draft", _draft(model)),
+        *([("light draft", _light_draft(model))] if model.light_draft_model else []),
         *capabilities(model),
     ]
+
+
+def _draft(model: inference.GetModelResponse) -> str:
+    if not model.draft_model:
+        return "none"
+    if DRAFT_MODEL in model.drafters:
+        return f"{model.draft_model} ({size(model.draft_weight_bytes)})"
+    return f"{model.draft_model}, refused: {model.speculation_reason}"
+
+
+def _light_draft(model: inference.GetModelResponse) -> str:
+    refused = LIGHT_DRAFT_MODEL not in model.drafters
+    return model.light_draft_model + (f", refused: {model.light_draft_reason}" if refused else "")
 
 
 def _memory(status: pb.GetStatusResponse) -> str:
@@ -126,14 +145,20 @@ def _prefix_disk(cache: pb.PrefixCache) -> str:
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:
-    if not status.model.model:
-        return f"{UNKNOWN}; flag {status.flag_variant}, level {status.level}"
-    most, allowed = status.model.max_draft_tokens, status.max_draft_tokens
-    depth = speculation(status.model.drafters, status.model.speculation_reason, allowed or most)
-    if not (status.model.speculation_available and most):
+    """What is drafted now."""
+    model, fallback = status.model, status.fallback
+    level = ladder.current(fallback) or status.level
+    if not model.model:
+        return f"{UNKNOWN}; flag {status.flag_variant}, level {level}"
+    most, allowed = model.max_draft_tokens, status.max_draft_tokens
+    depth = speculation(model.drafters, model.speculation_reason, allowed or most)
+    if not (model.speculation_available and most):
         return depth
+    if status.flag_variant == "off":
+        return f"none, unless a targeting rule allows it: the flag is off; level {level}"
     if not allowed:
-        return f"none at level {status.level}; flag {status.flag_variant}"
-    if mode := DEPTH_MODES.get(status.model.depth_mode):
-        depth += f", depth {mode}"
-    return f"flag {status.flag_variant}, level {status.level}, {depth}"
+        return f"none at level {level}; flag {status.flag_variant}"
+    if fallback.position < len(fallback.ladder):
+        depth = ladder.drafting(fallback.ladder[fallback.position], model)
+    mode = DEPTH_MODES.get(model.depth_mode)
+    return f"flag {status.flag_variant}, level {level}, " + (f"depth {mode}, " if mode else "") + depth

@@ -75,9 +75,8 @@ def fields(seen: History, now: datetime) -> Iterator[tuple[str, str | Text]]:
     """The screen's words without its frames: name and value."""
     rate = seen.now.tokens_per_second if seen.now is not None else None
     yield "tokens/s", f"{figures.rate(rate)} over {rows.period(seen)}"
-    for compared in (*rows.speculation(seen), *rows.positions(seen)):
-        name = f"position {compared.name}" if compared.share is not None else compared.name
-        yield name, f"{compared.minute:<9}{compared.whole} in all"
+    yield from (rows.compared(seen, one) for one in rows.speculation(seen))
+    yield from ((f"accepted at {one.name}", rows.compared(seen, one)[1]) for one in rows.positions(seen))
     yield from (*rows.serving(seen, now), *rows.ranks(seen), *rows.remote(seen))
     yield from (*rows.machine(seen), *rows.transitions(seen, now))
 

@@ -287,6 +287,8 @@ class TopApp(App[None]):
                 f"Turn the flag {self._question} at {self._seen.target}? "
                 f"Unless a targeting rule says otherwise, the next request {_EFFECT[self._question]}."
             )
+            if (flag := self._seen.status.flag).shared:
+                told += f" Every daemon whose flag.file is {flag.source} follows."
         self.screen.set_class(bool(told), "-told")
         self.screen.set_class(bool(self._question), "-asked")
         self._fill("told", Text(told))

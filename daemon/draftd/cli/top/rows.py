@@ -11,9 +11,11 @@ from rich.text import Text
 from draftd.cli import figures, ladder
 from draftd.cli import ranks as group
 from draftd.cli import remote as two
+from draftd.cli.commands.status import telemetry
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import enum_name
 from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
+from draftd.core import DRAFT_MODEL
 from draftd.v1 import control_pb2 as pb
 
 GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
@@ -91,31 +93,32 @@ def unavailable(seen: History) -> Text | None:
 def serving(seen: History, now: datetime) -> list[Row]:
     status, lately = seen.status, seen.minute
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
-    queued = f"{status.queued_requests} of {status.queue_capacity} queued"
+    waiting = f"{status.queued_requests} of {status.queue_capacity} waiting"
     return [
         ("flag", _flag(status)),
         ("level", _level(status)),
         *_ladder(status.fallback, now),
-        ("requests", Text.assemble(f"{status.active_requests} active, ", (queued, BAD if full else ""))),
+        ("requests", Text.assemble(f"{status.active_requests} running, ", (waiting, BAD if full else ""))),
         ("prompts", _prompts(seen)),
         ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
         ("failed", _failed(seen, lately.failed if lately else None)),
         ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
-        ("telemetry", Text("exporting", GOOD) if status.telemetry_exporting else Text("not exporting", DIM)),
+        ("telemetry", Text(telemetry(status), GOOD if status.telemetry_exporting else DIM)),
     ]
 
 
 def essential(seen: History, now: datetime) -> list[Row]:
     """What comes first where there is no room for all."""
-    drafted = [
-        (one.name, Text.assemble((one.minute, one.style), (f" in {period(seen)}, {one.whole} in all", DIM)))
-        for one in speculation(seen)
-        if one.name in ("accepted", "speed-up")
-    ]
+    drafted = [compared(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
     return [
         *drafted,
         *(row for row in (*serving(seen, now), *ranks(seen), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL),
     ]
+
+
+def compared(seen: History, one: Compared) -> Row:
+    """On one line."""
+    return one.name, Text.assemble((one.minute, one.style), (f" in {period(seen)}, {one.whole} in all", DIM))
 
 
 def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
@@ -144,7 +147,7 @@ def state(seen: History) -> Text:
     status = seen.status
     name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
     model = status.model
-    served = f"{model.model} + {model.draft_model}" if model.draft_model else model.model
+    served = f"{model.model} + {model.draft_model}" if DRAFT_MODEL in model.drafters else model.model
     return Text.assemble(
         (f"draftd {status.version}", "bold"),
         f" at {seen.target}  ",
@@ -199,7 +202,7 @@ def _level(status: pb.GetStatusResponse) -> Text:
     state = status.fallback
     name = ladder.current(state) or status.level or NOTHING
     return Text.assemble(
-        (name.replace("_", " "), GOOD if status.level == "full" else WARN),
+        (name, GOOD if status.level == "full" else WARN),
         (f", {state.position} of {len(state.ladder) - 1} down" if state.position else "", DIM),
         _why(status.level_cause),
     )
@@ -233,7 +236,7 @@ def remote(seen: History) -> list[Row]:
 
 def machine(seen: History) -> list[Row]:
     status, h = seen.status, seen.status.hardware
-    weights, cache = figures.size(status.weight_bytes), figures.size(status.kv_cache_bytes)
+    held = f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}"
     busy = h.gpu_utilization if h.HasField("gpu_utilization") else None
     gpu = f"{figures.percent(busy)} busy, {_size(h, 'gpu_memory_bytes')}"
     mlx = f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
@@ -241,7 +244,7 @@ def machine(seen: History) -> list[Row]:
         ("headroom", _headroom(h)),
         ("pressure", _pressure(h)),
         ("MLX", Text(mlx if h.HasField("mlx_active_bytes") else NOTHING)),
-        ("model", Text(f"{weights}, KV cache {cache}" if status.model.model else NOTHING)),  # none: it is loading
+        ("weights", Text(held if status.model.model else NOTHING)),  # none: it is loading
         ("GPU", Text(gpu if h.HasField("gpu_utilization") or h.HasField("gpu_memory_bytes") else NOTHING)),
         ("thermal", _thermal(h)),
         ("power", _power(h)),

@@ -84,9 +84,9 @@ def mismatch(target: Any, draft: Any) -> str:
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return ""
-    differing = sum(1 for token, i in ours.items() if theirs.get(token) != i)
-    differing += sum(1 for token in theirs if token not in ours)
-    return f"the draft's tokenizer is not the target's ({differing} of {max(len(ours), len(theirs))} tokens differ)"
+    tokens = ours.keys() | theirs.keys()
+    differing = sum(1 for token in tokens if ours.get(token) != theirs.get(token))
+    return f"the draft's tokenizer is not the target's ({differing:,} of {len(tokens):,} tokens differ)"
 
 
 @dataclass(frozen=True, slots=True)

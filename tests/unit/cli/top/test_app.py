@@ -152,8 +152,8 @@ FIGURES = (
     "80%",  # steps drafted
     "16%",  # and parked
     "90%", "70%", "62%", "38%",  # by position
-    "short block",
-    "3 active, 5 of 64 queued",
+    "short_block",
+    "3 running, 5 of 64 waiting",
     "42",  # finished
     "2, 2 in 10 s",
     "7, 7 in 10 s",
@@ -179,7 +179,7 @@ async def test_every_figure_is_on_every_screen(size: tuple[int, int]) -> None:
 
 
 ESSENTIAL = (
-    "100 tokens/s", "67% in 10 s, 58% in all", "1.70×", "short block", "3 active, 5 of 64 queued", "2, 2 in 10 s",
+    "100 tokens/s", "67% in 10 s, 58% in all", "1.70×", "short_block", "3 running, 5 of 64 waiting", "2, 2 in 10 s",
     "7, 7 in 10 s", "−1.5 GB, floor 10.0 GB of 24.0 GB", "warn, swapped in 12 MB", "heavy, 2 throttles, 72 °C",
 )  # fmt: skip
 
@@ -333,7 +333,7 @@ async def test_p_holds_the_figures_until_it_is_pressed_again() -> None:
         await pilot.pause(0.3)
         assert client.asked == asked
         await pilot.press("p")
-        await until(pilot, "9 active")
+        await until(pilot, "9 running")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])

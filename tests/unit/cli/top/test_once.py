@@ -45,7 +45,7 @@ def test_into_a_pipe_it_is_one_plain_screen(draftd: Run) -> None:
         assert "\x1b" not in ran.out
         assert "│" not in ran.out
         names = {line[:17].rstrip() for line in ran.out.splitlines()}
-        assert {"tokens/s", "accepted", "speed-up", "position 1", "flag", "level", "headroom", "thermal"} <= names
+        assert {"tokens/s", "accepted", "speed-up", "accepted at 1", "flag", "level", "headroom", "thermal"} <= names
         assert "flag off → on · set over gRPC" in ran.out
 
 

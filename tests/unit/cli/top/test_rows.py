@@ -71,7 +71,7 @@ def test_a_window_shorter_than_a_minute_says_so(seconds: float, text: str) -> No
 def test_while_the_model_is_loading_its_size_is_unknown() -> None:
     loading = status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse(), progress="reading: 30 %")
     found = said(history(loading))
-    assert found["model"] == "–"
+    assert found["weights"] == "–"
     assert "loading for" in found[""]
     assert "reading: 30 %" in found[""]
 
@@ -91,7 +91,7 @@ def test_a_lost_daemon_is_said_with_what_is_done(retry: float | None, text: str)
     ("fields", "row", "text"),
     [
         ({"flag": pb.FlagState(error="not valid JSON")}, "flag", "on · not valid JSON"),
-        ({"telemetry_exporting": False}, "telemetry", "not exporting"),
+        ({"telemetry_exporting": False}, "telemetry", "not exporting (no OTEL endpoint)"),
         ({"drafter_errors": 3, "verifier_errors": 1}, "failed", "0, errors: 3 drafter, 1 verifier"),
     ],
 )
@@ -119,7 +119,7 @@ def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
 
 def test_a_hold_and_what_asks_are_shown() -> None:
     asked = said(stepped_down(signals=SIGNALS))
-    assert asked["level"].startswith("short block 3, 1 of 4 down")
+    assert asked["level"].startswith("short_block 3, 1 of 4 down")
     assert asked["asked"] == "memory → autoregressive, 1 more · critical"
     assert asked["next"].startswith("stepping down to autoregressive")
     assert said(stepped_down(hold=Hold(1)))["held"] == "until it is released"
@@ -151,10 +151,10 @@ def style(shown: History, words: str) -> str:
         ({"hardware": pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_CRITICAL)}, "critical", "bold red"),
         ({"hardware": pb.Hardware(memory_pressure=pb.MEMORY_PRESSURE_WARN)}, ", swapped in", ""),
         ({"hardware": pb.Hardware(on_mains=False)}, "battery", "yellow"),
-        ({"level": "light_draft"}, "light draft", "yellow"),
+        ({"level": "light_draft"}, "light_draft", "yellow"),
         ({"level": "full"}, "full", "green"),
         ({"flag_variant": "off"}, "off", "yellow"),
-        ({"queued_requests": 64}, "64 of 64 queued", "bold red"),
+        ({"queued_requests": 64}, "64 of 64 waiting", "bold red"),
     ],
 )
 def test_what_matters_stands_out(fields: dict[str, Any], words: str, wanted: str) -> None:
