@@ -139,6 +139,8 @@ def _etag(body: bytes) -> str:
 
 
 class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Says nothing: clients leave when they like."""
 

@@ -43,7 +43,7 @@ Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CO
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
 ]
-AdapterPath = Annotated[Path | None, models("--adapter-path", help="LoRA adapter of the model: a folder.")]
+AdapterPath = Annotated[Path | None, models("--adapter-path", help="LoRA adapter of the model: folder or hub id.")]
 Token = Annotated[
     str | None, which_daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better set the variable.")
 ]

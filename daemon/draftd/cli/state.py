@@ -20,6 +20,7 @@ from draftd.fallback.store import LearntFile, StateFolder, StateStore, replace_f
 from draftd.hardware.system import device, versions
 from draftd.models.blas import load_blas
 from draftd.models.folder import stamps
+from draftd.models.hub import cached_folder, is_hub_id
 from draftd.settings import FlagSettings, ModelSettings, Settings, state_dir
 
 _HISTORY, _LEARNT, _PREFIXES, _FLAGS = "transitions.jsonl", "learnt.json", "prefixes", "flags.json"
@@ -212,7 +213,10 @@ def identity(settings: Settings) -> dict[str, Any]:
 def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | None:
     if path is None:
         return None
-    found = stamps(Path(path).expanduser(), adapter)  # none where it is a hub id
+    folder = cached_folder(path) if is_hub_id(path) else Path(path).expanduser()
+    if adapter is not None and is_hub_id(str(adapter)):
+        adapter = cached_folder(str(adapter))
+    found = {} if folder is None else stamps(folder, adapter)
     files = {name: [one.bytes, one.modified_ns] for name, one in found.items()}
     return {"path": path, "files": files} | ({"adapter": str(adapter)} if adapter else {})
 

@@ -14,8 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
 _STREAMS = 4  # files at a time
+_SMALL_SECONDS = 300.0  # for all that is not in Git LFS
 _SILENT_SECONDS = 120.0  # without a byte of a file, until the download fails
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0  # between attempts
 _ATTEMPTS = 3
@@ -133,7 +135,8 @@ class _Download:
             large = {one.rfilename for one in info.siblings or [] if one.lfs is not None}
             small = [name for name in needed_files(sizes, self._adapter) if name not in large]
             # This also notes the listing and the revision in the cache, for `cached`.
-            folder = Path(snapshot_download(self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS))
+            get_small = partial(snapshot_download, self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS)
+            folder = Path(_within(_SMALL_SECONDS, get_small))
             if folder.name == info.sha:  # else the model was changed in between
                 break
         needed = needed_files(sizes, self._adapter, folder)
@@ -258,6 +261,21 @@ class _Download:
         for file in (self._storage / "blobs").glob("*.incomplete"):
             if file not in wanted and time.time() - file.stat().st_mtime > _STALE_SECONDS:
                 file.unlink(missing_ok=True)
+
+
+def _within(seconds: float, call: Callable[[], str]) -> str:
+    """Raises TimeoutError, and leaves the call behind, where it takes longer: huggingface_hub lists files without a
+    limit of its own."""
+    answer = Future[str]()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="draftd-download-small", daemon=True).start()
+    return answer.result(seconds)
 
 
 class _Rate:

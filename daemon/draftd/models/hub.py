@@ -87,12 +87,9 @@ def cached(repo: str, *, adapter: bool = False) -> CachedModel:
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
-    storage = storage_folder(repo)
-    try:
-        folder = storage / "snapshots" / (storage / "refs" / REVISION).read_text().strip()
-        there = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
-    except OSError:
+    if (folder := cached_folder(repo)) is None:
         return CachedModel()
+    there = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
     weights = {name for name in there if name in _ADAPTER or fnmatchcase(name, WEIGHTS)}
     try:
         listed = {one.path: one.size for one in get_cached_repo_tree(repo)}
@@ -100,10 +97,20 @@ def cached(repo: str, *, adapter: bool = False) -> CachedModel:
         return CachedModel(folder, bool(weights) and indexed(folder) <= weights)
     files = {name: listed[name] for name in needed_files(listed, adapter, folder)}
     missing = files.keys() - there.keys()
-    partial = sum(file.stat().st_size for file in storage.glob("blobs/*.incomplete")) if missing else 0
+    blobs = storage_folder(repo).glob("blobs/*.incomplete")
+    partial = sum(file.stat().st_size for file in blobs) if missing else 0
     total = sum(files.values())
     done = min(total, partial + sum(files[name] for name in files.keys() - missing))
     return CachedModel(folder, not missing and bool(weights), done, total)
+
+
+def cached_folder(repo: str) -> Path | None:
+    """Where the cache has a model, or a part of it."""
+    storage = storage_folder(repo)
+    try:
+        return storage / "snapshots" / (storage / "refs" / REVISION).read_text().strip()
+    except OSError:
+        return None
 
 
 def storage_folder(repo: str) -> Path:
@@ -201,6 +208,8 @@ def explained(error: BaseException, repo: str) -> ModelLoadError:
         case httpx2.TransportError():
             what = f"the hub cannot be reached ({_in_words(error)})"
             return ModelLoadError(what, f"look at the network, and {_LATER}")
+        case TimeoutError():
+            return ModelLoadError("the hub does not answer", f"look at the network, and {_LATER}")
         case OSError() if error.errno == errno.ENOSPC:
             storage = storage_folder(repo)
             there = cached(repo)

@@ -37,7 +37,8 @@ class ModelSettings(Section):
     light_draft_path: ModelName | None = None
     """A lighter quantisation of the draft: a folder or a hub id. Unset: none."""
     adapter_path: HomePath | None = None
-    """LoRA adapter of the model: the folder that `mlx_lm.lora` made. DoRA and full fine-tuning too. Unset: none."""
+    """LoRA adapter of the model: the folder that `mlx_lm.lora` made, or a hub id. DoRA and full fine-tuning too. Unset:
+    none."""
     max_context: int | None = Field(default=None, ge=16, le=2**24)
     """Tokens of the longest text, prompt and answer together. More than the model declares is served with a warning.
     Unset: what the model declares, with what its rotary embedding extends it to."""

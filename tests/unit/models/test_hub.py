@@ -92,6 +92,7 @@ REFUSALS: dict[str, tuple[Callable[[Hub], object], str, str]] = {
     "a fault of the hub": (code(500, API), "a fault of its own (500)", LATER),
     "a fault in a file": (code(503, LARGE), "a fault of its own (503)", LATER),
     "no answer": (lambda fake: fake.faults.append(Fault(API, silent=True)), "no answer within 0.1 s", LATER),
+    "no listing": (lambda fake: fake.faults.append(Fault("/tree/", silent=True)), "the hub does not answer", LATER),
     "no answer to a file": (lambda fake: fake.faults.append(Fault(LARGE, silent=True)), "no answer within", LATER),
     "cut off at once": (lambda fake: fake.faults.append(Fault(LARGE, cut_after=0)), "the connection was cut", LATER),
     "nobody there": (lambda fake: fake.close(), "Connection refused", "look at the network"),
@@ -121,6 +122,8 @@ REFUSALS: dict[str, tuple[Callable[[Hub], object], str, str]] = {
 def test_what_the_hub_refuses_is_one_line_with_its_cure(fake: Hub, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail, what, cure = REFUSALS[case]
     monkeypatch.setattr(download, "_SILENT_SECONDS", 0.0)
+    if case == "no listing":
+        monkeypatch.setattr(download, "_SMALL_SECONDS", 0.1)
     for module in (hub, download) if what.startswith("no answer") else ():
         monkeypatch.setattr(module, "ANSWER_SECONDS", 0.1)
     fail(fake)
