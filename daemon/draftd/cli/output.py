@@ -37,6 +37,7 @@ _SHOWN = _OBEYED | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 REMOTE = "underline"  # text that the daemon behind the one that was asked chose
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
+_STILL_LOADING = re.compile(r"the model is still loading \((.*)\)")
 _WAITING_SECONDS = 10.0  # between two lines on what is waited for, there too
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
@@ -211,7 +212,8 @@ class WaitingBar:
     def hear_loading(self, line: str) -> None:
         """Draws what a daemon does that serves nothing yet; where there is no terminal, a line every ten seconds."""
         if self._bar is not None:
-            self._draw(line)
+            found = _STILL_LOADING.fullmatch(line)
+            self._draw(found[1] if found else line)  # a terminal has few columns
         elif time.monotonic() - self._told >= _WAITING_SECONDS:
             self._told = time.monotonic()
             complain(line)

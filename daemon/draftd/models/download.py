@@ -126,7 +126,7 @@ class _Download:
         # Draftd says how far it is and what is wrong; the log has room for one voice.
         disable_progress_bars()
         hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        while True:
+        for _ in range(_ATTEMPTS):
             info = self._listed()
             if there.folder is not None and there.whole and there.folder.name == info.sha:
                 return there.folder
@@ -139,6 +139,8 @@ class _Download:
             folder = Path(_within(_SMALL_SECONDS, get_small))
             if folder.name == info.sha:  # else the model was changed in between
                 break
+        else:
+            raise TimeoutError
         needed = needed_files(sizes, self._adapter, folder)
         missing = [name for name in needed if name in large and not (folder / name).is_file()]
         if missing:
@@ -194,17 +196,19 @@ class _Download:
             self._progress(f"{how_far}, nothing came for {_RATE_SECONDS:.0f} s")
 
     def _one(self, blob: _Blob, commit: str) -> None:
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import constants, hf_hub_download
         from huggingface_hub.utils import WeakFileLock
 
-        # The lock that huggingface_hub takes for it.
-        lock = cache_folder() / ".locks" / self._storage.name / f"{blob.sha256}.lock"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(lock):
-            if not blob.path.exists():
-                self._receive(blob, commit)
-                blob.partial.replace(blob.path)
-        hf_hub_download(self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS)  # links it
+        if blob.size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
+            # The lock that huggingface_hub takes for it.
+            lock = cache_folder() / ".locks" / self._storage.name / f"{blob.sha256}.lock"
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with WeakFileLock(lock):
+                if not blob.path.exists():
+                    self._receive(blob, commit)
+                    blob.partial.replace(blob.path)
+        # Links it. A file that is too large for the hub to give by HTTP is downloaded here, from its beginning, by Xet.
+        hf_hub_download(self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS)
 
     def _receive(self, blob: _Blob, commit: str) -> None:
         """Downloads the rest of its partial file, and checks the whole."""
@@ -221,7 +225,7 @@ class _Download:
                 if self._stop.is_set():
                     raise _Stopped
                 try:
-                    self._stream(url, file, begin)
+                    self._stream(url, file, begin, blob.size)
                     short += 1
                     if short == _ATTEMPTS and file.tell() < blob.size:
                         raise _other_file(blob)
@@ -239,8 +243,8 @@ class _Download:
             if begin > blob.size or hashlib.file_digest(file, "sha256").hexdigest() != blob.sha256:
                 raise _other_file(blob)
 
-    def _stream(self, url: str, file: BinaryIO, begin: int) -> None:
-        """One answer of the hub, from byte `begin` on."""
+    def _stream(self, url: str, file: BinaryIO, begin: int, end: int) -> None:
+        """One answer of the hub, from byte `begin` on; what goes on beyond `end` is not read to its own end."""
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
@@ -255,6 +259,8 @@ class _Download:
                     raise _Stopped
                 file.write(piece)
                 file.flush()  # it is what the next attempt has, and what `_report` sees
+                if file.tell() > end:
+                    return
 
     def _remove_stale(self, wanted: Collection[Path]) -> None:
         """What downloads that were killed have left behind."""
@@ -319,5 +325,5 @@ def _pause(error: Exception, failures: int) -> float | None:
     if error.response.status_code not in _BUSY:
         return None
     asked: str = error.response.headers.get("Retry-After", "")
-    seconds = float(asked) if asked.isdecimal() else pause
+    seconds = max(pause, float(asked)) if asked.isdecimal() else pause
     return None if seconds > _LONGEST_PAUSE_SECONDS else seconds

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from draftd.core import DrafterName
 from draftd.errors import ModelLoadError, in_one_line
-from draftd.models.check import CONVERT, check_folder
+from draftd.models.check import CONVERT, FETCH, check_folder
 from draftd.models.download import download
 from draftd.models.hub import is_hub_id, no_model_name
 from draftd.models.shards import INDEX, WEIGHTS, only, surplus
@@ -255,13 +255,20 @@ class ModelFolder:
             from draftd.models.advice import no_model
 
             found = (None if part else no_model(self._folder)) or error
-            raise ModelLoadError(f"{self.called}: {part}{found.what}", found.cure) from None
+            raise ModelLoadError(f"{self.called}: {part}{found.what}", self._cure(found.cure)) from None
         except Exception as error:
             from draftd.models.advice import explained
 
             if not part and (why := explained(self._folder, error, tokenizer=failed == _NO_TOKENIZER)) is not None:
-                raise ModelLoadError(f"{self.called}: {why.what}", why.cure) from error
-            raise ModelLoadError(f"{self.called}: {part}{failed}: {in_one_line(error)}", cure) from error
+                raise ModelLoadError(f"{self.called}: {why.what}", self._cure(why.cure)) from error
+            what = f"{self.called}: {part}{failed}: {in_one_line(error)}"
+            raise ModelLoadError(what, self._cure(cure)) from error
+
+    def _cure(self, cure: str) -> str:
+        """What is whole in the hub's cache is not downloaded again by itself."""
+        return (
+            cure.replace(FETCH, f"run `hf download {self._path} --force-download`") if is_hub_id(self._path) else cure
+        )
 
 
 def _find(path: str, *, adapter: bool = False, offline: bool, progress: Callable[[str], None]) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from draftd.cli import output
 
@@ -34,3 +36,12 @@ def test_without_a_terminal_waiting_for_a_model_takes_a_line_every_ten_seconds(
             waiting.hear_loading(f"the model is still loading (downloading a/b: {done} of 9 GB)")
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("a/b: ")[2] for line in lines] == ["1 of 9 GB)", "3 of 9 GB)"]
+
+
+def test_on_a_terminal_all_of_a_downloads_figures_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(output, "stderr", lambda: Console(file=out, force_terminal=True, width=80))
+    how_far = "downloading mlx-community/Qwen3-8B-4bit: 1.2 of 4.6 GB, 45.0 MB/s, 76 s left"
+    with output.waiting() as waiting:
+        waiting.hear_loading(f"the model is still loading ({how_far})")
+    assert how_far in out.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import re
 import shutil
@@ -96,6 +97,11 @@ REFUSALS: dict[str, tuple[Callable[[Hub], object], str, str]] = {
     "no answer to a file": (lambda fake: fake.faults.append(Fault(LARGE, silent=True)), "no answer within", LATER),
     "cut off at once": (lambda fake: fake.faults.append(Fault(LARGE, cut_after=0)), "the connection was cut", LATER),
     "nobody there": (lambda fake: fake.close(), "Connection refused", "look at the network"),
+    "a cache that is a file": (
+        lambda fake: Path(huggingface_hub.constants.HF_HUB_CACHE).write_text(""),
+        "cannot be used (Not a directory)",
+        "set HF_HOME",
+    ),
     "a shorter file": (
         lambda fake: fake.faults.append(Fault(LARGE, body=WEIGHTS[:-1])),
         "another file than the model.safetensors of 300,000 bytes",
@@ -292,6 +298,13 @@ def test_what_is_cached_is_served_without_the_hub(
     assert "HF_HUB_OFFLINE is set, and 0 of 300 KB are in the hub's cache" in error.what
     assert "unset HF_HUB_OFFLINE" in error.cure
     assert "it is not in the hub's cache" in refused("org/other").what
+
+
+def test_a_damaged_file_in_the_cache_is_told_with_what_replaces_it(fake: Hub, nano_pair: NanoPair) -> None:
+    fake.add(NAME, nano_pair.draft)
+    os.truncate((folder_of() / "model.safetensors").resolve(), 1000)
+    with pytest.raises(ModelLoadError, match=f"is cut off .*: run `hf download {NAME} --force-download`"):
+        ModelFolder(NAME).check()
 
 
 def test_the_token_goes_to_the_hub_alone(fake: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
