@@ -325,6 +325,7 @@ class RequestStats:
     counts: DraftCounts = field(default_factory=DraftCounts)
     gaps: list[float] = field(default_factory=list)  # seconds between successive chunks
     looked_up: bool = False  # whether kept keys and values were looked for
+    unfit_tokens: int = 0  # of its text, where the prefix cache has no room for so many; else 0
     remote: RemoteCounts | None = None  # where another daemon's target took part
     engine_seconds: float = 0.0  # of this engine's steps, shared with the sequences that were in them
 

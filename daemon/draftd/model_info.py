@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, DrafterName
 
+_TEXT = 1000  # tokens, where it is said how many texts there is room for
+
 
 def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draft_tokens: int) -> str:
     """Whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is none."""
@@ -24,6 +26,15 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
 def drafter_in_words(drafter: DrafterName) -> str:
     """As people call it: `grammar` proposes what a response format leaves no choice about."""
     return "forced tokens" if drafter == GRAMMAR else drafter
+
+
+def prefix_room(limit: int, position_bytes: int, sequence_bytes: int) -> str:
+    """How much a prefix cache of `limit` bytes keeps, for people: tokens of all texts together, or how many texts if
+    each takes `sequence_bytes` besides, as windows and states do."""
+    if not sequence_bytes:
+        return f"{limit // position_bytes:,} tokens" if position_bytes else ""
+    tokens = f" of {_TEXT:,} tokens" if position_bytes else ""
+    return f"{limit // (_TEXT * position_bytes + sequence_bytes):,} texts{tokens}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,10 @@ class ModelInfo:
     def speculation(self, max_draft_tokens: int) -> str:
         """Whether it will speculate, and if not, why: for people."""
         return speculation(self.drafters, self.why_no(DRAFT_MODEL), max_draft_tokens)
+
+    def prefix_room(self, limit: int) -> str:
+        """How much a prefix cache of so many bytes keeps: for people."""
+        return prefix_room(limit, self.position_bytes, self.sequence_bytes)
 
     @property
     def speculation_available(self) -> bool:

@@ -143,10 +143,11 @@ def _prefix() -> tuple[Panel, ...]:
     return (
         lines(
             Text("Known prompts", "Share of the prompt tokens that were not computed, since an earlier "
-                 "request had left their keys and values, and share of the requests that found such.", look.SHARE,
-                 low=0),
+                 "request had left their keys and values; share of the requests that found such, and of those whose "
+                 "texts are longer than the prefix cache has room for.", look.SHARE, low=0),
             ask.PREFIX_READ,
             ask.PREFIX_HITS,
+            ask.PREFIX_UNFIT,
         ),
         lines(
             Text("Prefix cache, bytes", "Bytes held by keys and values of finished requests, and the most that may be: "

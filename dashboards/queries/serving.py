@@ -146,6 +146,10 @@ PREFIX_HITS = Query(
     over(counted(catalog.PREFIX_HITS, ENGINE, RATE), counted(catalog.PREFIX_LOOKUPS, ENGINE, RATE)),
     "of the requests",
 )
+PREFIX_UNFIT = Query(
+    over(counted(catalog.PREFIX_UNFIT, ENGINE, RATE), counted(catalog.PREFIX_LOOKUPS, ENGINE, RATE)),
+    "of the requests: texts too long for it",
+)
 PREFIX_USAGE = Query(grouped(gauge(catalog.PREFIX_USAGE, ENGINE), (INSTANCE,)), f"held · {shown(INSTANCE)}")
 PREFIX_LIMIT = Query(grouped(gauge(catalog.PREFIX_LIMIT, ENGINE), (INSTANCE,)), f"at most · {shown(INSTANCE)}")
 PREFIX_ENTRIES = Query(grouped(gauge(catalog.PREFIX_ENTRIES, ENGINE), (INSTANCE,)), shown(INSTANCE))

@@ -38,6 +38,9 @@ def test_what_was_read_of_prompts_is_the_same_number_wherever_it_is_told(tmp_pat
         assert (told.lookups, told.hits, told.read_tokens) == (3, 2, sum(read))
         assert 0 < told.bytes <= told.limit_bytes == 1 << 20
         assert told.entries > 0
+        each = served.client.model().position_bytes
+        assert (told.limit_tokens, told.unfit, told.warning) == ((1 << 20) // each, 0, "")
+        assert f"prefix cache: 1 MB, room for {told.limit_tokens:,} tokens" in served.lines
     with serving(tmp_path, models) as plain:
         again = collect(plain.client.generate(text.removesuffix(" and on"), max_tokens=20))
         assert again.tokens == answer.tokens

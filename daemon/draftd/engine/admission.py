@@ -19,6 +19,8 @@ from draftd.errors import InvalidRequest, NoMemory
 
 _HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well
 _MEMORY_SHARE = 1 / 8  # of the machine's, where the headroom is not known
+_PREFIX_SHARE = 1 - _HEADROOM_SHARE
+_LEAST_PREFIXES, _LEAST_SHARE = 256 * 2**20, 1 / 32
 _RETRY_SECONDS = 10.0  # other programs may have given memory back by then
 
 
@@ -40,12 +42,34 @@ class Layout:
         lengths = range(self.context_length + 1)
         return max(0, bisect_right(lengths, limit, key=lambda n: self.held([n])) - 1) if limit else self.context_length
 
+    def kept(self, limit: int) -> int:
+        """Tokens of the longest text of which the prefix cache keeps all in `limit` bytes."""
+        left = limit - self.window_bytes
+        if left < 0 or not self.position_bytes:
+            return self.context_length if left >= 0 else 0
+        return left // self.position_bytes
+
+    def kept_bytes(self, tokens: int) -> int:
+        """What the prefix cache takes for a text of so many."""
+        return tokens * self.position_bytes + self.window_bytes
+
 
 def derived(layout: Layout, headroom: int | None, memory: int) -> int:
     """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
     machine's `memory`; but as much as a text as long as the context needs, where that is not too much either."""
     share = memory * _MEMORY_SHARE if headroom is None else headroom * _HEADROOM_SHARE
     return max(1, int(share), min(layout.held([layout.context_length]), int(memory * _MEMORY_SHARE)))
+
+
+def derived_prefixes(layout: Layout, limit: int, headroom: int | None, memory: int, texts: int) -> int:
+    """The prefix cache's limit where the settings name none: a quarter of the headroom when the model has been loaded,
+    as far as the `limit` of running requests leaves it, or else a share of the machine's `memory`; but no more than so
+    many `texts` need that are as long as the context, and a little in any case."""
+    least = min(_LEAST_PREFIXES, int(memory * _LEAST_SHARE))
+    if headroom is None:
+        return least
+    share = min(int(headroom * _PREFIX_SHARE), headroom - limit)
+    return max(least, min(share, int(memory * _MEMORY_SHARE), layout.held([layout.context_length] * texts)))
 
 
 class Admission:
@@ -60,15 +84,15 @@ class Admission:
     ) -> None:
         """`limit` in bytes, 0 for none. `limits` say what the machine has left; what `prefix` keeps is given back where
         that is too little."""
-        self._layout, self.limit = layout, limit
+        self.layout, self.limit = layout, limit
         self._limits, self._prefix = limits or Limits(), prefix or PrefixCache()
 
     def check(self, request: DecodeRequest, held: int = 0) -> None:
         """`held`: bytes of the caches of all others, which will end. Raises InvalidRequest where the request would
         never fit, NoMemory where the machine has less memory left than it needs."""
         prompt = len(request.prompt)
-        whole = min(prompt + request.max_tokens, self._layout.context_length)
-        need = self._layout.held([whole])
+        whole = min(prompt + request.max_tokens, self.layout.context_length)
+        need = self.layout.held([whole])
         if not self.limit or need <= self.limit:
             free = self._limits.available()
             if free is not None and need > (left := free + self._prefix.bytes + held):
@@ -76,11 +100,15 @@ class Admission:
                 raise NoMemory(f"{what}; the machine has {left} bytes left", retry_after=_RETRY_SECONDS)
             return
         why = f"it needs {need} bytes, and key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
-        most = self._layout.longest(self.limit) - prompt
+        most = self.layout.longest(self.limit) - prompt
         if most < 1:
             longest = max(0, most + prompt - 1)
             raise InvalidRequest("prompt", f"{prompt} tokens", f"at most {longest} tokens: {why}")
         raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
+
+    def keeps(self, tokens: int) -> bool:
+        """Whether the prefix cache has room for all of such a text, while memory is not short; also where it is off."""
+        return not self._prefix.limit or tokens <= self.layout.kept(self._prefix.limit)
 
     def fits(
         self,
@@ -93,7 +121,7 @@ class Admission:
         would make room for it."""
         if not prefilling and not running:
             return True
-        need = self._layout.held([_whole(one) for one in (*running, *prefilling, sequence)])
+        need = self.layout.held([_whole(one) for one in (*running, *prefilling, sequence)])
         if self.limit and need > self.limit:
             return False
         headroom, more = self._limits.headroom(), max(0, need - held)

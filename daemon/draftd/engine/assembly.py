@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from draftd.core import DRAFT_MODEL, DecodeRequest, FinishReason
-from draftd.engine.admission import Admission, Layout, derived
+from draftd.engine.admission import Admission, Layout, derived, derived_prefixes
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_disk import PrefixDisk
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -24,6 +24,7 @@ from draftd.engine.depth.costs import StepCosts
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.loaded import Drafters, DraftSource
 from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.memory import free_bytes
 from draftd.engine.model_keys import ModelKeys
 from draftd.engine.observer import EngineObserver, PrefixStatus
 from draftd.engine.pair import LoadedModels
@@ -106,8 +107,15 @@ class Engine:
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
         """What was counted of requests, with what is kept now."""
-        memory, disk = self.prefix, self.disk
-        found = replace(counted, bytes=memory.bytes, limit_bytes=memory.bound, entries=memory.texts)
+        memory, disk, layout = self.prefix, self.disk, self.admission.layout
+        found = replace(
+            counted,
+            bytes=memory.bytes,
+            limit_bytes=memory.bound,
+            limit_tokens=layout.kept(memory.bound),
+            entries=memory.texts,
+            warning=counted.too_small(layout.kept(memory.limit), layout.kept_bytes(counted.longest_unfit_tokens)),
+        )
         if disk is None:
             return found
         usage = disk.usage
@@ -172,11 +180,13 @@ def assemble_engine(
 ) -> Engine:
     """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
     `report` takes a line for people; `link`: to another daemon's target."""
-    prefix = PrefixCache(limits.prefix_cache_bytes)
     if models.ranks is not None:
-        limits, prefix.given_back = models.ranks.limited(limits), models.ranks.give_back
-    drafters = Drafters(models, prefix)
+        limits = models.ranks.limited(limits)
     layout, limit, info = cache_limit(models, limits)
+    prefix = PrefixCache(prefix_limit(layout, limit, limits, free_bytes()))
+    if models.ranks is not None:
+        prefix.given_back = models.ranks.give_back
+    drafters = Drafters(models, prefix)
     admission = Admission(layout, limit, limits, prefix)
     target, source = models.target, models.target_source
     models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
@@ -264,7 +274,7 @@ def _prefixes(
         return found
 
     disk = keys = None
-    if folder is not None and limits.prefix_cache_bytes:
+    if folder is not None and cache.limit:
         disk = PrefixDisk(folder, limits.prefix_disk_bytes, limits.prefix_pinned_bytes)
         keys = ModelKeys(folder, backend)
     jobs = PrefixJobs(disk, keys, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK))
@@ -287,3 +297,14 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
         limit,
         replace(models.info, position_bytes=position, sequence_bytes=window, largest_context=longest),
     )
+
+
+def prefix_limit(layout: Layout, limit: int, limits: Limits, free: int | None = None) -> int:
+    """How much the prefix cache may take beside running requests, which may take `limit`. `free`: what is known to be
+    free now, where what the limits know is of a moment ago."""
+    if limits.prefix_cache_bytes is not None:
+        return limits.prefix_cache_bytes
+    headroom = limits.headroom()
+    if headroom is not None and free is not None:
+        headroom = min(headroom, free)
+    return derived_prefixes(layout, limit, headroom, psutil.virtual_memory().total, limits.max_batch)

@@ -36,7 +36,7 @@ class Limits:
     max_draft_tokens: int = 8  # the most that any plan lets a step draft; costs are known up to there
     prefill_chunk: int = 512  # tokens of prompt in one forward
     prefill_slice_seconds: float = 1.0  # the longest that running sequences wait for a slice of a prompt
-    prefix_cache_bytes: int = 0  # for what is kept of prompts
+    prefix_cache_bytes: int | None = 0  # for what is kept of prompts; None: by what is known of memory, as below
     prefix_folder: Path | None = None  # where prefixes are kept over a restart; None keeps none
     prefix_disk_bytes: int = 0  # of files there that are not pinned
     prefix_pinned_bytes: int = 4 * 2**30  # of the pinned ones

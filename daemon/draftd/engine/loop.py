@@ -21,7 +21,15 @@ from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Lower, PinPrefix, Taken
 from draftd.engine.limits import REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
-from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, PromptProgress, Totals, with_remote
+from draftd.engine.observer import (
+    EngineObserver,
+    EngineStatus,
+    FanOut,
+    PrefixStatus,
+    PromptProgress,
+    Totals,
+    with_remote,
+)
 from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.link import VerifierLink
@@ -43,6 +51,7 @@ _STEP_SECONDS = 1.0  # after the drain: by then a step is over, and where one is
 _MEASURE_STEPS = 32  # cache sizes are read this often
 _UNLOADED_SECONDS = 60.0  # until a probe may ask again
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
+_UNFIT_SECONDS = 600.0  # between two lines on texts that are too long for the prefix cache
 
 _ENDED = "the daemon is draining and takes no more commands"
 
@@ -77,6 +86,7 @@ class EngineWorker(EngineHandle):
         self._engine: Engine | None = None
         self._kv_bytes = self._held_back = self._resting = self._prefilled_tokens = 0
         self._prompts: tuple[PromptProgress, ...] = ()
+        self._unfit, self._unfit_at = 0, -math.inf  # texts too long for the prefix cache, when the log last said so
 
     # any thread
 
@@ -131,7 +141,7 @@ class EngineWorker(EngineHandle):
         return self._inbox.waiting
 
     def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
-        engine, info, limits = self._loaded(), self.info, self._limits
+        engine, info = self._loaded(), self.info
         check_name(name)
         check_tokens("tokens", tokens, info)
         if len(tokens) < LEAST:
@@ -140,7 +150,7 @@ class EngineWorker(EngineHandle):
         pins, need = disk.pins.names, info.position_bytes * len(tokens) + info.sequence_bytes
         if name not in pins and len(pins) >= MOST_PINS:
             raise NoRoom(f"{len(pins)} prefixes are pinned, of at most {MOST_PINS}: drop one")
-        if need > (most := limits.prefix_cache_bytes):
+        if need > (most := engine.prefix.limit):
             raise NoRoom(
                 f"{len(tokens)} tokens take about {need} bytes, and memory keeps {most} (engine.prefix_cache_bytes)"
             )
@@ -347,7 +357,14 @@ class EngineWorker(EngineHandle):
             self.batch_seconds = scheduler.depth.batch_seconds(self._limits.max_batch)
             if remote is not None:
                 remote.estimate()
+            self._tell_of_unfit(engine.prefix_status(self._totals.status().prefix), now)
         self._inbox.report(*engine.in_hand, self._totals.seconds_per_request)
+
+    def _tell_of_unfit(self, prefix: PrefixStatus, now: float) -> None:
+        """The log, while more and more texts are too long for the prefix cache."""
+        if prefix.warning and prefix.unfit > self._unfit and now - self._unfit_at >= _UNFIT_SECONDS:
+            self._unfit, self._unfit_at = prefix.unfit, now
+            _log.warning("%s", prefix.warning)
 
     def _refuse(self) -> None:
         for request, sink in self._inbox.shut(NotServing(self.error)):

@@ -19,6 +19,8 @@ from draftd.strategies import RemoteCounts
 
 _log = logging.getLogger(__name__)
 
+_FEW_UNFIT, _UNFIT_SHARE = 3, 0.1  # of the requests: fewer texts that are too long are no reason for another setting
+
 
 class EngineObserver:
     """Hears of each request's steps and end; this one does nothing. What is refused never reaches the engine."""
@@ -93,9 +95,11 @@ class PrefixStatus:
     """What is kept of finished requests' caches. `lookups`, `hits` and `read_tokens` are of clients' requests, since
     the engine started, counted as they end: those that looked for a prefix, those that found one, and the prompt tokens
     that were not computed because of it. `limit_bytes` is what may be held now, less while the machine's memory is
-    short; 0 keeps nothing. `entries`: texts that are kept, those not counted that others continue. On disk: of all
-    files, of which those of the `pins` are beyond `disk_limit_bytes`; `disk_errors` and `pin_errors` are writes that
-    failed since the start."""
+    short; 0 keeps nothing. `limit_tokens`: of the longest text that has room in it. `unfit`: those of them whose texts
+    are longer than there is room for even while memory is not short, the longest of which has `longest_unfit_tokens`;
+    `warning` says so if it happens often. `entries`: texts that are kept, those not counted that others continue. On
+    disk: of all files, of which those of the `pins` are beyond `disk_limit_bytes`; `disk_errors` and `pin_errors` are
+    writes that failed since the start."""
 
     bytes: int = 0
     limit_bytes: int = 0
@@ -110,6 +114,21 @@ class PrefixStatus:
     pinned_bytes: int = 0
     disk_errors: int = 0
     pin_errors: int = 0
+    limit_tokens: int = 0
+    unfit: int = 0
+    longest_unfit_tokens: int = 0
+    warning: str = ""
+
+    def too_small(self, tokens: int, needed_bytes: int) -> str:
+        """For people, where it is so for many requests. `tokens`: of the longest text that it has room for;
+        `needed_bytes`: of the longest that there was."""
+        if self.unfit < _FEW_UNFIT or self.unfit < self.lookups * _UNFIT_SHARE:
+            return ""
+        return (
+            f"{self.unfit} of {self.lookups} requests had texts too long for the prefix cache, which has room for "
+            f"{tokens:,} tokens: a request that begins with the same tokens computes the rest again; "
+            f"engine.prefix_cache_bytes={needed_bytes} has room for the longest, {self.longest_unfit_tokens:,} tokens"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +237,8 @@ class Totals(EngineObserver):
             lookups=prefix.lookups + stats.looked_up,
             hits=prefix.hits + (stats.cached_tokens > 0),
             read_tokens=prefix.read_tokens + stats.cached_tokens,
+            unfit=prefix.unfit + (stats.unfit_tokens > 0),
+            longest_unfit_tokens=max(prefix.longest_unfit_tokens, stats.unfit_tokens),
         )
         with self._lock:
             self._sums = replace(self._sums, finished=finished, prefix=prefix)

@@ -408,6 +408,8 @@ class Scheduler:
     def _finish(self, sequence: DecodeSequence) -> None:
         if sequence.max_tokens:  # else it was to have no answer
             self.depth.lengths.finished(sequence)
+        if sequence.shares and self._admission is not None and not self._admission.keeps(len(sequence.tokens)):
+            sequence.stats.unfit_tokens = len(sequence.tokens)
         self.own -= sequence.request.origin is not Origin.CLIENT
         self._of_peers -= sequence.request.peer is not None
         if sequence.own_drafter is not None:

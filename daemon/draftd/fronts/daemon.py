@@ -290,6 +290,8 @@ class Daemon:
                     with contextlib.suppress(NotServing):  # it has ended again
                         info, most = self._worker.info, self._parts.planner.max_draft_tokens
                         self._announce(f"speculation: {info.speculation(most)}")
+                        if limit := self._worker.status().prefix.limit_bytes:
+                            self._announce(f"prefix cache: {limit / 1e6:,.0f} MB, room for {info.prefix_room(limit)}")
                         self._announce(f"serving {info.model} on {self.address}")
                 await asyncio.sleep(_WATCH_POLL_SECONDS)
             else:

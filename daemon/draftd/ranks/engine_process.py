@@ -174,7 +174,12 @@ class EngineProcess(EngineHandle):
                 drafter_errors=status.drafter_errors,
                 verifier_errors=status.verifier_errors,
                 prefix=replace(
-                    there.prefix, lookups=counted.lookups, hits=counted.hits, read_tokens=counted.read_tokens
+                    there.prefix,
+                    lookups=counted.lookups,
+                    hits=counted.hits,
+                    read_tokens=counted.read_tokens,
+                    unfit=counted.unfit,
+                    longest_unfit_tokens=counted.longest_unfit_tokens,
                 ),
             )
         active, queued = (0, 0) if child is None else child.inbox.counts

@@ -133,9 +133,11 @@ class EngineSettings(Section):
     depth_mode: DepthMode = DepthMode.AUTOMATIC
     """How many tokens a step drafts if the request does not choose: as many as pay, which may be none, or always
     engine.max_draft_tokens."""
-    prefix_cache_bytes: int = Field(default=256 * 2**20, ge=0, le=2**50)
+    prefix_cache_bytes: int | None = Field(default=None, ge=0, le=2**50)
     """Most memory for keys and values of finished requests, kept for later ones that begin with the same tokens; 0
-    keeps nothing. Less is kept under memory pressure."""
+    keeps nothing. Less is kept under memory pressure. Unset: a quarter of the headroom after loading, if the limit of
+    running requests leaves so much, but no more than an eighth of the machine's memory or engine.max_batch texts of the
+    whole context need, and at least 256 MiB (a thirty-second of the memory if that is less)."""
     prefix_dir: HomePath | None = None
     """Folder for prefixes that are kept over a restart; no other daemon may use it. Unset: `prefixes` in the folder of
     fallback.state_dir."""

@@ -241,6 +241,12 @@ PREFIX_READ = _model_sum(
     "{token}",
     "Prompt tokens that were not computed because of it; they are among the input tokens",
 )
+PREFIX_UNFIT = _model_sum(
+    "draftd.prefix_cache.unfit",
+    "{request}",
+    "Requests whose text is longer than the prefix cache has room for: those that begin with the same tokens compute "
+    "the rest again",
+)
 
 # The machine: memory, paging, heat, power. OpenTelemetry's names where it has them.
 MEMORY_HEADROOM = _gauge(

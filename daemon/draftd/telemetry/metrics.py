@@ -228,6 +228,7 @@ _STATUS: Mapping[Metric, Callable[[EngineStatus], Values]] = {
     catalog.PREFIX_LOOKUPS: lambda s: s.prefix.lookups,
     catalog.PREFIX_HITS: lambda s: s.prefix.hits,
     catalog.PREFIX_READ: lambda s: s.prefix.read_tokens,
+    catalog.PREFIX_UNFIT: lambda s: s.prefix.unfit,
 }
 
 

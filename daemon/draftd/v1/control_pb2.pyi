@@ -306,7 +306,7 @@ class PeerCounts(_message.Message):
     def __init__(self, connections: _Optional[int] = ..., opened: _Optional[int] = ..., refused: _Optional[int] = ..., steps: _Optional[int] = ..., stale: _Optional[int] = ..., verdicts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., tokens: _Optional[int] = ..., discarded_tokens: _Optional[int] = ..., wasted_tokens: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., queue_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PrefixCache(_message.Message):
-    __slots__ = ("bytes", "limit_bytes", "entries", "lookups", "hits", "read_tokens", "disk_bytes", "disk_limit_bytes", "disk_files", "pins", "pinned_bytes")
+    __slots__ = ("bytes", "limit_bytes", "entries", "lookups", "hits", "read_tokens", "disk_bytes", "disk_limit_bytes", "disk_files", "pins", "pinned_bytes", "limit_tokens", "unfit", "longest_unfit_tokens", "warning")
     BYTES_FIELD_NUMBER: _ClassVar[int]
     LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +318,10 @@ class PrefixCache(_message.Message):
     DISK_FILES_FIELD_NUMBER: _ClassVar[int]
     PINS_FIELD_NUMBER: _ClassVar[int]
     PINNED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNFIT_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_UNFIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     bytes: int
     limit_bytes: int
     entries: int
@@ -329,7 +333,11 @@ class PrefixCache(_message.Message):
     disk_files: int
     pins: int
     pinned_bytes: int
-    def __init__(self, bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., entries: _Optional[int] = ..., lookups: _Optional[int] = ..., hits: _Optional[int] = ..., read_tokens: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_limit_bytes: _Optional[int] = ..., disk_files: _Optional[int] = ..., pins: _Optional[int] = ..., pinned_bytes: _Optional[int] = ...) -> None: ...
+    limit_tokens: int
+    unfit: int
+    longest_unfit_tokens: int
+    warning: str
+    def __init__(self, bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., entries: _Optional[int] = ..., lookups: _Optional[int] = ..., hits: _Optional[int] = ..., read_tokens: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_limit_bytes: _Optional[int] = ..., disk_files: _Optional[int] = ..., pins: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., limit_tokens: _Optional[int] = ..., unfit: _Optional[int] = ..., longest_unfit_tokens: _Optional[int] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class GetManifestRequest(_message.Message):
     __slots__ = ()

@@ -434,12 +434,25 @@ def test_the_version_is_printed(draftd: Run) -> None:
             "2 MB of 8 MB, 3 texts; 30 of 40 requests read 900 tokens",
         ),
         (pb.PrefixCache(lookups=4, hits=1, read_tokens=20), "0 B of 0 B, 0 texts; 1 of 4 requests read 20 tokens"),
+        (
+            pb.PrefixCache(limit_bytes=8_000_000, lookups=4, unfit=2),
+            "0 B of 8 MB, 0 texts; 0 of 4 requests read 0 tokens, 2 were too long for it",
+        ),
     ],
 )
 def test_the_prefix_cache_is_told_of_in_a_line(cache: pb.PrefixCache, said: str) -> None:
     told = dict(lines(pb.GetStatusResponse(prefix_cache=cache), datetime.now(UTC)))
     assert told["prefix cache"] == said
     assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))
+
+
+def test_prefix_cache_is_told_of_in_tokens_with_what_is_wrong_with_it() -> None:
+    model = inference.GetModelResponse(model="m", position_bytes=1000)
+    cache = pb.PrefixCache(limit_bytes=8_000_000, warning="too small: set more")
+    found = lines(pb.GetStatusResponse(model=model, prefix_cache=cache), datetime.now(UTC))
+    at = [name for name, _ in found].index("prefix cache")
+    assert found[at][1].startswith("0 B of 8 MB (8,000 tokens), 0 texts")
+    assert found[at + 1] == ("", "too small: set more")
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65536", "[::1]:70000", "localhost:0"])

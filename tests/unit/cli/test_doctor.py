@@ -110,6 +110,19 @@ def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:
     assert "llama" in found[0].found
 
 
+def test_memory_of_the_prefix_cache_is_told_in_tokens(model: Callable[[str], Path]) -> None:
+    target, draft = model("a"), model("b")
+    found = check_models(pair(target, draft, engine__prefix_cache_bytes=8_000_000))
+    each = figures(found)["position_bytes"]
+    assert said(found, "prefix cache") == [f"8 MB: room for {8_000_000 // each:,} tokens"]
+    assert said(found, "memory")[0].endswith(" for KV cache and 8 MB for the prefix cache")
+    (unset,) = said(check_models(pair(target, draft)), "prefix cache")
+    assert unset.endswith(" tokens")
+    none = check_models(pair(target, draft, engine__prefix_cache_bytes=0))
+    assert said(none, "prefix cache") == []
+    assert "prefix reuse: engine.prefix_cache_bytes is 0" in said(none, "refused")
+
+
 def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
     target, draft = model("a"), model("b")
     change_tokenizer(draft)  # as many tokens as before

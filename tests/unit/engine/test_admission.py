@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import FinishReason
-from draftd.engine.admission import Admission, Layout, derived
+from draftd.engine.admission import Admission, Layout, derived, derived_prefixes
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.limits import Limits
 from draftd.engine.prefilling import _OVERTAKEN
 from draftd.errors import InvalidRequest, NoMemory
+from draftd.model_info import prefix_room
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import scripted_models
 
@@ -214,3 +215,35 @@ def test_a_worker_refuses_shows_and_obeys_its_limit(running):
         running(lambda: scripted_models(0.8), available=answering(1)).ask(request([1, 2, 3], autoregressive()))
     derived_limit = running(lambda: scripted_models(0.8)).worker.status().kv_cache_limit_bytes
     assert derived_limit > 0
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("headroom", "memory", "limit", "texts", "expected"),
+    [
+        (8 * GIB, 24 * GIB, 6 * GIB, 8, 2 * GIB),  # what the limit of running requests leaves
+        (8 * GIB, 24 * GIB, 7 * GIB, 8, GIB),  # they were given more
+        (8 * GIB, 24 * GIB, GIB, 8, 2 * GIB),  # or less
+        (8 * GIB, 12 * GIB, 6 * GIB, 8, 12 * GIB // 8),
+        (400 * GIB, 512 * GIB, 300 * GIB, 2, 2 * (5 * 8192 // 4 + 64) * 150_000),
+        (0, 24 * GIB, GIB, 8, GIB // 4),
+        (0, 4 * GIB, GIB, 8, GIB // 8),
+        (None, 24 * GIB, GIB, 8, GIB // 4),
+    ],
+)
+def test_prefix_cache_takes_a_modest_share_of_what_is_free(headroom, memory, limit, texts, expected):
+    model = Layout(150_000, 8192)
+    assert derived_prefixes(model, limit, headroom, memory, texts) == expected
+
+
+def test_prefix_cache_says_in_tokens_what_it_keeps():
+    assert Layout(46_080, 8192).kept(256 * 2**20) == 5825
+    windows, states = Layout(1000, 8192, window_bytes=50_000), Layout(0, 8192, window_bytes=50_000)
+    assert (windows.kept(60_000), windows.kept(49_999)) == (10, 0)
+    assert (states.kept(50_000), states.kept(49_999)) == (8192, 0)
+    assert windows.kept_bytes(windows.kept(60_000)) == 60_000
+    assert prefix_room(256 * 2**20, 46_080, 0) == "5,825 tokens"
+    assert prefix_room(2_100_000, 1000, 50_000) == "2 texts of 1,000 tokens"
+    assert prefix_room(2_100_000, 0, 50_000) == "42 texts"

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, FinishReason, Origin, SamplingParams
@@ -335,6 +336,39 @@ def test_the_engine_counts_what_was_looked_for_found_and_read(running):
     assert (status.entries, status.limit_bytes) == (2, PLENTY)
     assert 0 < status.bytes < PLENTY
     assert engine.worker.status().kv_cache_bytes == 0
+
+
+@pytest.mark.parametrize("models", [lambda: scripted_models(0.7), lambda: pair(tiny_llama(1, sliding=16), None)])
+def test_texts_too_long_for_the_cache_are_counted_and_said_once(running, models, caplog, monkeypatch):
+    monkeypatch.setattr("draftd.engine.loop._LEARNT_SECONDS", 0.0)
+    info = running(models).worker.info
+    room = 60 * info.position_bytes + info.sequence_bytes
+    engine = running(models, prefix_cache_bytes=room)
+    assert engine.worker.status().prefix.limit_tokens == 60
+    asked = [([1 + n] * 40, 20) for n in range(2)] + [([3 + n] * (50 + n), 12) for n in range(4)]
+    for prompt, most in asked:
+        engine.answer(request(prompt, autoregressive(), max_tokens=most))
+    engine.answer(replace(request([9] * 70, autoregressive()), skip_prefix_cache=True))
+    status = engine.worker.status().prefix
+    assert (status.unfit, status.longest_unfit_tokens) == (4, 65)
+    assert status.warning == (
+        "4 of 6 requests had texts too long for the prefix cache, which has room for 60 tokens: a request that begins "
+        f"with the same tokens computes the rest again; engine.prefix_cache_bytes={room + 5 * info.position_bytes} has "
+        "room for the longest, 65 tokens"
+    )
+    until(lambda: any("too long for the prefix cache" in line for line in caplog.messages))
+    assert len([line for line in caplog.messages if "too long for the prefix cache" in line]) == 1
+    assert status.too_small(60, 0)
+    assert not replace(status, lookups=41).too_small(60, 0)
+    assert not replace(status, unfit=2).too_small(60, 0)
+
+
+def test_cache_without_a_setting_is_sized_from_what_is_free(running):
+    free = 8 << 30
+    engine = running(lambda: scripted_models(0.7), prefix_cache_bytes=None, headroom=lambda: free, max_batch=4)
+    status, info = engine.worker.status().prefix, engine.worker.info
+    assert status.limit_bytes == min(256 << 20, psutil.virtual_memory().total // 32)  # for so small a model
+    assert status.limit_tokens == status.limit_bytes // info.position_bytes
 
 
 def test_without_a_bound_nothing_is_looked_for_or_kept(running):

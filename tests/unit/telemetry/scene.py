@@ -77,7 +77,7 @@ STATUS = EngineStatus(
     64,
     4096,
     1200,
-    prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900),
+    prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900, unfit=7),
     remote=REMOTE_COUNTS,
     remote_in_flight=2,
     remote_break_even=0.03,

@@ -239,8 +239,8 @@ def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) ->
     assert receiver.total("draftd.engine.queue_capacity") == 64
     assert receiver.total("draftd.engine.kv_cache") == 4096
     assert receiver.total("draftd.engine.weights") == 1200
-    names = ("usage", "limit", "entries", "lookups", "hits", "read_tokens")
-    assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900]
+    names = ("usage", "limit", "entries", "lookups", "hits", "read_tokens", "unfit")
+    assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900, 7]
 
 
 def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:

@@ -234,7 +234,7 @@ def foresee(
 ) -> list[Finding]:
     """What `GetModel` would say, and what would be refused. `refused`: drafts that do not go with the target, and
     why."""
-    from draftd.engine.assembly import cache_limit
+    from draftd.engine.assembly import cache_limit, prefix_limit
 
     draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
     declared, max_context = context_length_of(target.config, target.tokenizer), settings.model.max_context
@@ -260,7 +260,9 @@ def foresee(
         headroom=None if machine.headroom is None else machine.headroom - needed,
     )
     engine = settings.engine
-    layout, limit, info = cache_limit(models, engine.limits(headroom=lambda: takeable(loaded)))
+    limits = engine.limits(headroom=lambda: takeable(loaded))
+    layout, limit, info = cache_limit(models, limits)
+    prefixes = prefix_limit(layout, limit, limits)
     chat = models.tokenizer.has_chat_template
     served = ServedModel(
         info,
@@ -282,13 +284,14 @@ def foresee(
         (ok if info.speculation_available else note)("speculation", info.speculation(engine.max_draft_tokens)),
         *(ok(subject, found) for subject, found in capabilities(told)),
         *([note("max_context", raised)] if max_context and (raised := raised_context(max_context, declared)) else []),
-        check_memory(machine, needed, limit),
+        check_memory(machine, needed, limit, prefixes),
+        *([ok("prefix cache", f"{size(prefixes)}: room for {info.prefix_room(prefixes)}")] if prefixes else []),
     ]
     findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
     reasons = {f"drafter {drafter_in_words(name)}": why for name, why in info.refused_drafters.items()}
     if not info.speculation_available:
         reasons["mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
-    if not engine.prefix_cache_bytes:
+    if not prefixes:
         reasons["prefix reuse"] = "engine.prefix_cache_bytes is 0"
     if not chat:
         findings.append(note("refused", "chat: this model has no chat template", _NO_TEMPLATE))
@@ -300,8 +303,9 @@ def foresee(
     return [*findings, *(note("refused", f"{what}: {why}") for what, why in reasons.items())]
 
 
-def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0) -> Finding:
-    """Free memory against the weights as they will lie in it, `needed` bytes; `limit`: of key-value caches."""
+def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0, prefixes: int = 0) -> Finding:
+    """Free memory against the weights as they will lie in it, `needed` bytes; `limit`: of key-value caches; `prefixes`:
+    of the prefix cache."""
     if machine.available is None or machine.limit is None:
         return note("memory", "how much is free is not known")
     found = f"{machine.available / 1e9:.1f} of {machine.limit / 1e9:.1f} GB free"
@@ -309,6 +313,7 @@ def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0) -> Fin
         found += f", {size(machine.headroom)} of headroom"
     if needed:
         found += f"; {size(needed)} needed for weights, then up to {size(limit)} for KV cache"
+        found += f" and {size(prefixes)} for the prefix cache" if prefixes else ""
     if needed > machine.available:
         return bad("memory", found, "serve a smaller or quantised model, or close something")
     return ok("memory", found)

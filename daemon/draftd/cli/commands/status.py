@@ -7,7 +7,7 @@ from datetime import datetime
 from draftd.cli import ladder, options, output, ranks, remote
 from draftd.cli.figures import UNKNOWN, length, percent, size, span
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
-from draftd.model_info import speculation
+from draftd.model_info import prefix_room, speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
@@ -48,7 +48,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         ),
         *(("prompts" if i == 0 else "", output.prompt_progress(one)) for i, one in enumerate(status.prompts)),
         ("memory", _memory(status) if model.model else UNKNOWN),
-        *([("prefix cache", _prefix_cache(status.prefix_cache))] if status.HasField("prefix_cache") else []),
+        *([("prefix cache", _prefix_cache(status.prefix_cache, model))] if status.HasField("prefix_cache") else []),
+        *([("", status.prefix_cache.warning)] if status.prefix_cache.warning else []),
         *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
         (
             "tokens",
@@ -132,11 +133,13 @@ def _template(model: inference.GetModelResponse) -> str:
     return ", ".join(named.get(name, name) if there else f"no {name}" for name, there in has.items())
 
 
-def _prefix_cache(cache: pb.PrefixCache) -> str:
+def _prefix_cache(cache: pb.PrefixCache, model: inference.GetModelResponse) -> str:
     if not (cache.limit_bytes or cache.lookups):
         return "off"
-    held = f"{size(cache.bytes)} of {size(cache.limit_bytes)}, {cache.entries} texts"
-    return f"{held}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+    room = prefix_room(cache.limit_bytes, model.position_bytes, model.sequence_bytes)
+    held = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' ({room})'}, {cache.entries} texts"
+    found = f"{held}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+    return found + (f", {cache.unfit} were too long for it" if cache.unfit else "")
 
 
 def _prefix_disk(cache: pb.PrefixCache) -> str:

@@ -25,7 +25,7 @@ class PrefixCache:
 
     def __init__(self, limit_bytes: int = 0) -> None:
         """`limit_bytes` 0 keeps nothing."""
-        self._limit = limit_bytes
+        self.limit = limit_bytes
         self.bound = limit_bytes  # that may be held now: less than the limit while the machine's memory is short
         self.bytes = 0  # held now
         # The least recently used first. A child comes before its parent, which is used whenever it is.
@@ -54,7 +54,7 @@ class PrefixCache:
 
     def allow(self, share: float) -> None:
         """From now on this share of the limit may be held; what is more goes, back to the system."""
-        self.bound = int(self._limit * share)
+        self.bound = int(self.limit * share)
         self.shed(self.bound)
 
     def shed(self, to_bytes: int) -> int:
