@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from draftd.core import DRAFT_MODEL
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.saved import DrafterWorth, Learnt
 from draftd.errors import ConfigError, in_one_line
 from draftd.fallback.journal import History, Journal
 from draftd.fallback.store import LearntFile, StateFolder, StateStore, replace_file
@@ -173,6 +173,17 @@ class Learning:
     def close(self) -> bool:
         """True when it is kept."""
         return self._file.close(_CLOSE_SECONDS)
+
+
+def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWorth | None:
+    """What the draft model was worth to daemons of these settings, as they saved it; None while too little is known."""
+    folder = own_folder(settings, environ)
+    path = settings.engine.learnt_file or (folder and folder / _LEARNT)
+    found = LearntFile(StateStore(path), lambda: identity(settings)).read()
+    try:
+        return None if found is None else Learnt.of_document(found).worth(DRAFT_MODEL, settings.engine.max_draft_tokens)
+    except ConfigError:
+        return None
 
 
 def paths_of(model: ModelSettings) -> tuple[str, str | None]:

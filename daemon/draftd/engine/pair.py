@@ -17,7 +17,7 @@ from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, 
 from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, try_out, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
 from draftd.model_info import ModelInfo
-from draftd.models.advice import warnings
+from draftd.models.advice import warnings, without_draft
 from draftd.models.blas import compute_backend, load_blas
 from draftd.models.check import not_served
 from draftd.models.configuration import declared_context
@@ -139,6 +139,8 @@ def load_models(
         if warning := raised_context(max_context, context_length):
             _log.warning("%s: %s", folder.called, warning)
         context_length = max_context
+    if draft_model is None:
+        _log.info("no draft model, so answers are slower than they could be; %s", without_draft(config))
     progress("checking what the pair can do")
     labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
     models = assemble(

@@ -81,12 +81,10 @@ class StateStore:
         self.path = path
         self.errors = 0
 
-    def load(self) -> str | None:
-        """None where there is none. Removes what a process that was killed while it saved has left. Raises ValueError
-        with what is wrong with it."""
+    def read(self) -> str | None:
+        """None where there is none. Raises ValueError with what is wrong with it."""
         if self.path is None:
             return None
-        remove_leftovers(self.path)
         try:
             with self.path.open("rb") as file:
                 raw = file.read(_MOST_BYTES + 1)
@@ -100,6 +98,12 @@ class StateStore:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"not valid JSON ({error})") from None
+
+    def load(self) -> str | None:
+        """Likewise, and removes what a process that was killed while it saved has left: for the daemon, which saves."""
+        if self.path is not None:
+            remove_leftovers(self.path)
+        return self.read()
 
     def save(self, document: str) -> None:
         """It is on the disk when this returns. Raises OSError; then the one before is whole."""
@@ -215,6 +219,16 @@ class LearntFile:
                 ", ".join(names),
             )
         return found
+
+    def read(self) -> Mapping[str, Any] | None:
+        """Likewise, but changes nothing and says nothing: a daemon may be using the file."""
+        try:
+            document = self._store.read()
+            pairs = [] if document is None else _Learnt.model_validate_json(document).pairs
+        except ValueError:
+            return None
+        identity = dict(self._identity())
+        return next((one.learnt for one in pairs if one.of == identity), None)
 
     def save(self, learnt: Mapping[str, Any]) -> bool:
         """Whether the disk has it now. What cannot be saved is logged once until it can be again."""

@@ -260,3 +260,9 @@ def small_model(config: Mapping[str, Any]) -> str:
     if found is None or text.get("hidden_size", 0) <= found[1]:
         return ""
     return found[0]
+
+
+def without_draft(config: Mapping[str, Any]) -> str:
+    """For people who serve a target without a draft model: which may fit."""
+    small = small_model(config) or "a small model of its family"
+    return f"{small} may draft for it (--draft-model): see `draftd docs choosing-a-draft`"

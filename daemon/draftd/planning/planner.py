@@ -179,7 +179,7 @@ def decide(
             return _lowered(wish, flag, ceiling, missing)
         # It costs next to nothing, and automatic depth finds out in which texts it pays.
         drafter = PROMPT_LOOKUP
-        notes.append(f"{missing}: {drafter} in its place")
+        notes.append(f"{missing}, so only text that repeats itself is drafted ({drafter})")
     depth = ceiling.max_draft_tokens
     if ceiling.kind < FallbackLevel.FULL:
         notes.append(f"ladder: {ceiling.kind.label}")

@@ -46,7 +46,7 @@ def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None
         ("AUTOREGRESSIVE", "model: no draft model is loaded", 0, " · model: no draft model is loaded"),
         ("SPECULATIVE", "flag: STATIC", 0, " · nothing was drafted"),
         ("SPECULATIVE", "flag: STATIC", 4, " tokens a draft"),
-        ("SPECULATIVE", "flag: STATIC; model: it is unfit: prompt_lookup in its place", 4, "lookup in its place"),
+        ("SPECULATIVE", "flag: STATIC; model: it is unfit, so …", 4, " · model: it is unfit, so …"),
     ],
 )
 def test_generate_says_why_it_speculates_less_than_it_could(mode: str, reason: str, drafted: int, told: str) -> None:
@@ -56,6 +56,17 @@ def test_generate_says_why_it_speculates_less_than_it_could(mode: str, reason: s
     line = summary(Answer("x", (1,), (), started, inference.Finished(mode=mode, counts=counts)))
     assert line.endswith(told)
     assert "STATIC" not in line
+
+
+def test_generate_says_in_plain_words_what_was_not_drafted_and_names_the_document_once() -> None:
+    plan = inference.DecodePlan(mode="DECODE_MODE_SPECULATIVE", max_draft_tokens=4, reason="flag: STATIC; model: none")
+    finished = inference.Finished(mode=plan.mode, counts=inference.DraftCounts(steps=33, parked_steps=20))
+    answer = Answer("x", (1,), (), inference.Started(plan=plan), finished)
+    assert " · 20 of 33 steps drafted nothing (parked): it would not have paid" in summary(answer)
+    assert "draftd docs" not in summary(answer)
+    line = summary(answer, draft_model=False)
+    assert line.endswith(" · model: none · see `draftd docs choosing-a-draft`")
+    assert line.count("draftd docs") == 1
 
 
 def test_generate_reads_stdin(draftd: Run) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from draftd.cli import state
-from draftd.cli.state import Kept, Learning, identity, pair_of, paths_of
+from draftd.cli.state import Kept, Learning, identity, measured_worth, pair_of, paths_of
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
@@ -76,6 +76,25 @@ def test_without_any_place_nothing_is_kept(pair: ModelSettings, tmp_path: Path) 
 def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine.learnt_file.*a file in an existing folder"):
         Learning(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
+
+
+def test_what_a_draft_was_worth_is_read_beside_a_daemon_that_saves(pair: ModelSettings, tmp_path: Path) -> None:
+    chosen = settings(pair).model_copy(update={"fallback": FallbackSettings(state_dir=tmp_path)})
+    assert measured_worth(chosen, {}) is None
+    costs = Prices({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.486, (1, 4): 0.7}}, {}, 32)
+    many = (100.0,) * DEEPEST
+    learning = Learning(chosen, tmp_path)
+    learning.start(lambda: Learnt(costs, {(DRAFT_MODEL, False, False, None): (many, many)}))
+    assert learning.close()
+    saving = tmp_path / ".learnt.json.0"
+    saving.write_text("half")
+    worth = measured_worth(chosen, {})
+    assert worth is not None
+    assert "4.86 times as long" in worth.warning
+    (tmp_path / "learnt.json").write_text("broken")
+    assert measured_worth(chosen, {}) is None
+    assert {path.name for path in tmp_path.iterdir()} >= {"learnt.json", saving.name}
+    assert not list(tmp_path.glob("*.broken"))
 
 
 def test_what_makes_a_pair_or_a_machine_another(

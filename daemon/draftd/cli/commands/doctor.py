@@ -23,8 +23,9 @@ from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
-from draftd.cli.state import old_flags, own_flag_file, own_folder, paths_of, quiet_transformers
+from draftd.cli.state import measured_worth, old_flags, own_flag_file, own_folder, paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
+from draftd.engine.depth.saved import DrafterWorth
 from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
 from draftd.engine.pair import assemble, context_length_of, raised_context
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
@@ -34,7 +35,7 @@ from draftd.hardware.system import system_probe
 from draftd.listening import try_listening
 from draftd.model_info import drafter_in_words
 from draftd.models import blas
-from draftd.models.advice import LARGE_DRAFT, small_model, warnings
+from draftd.models.advice import LARGE_DRAFT, warnings, without_draft
 from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder
 from draftd.models.hub import CachedModel, cached, free_bytes, is_hub_id, no_room, storage_folder
@@ -44,7 +45,6 @@ from draftd.settings import Settings
 from draftd.settings.certificates import certificate_files, load_certificate
 
 _CONNECT_SECONDS = 2.0
-_ON_DRAFTS = "`draftd docs choosing-a-draft` says what fits"
 _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in its folder, or send prompts"
 
 
@@ -162,6 +162,7 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
             drafts[name] = opened
     if target is not None:
         findings += check_draft(target, draft, drafts.get(DRAFT_MODEL))
+        findings += check_worth(measured_worth(settings, os.environ))
     machine = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
     if target is None:
         return [*findings, check_memory(machine)], None
@@ -206,17 +207,29 @@ def _not_cached(subject: str, name: str, copy: CachedModel) -> Finding:
 def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> list[Finding]:
     """Whether a draft model may speed the target up: with none, which might; one that has many bytes hardly does."""
     if named is None:
-        example = small_model(target.config)
-        mend = f"--draft-model with {example}: {_ON_DRAFTS}" if example else _ON_DRAFTS
-        return [note("draft model", "none: only text that repeats itself is drafted (prompt_lookup)", mend)]
+        found = "none: only text that repeats itself is drafted (prompt_lookup)"
+        return [note("draft model", found, without_draft(target.config))]
     if draft is None:
         return []
     share = weight_bytes(draft.model) / weight_bytes(target.model)
     if share <= LARGE_DRAFT:
         return []
-    found = f"its weights have {share:.0%} of the target's bytes, and so much of a step each drafted token takes"
-    mend = f"a model with about a tenth of the bytes: {_ON_DRAFTS}; `draftd compare` measures this one"
+    found = f"it has {share:.0%} of the target's bytes, so each drafted token takes about {share:.0%} of a step"
+    mend = (
+        "`draftd compare` measures whether it pays; a tenth of the bytes is better: see `draftd docs choosing-a-draft`"
+    )
     return [note("draft size", found, mend)]
+
+
+def check_worth(worth: DrafterWorth | None) -> list[Finding]:
+    """Whether the draft model pays, as `serve` measured it here before."""
+    if worth is None:
+        return []
+    if worth.warning:
+        return [
+            note("draft worth", worth.warning, "serve without it, or with another: see `draftd docs choosing-a-draft`")
+        ]
+    return [ok("draft worth", f"measured here: up to {worth.speedup:.2f} times the speed without drafts")]
 
 
 def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:
@@ -274,7 +287,7 @@ def foresee(
     )
     told = reply.model(served)
     figures = output.plain(told)
-    batching = ok("batching", "one forward serves all requests, if a short trial of the weights at load confirms it")
+    batching = ok("batching", "requests share forward passes; a trial when the weights are loaded decides it")
     if info.batched_reason:
         batching = note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
     else:
@@ -288,13 +301,15 @@ def foresee(
         *([ok("prefix cache", f"{size(prefixes)}: room for {info.prefix_room(prefixes)}")] if prefixes else []),
     ]
     findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
-    reasons = {f"drafter {drafter_in_words(name)}": why for name, why in info.refused_drafters.items()}
+    # That there is no draft model is said already.
+    named = [name for name in info.refused_drafters if name != DRAFT_MODEL or name in refused]
+    reasons = {f"requests for the drafter {drafter_in_words(name)}": info.why_no(name) for name in named}
     if not info.speculation_available:
-        reasons["mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
+        reasons["requests for the mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
     if not prefixes:
-        reasons["prefix reuse"] = "engine.prefix_cache_bytes is 0"
+        findings.append(note("prefix reuse", "off: engine.prefix_cache_bytes is 0"))
     if not chat:
-        findings.append(note("refused", "chat: this model has no chat template", _NO_TEMPLATE))
+        findings.append(note("refused", "chats: this model has no chat template", _NO_TEMPLATE))
     if (whole := info.context_length) > info.largest_context:
         need = size(layout.held([whole]))
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (

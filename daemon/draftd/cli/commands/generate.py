@@ -16,7 +16,7 @@ from draftd.canaries.prompts import PromptError
 from draftd.cli import options, output
 from draftd.cli.figures import length, milliseconds, percent, rate
 from draftd.client.client import Answer, Ask, Piece, gather
-from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DRAFT_MODEL, DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError, in_one_line
 from draftd.planning.prices import money
 from draftd.v1 import inference_pb2 as pb
@@ -106,7 +106,8 @@ def command(
             raise
     if not answer.text.endswith("\n"):
         print()
-    output.stderr().print(summary(answer), style="dim", markup=False, soft_wrap=True)
+    line = summary(answer, draft_model=DRAFT_MODEL in model.drafters)
+    output.stderr().print(line, style="dim", markup=False, soft_wrap=True)
 
 
 def document(answer: Answer) -> dict[str, Any]:
@@ -175,8 +176,8 @@ def routed(answer: Answer) -> list[str]:
     return told
 
 
-def summary(answer: Answer) -> str:
-    """One line of figures of a whole answer."""
+def summary(answer: Answer, *, draft_model: bool = True) -> str:
+    """One line of figures of a whole answer. Where the daemon has no draft model it names the document on them."""
     plan, counts = answer.started.plan, answer.counts
     planned = plan.mode == pb.DECODE_MODE_SPECULATIVE
     how = answer.mode.value
@@ -196,11 +197,13 @@ def summary(answer: Answer) -> str:
     elif planned and not counts.parked_steps:
         parts.append("nothing was drafted")
     if counts.parked_steps:
-        parts.append(f"{counts.parked_steps} of {counts.steps} steps parked: drafting did not pay")
+        parts.append(f"{counts.parked_steps} of {counts.steps} steps drafted nothing (parked): it would not have paid")
     parts += routed(answer)
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     # A speculative plan's reason begins with the flag that allows it; what follows is why it is less than it could be.
     if why := plan.reason.partition("; ")[2] if planned else plan.reason:
         parts.append(why)
+    if planned and not draft_model:
+        parts.append("see `draftd docs choosing-a-draft`")
     return " · ".join(parts)
