@@ -39,9 +39,9 @@ class Fault:
     silent: bool = False  # nothing is answered until the hub closes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sent:
-    """A part of a file that went to a client."""
+    """A part of a file that went to a client, or goes to it: as much as was begun to be written."""
 
     name: str
     begin: int
@@ -247,16 +247,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        done, began = 0, time.monotonic()
-        try:
-            while done < len(body):
-                self.wfile.write(body[done : done + _PIECE])
-                self.wfile.flush()
-                done = min(len(body), done + _PIECE)
-                if name and (rate := self.of.bytes_per_second):
-                    ahead = done / rate - (time.monotonic() - began)
-                    if self.of.closing.wait(max(0.0, ahead)):
-                        break
-        finally:
-            if name:
-                self.of.sent.append(Sent(name, begin, begin + done, self.headers.get("Authorization")))
+        sent = Sent(name, begin, begin, self.headers.get("Authorization"))
+        if name:
+            self.of.sent.append(sent)
+        began = time.monotonic()
+        for start in range(0, len(body), _PIECE):
+            piece = body[start : start + _PIECE]
+            sent.end += len(piece)  # before the client can have it
+            self.wfile.write(piece)
+            self.wfile.flush()
+            if name and (rate := self.of.bytes_per_second):
+                ahead = (sent.end - begin) / rate - (time.monotonic() - began)
+                if self.of.closing.wait(max(0.0, ahead)):
+                    break
