@@ -17,7 +17,8 @@ from typing import Any
 import mlx.core as mx
 from tokenizers import Tokenizer as Fast
 
-from draftd.cli.commands.doctor import Finding, Verdict, check_models
+from draftd.cli.commands.doctor_models import check_models
+from draftd.cli.findings import Finding, Verdict
 from draftd.core import DRAFT_MODEL, FinishReason
 from draftd.engine.checks import check_request
 from draftd.engine.pair import LoadedModels, load_models

@@ -16,19 +16,17 @@ from mlx_lm.models import llama
 
 from draftd.cli.commands import doctor
 from draftd.cli.commands.doctor import (
-    Finding,
-    Verdict,
     check_blas,
     check_collectors,
     check_flag,
     check_log,
-    check_models,
     check_port,
     check_state,
     check_webhook,
-    check_worth,
     examine,
 )
+from draftd.cli.commands.doctor_models import check_models, check_worth
+from draftd.cli.findings import Finding, Verdict
 from draftd.cli.options import Served
 from draftd.cli.output import plain
 from draftd.core import DRAFT_MODEL

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftd.cli.commands.doctor import Verdict, check_models
+from draftd.cli.commands.doctor_models import check_models
+from draftd.cli.findings import Verdict
 from draftd.core import DRAFT_MODEL
 from draftd.engine.drafters.loaded import mismatch
 from draftd.engine.loop import EngineWorker

@@ -14,7 +14,7 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from draftd.cli.commands.doctor import check_models
+from draftd.cli.commands.doctor_models import check_models
 from draftd.core import DRAFT_MODEL, SamplingParams
 from draftd.engine.drafters.base import Text
 from draftd.engine.drafters.draft_model import DraftModel

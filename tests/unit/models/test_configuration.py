@@ -12,7 +12,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from draftd.cli.commands.doctor import Verdict, check_models
+from draftd.cli.commands.doctor_models import check_models
+from draftd.cli.findings import Verdict
 from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
 from draftd.models.configuration import check_read, computation, normalised

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from draftd.cli.commands.doctor import check_models
+from draftd.cli.commands.doctor_models import check_models
 from draftd.engine.pair import context_length_of, load_models
 from draftd.settings import load_settings
 from tests.conftest import NanoPair

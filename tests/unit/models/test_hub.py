@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import huggingface_hub.constants
 import pytest
 
-from draftd.cli.commands.doctor import Verdict, check_models
+from draftd.cli.commands.doctor_models import check_models
+from draftd.cli.findings import Verdict
 from draftd.errors import ModelLoadError
 from draftd.models import download, hub
 from draftd.models.folder import ModelFolder

@@ -9,7 +9,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from draftd.cli.commands.doctor import Verdict, check_models
+from draftd.cli.commands.doctor_models import check_models
+from draftd.cli.findings import Verdict
 from draftd.engine.drafters.loaded import parameters
 from draftd.engine.pair import load_models
 from draftd.models.fingerprint import Fingerprints
