@@ -145,7 +145,7 @@ def test_memory_of_the_prefix_cache_is_told_in_tokens(model: Callable[[str], Pat
     assert unset.endswith(" tokens")
     none = check_models(pair(target, draft, engine__prefix_cache_bytes=0))
     assert said(none, "prefix cache") == []
-    assert "prefix reuse: engine.prefix_cache_bytes is 0" in said(none, "refused")
+    assert "off: engine.prefix_cache_bytes is 0" in said(none, "prefix reuse")
 
 
 def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
