@@ -78,12 +78,12 @@ def load_models(
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
     progress(f"looking at {model}")
-    folder = ModelFolder(model, adapter=adapter, progress=progress)
-    draft_folders = {
+    draft_folders = {  # first: a wrong name is found before the target is downloaded
         name: ModelFolder(path, name.replace("_", " "), progress=progress)
         for name, path in paths.items()
         if path is not None
     }
+    folder = ModelFolder(model, adapter=adapter, progress=progress)
     for one in (folder, *draft_folders.values()):  # all of them before the first is read, which may take minutes
         one.check()
         if said := one.surplus:

@@ -128,11 +128,11 @@ class ModelFolder:
         self.called = f"{role}: {path}"
         self._folder = Path(path)  # for what is said of it while it is looked for
         self._adapter: Path | None = None
-        with self.told("it cannot be found"):
-            self._folder = _find(path, offline=offline, progress=progress)
         if adapter is not None:
             with self.told("it cannot be found", part=f"adapter {adapter}: "):
                 self._adapter = _find(str(adapter), adapter=True, offline=offline, progress=progress)
+        with self.told("it cannot be found"):
+            self._folder = _find(path, offline=offline, progress=progress)
         self._checked_config: dict[str, Any] | None = None
         self.tokenizer_changes = ""  # how `tokenizer` departs from what transformers makes of the files
 

@@ -18,6 +18,7 @@ import pytest
 
 from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
+from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
 from draftd.models import download, hub
 from draftd.models.folder import ModelFolder
@@ -299,6 +300,13 @@ def test_what_is_cached_is_served_without_the_hub(
     assert "HF_HUB_OFFLINE is set, and 0 of 300 KB are in the hub's cache" in error.what
     assert "unset HF_HUB_OFFLINE" in error.cure
     assert "it is not in the hub's cache" in refused("org/other").what
+
+
+def test_a_wrong_draft_or_adapter_is_found_before_the_target_is_downloaded(fake: Hub) -> None:
+    with pytest.raises(ModelLoadError, match="draft model: org/typo: no such folder"):
+        load_models(NAME, "org/typo", progress=lambda line: None)
+    assert "adapter org/typo: no such folder" in refused(NAME, adapter="org/typo").what
+    assert not fake.sent
 
 
 def test_a_damaged_file_in_the_cache_is_told_with_what_replaces_it(fake: Hub, nano_pair: NanoPair) -> None:
