@@ -31,9 +31,8 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     pays = alerting.speedup_floor
     serving_text = tile(
         "Serving",
-        "Daemons that take requests: not loading, draining, or without their group of ranks, and not refusing all "
-        "that came of late for want of room. NONE: none does, or their telemetry does not arrive (see Telemetry "
-        "health).",
+        "Daemons that take requests. Not counted: those that load or drain, lack their group of ranks, or lacked the "
+        "room for every recent request. NONE: none does, or their telemetry does not arrive (see Telemetry health).",
         "suffix: serving",
         decimals=0,
     )

@@ -7,8 +7,8 @@ with R the round trip, k drafted tokens of t_d seconds, t_v the remote's forward
 (1 - a) tokens for each, at an acceptance of a (Leviathan et al. 2023, arXiv 2211.17192); never less than the remote's
 own streaming, which is what it does where drafts do not pay.
 
-The way taken is the cheapest that reaches the class wanted within the limits; of equals the faster one. Where no
-prices are known it is the fastest. Where none is within the limits, it is the one that comes nearest.
+Takes the cheapest way whose answers have the wanted class and that is within the limits; of two at one price, the
+faster. Without prices it takes the fastest. If none is within the limits, it takes the one that comes nearest.
 """
 
 from __future__ import annotations
