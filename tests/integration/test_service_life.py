@@ -77,6 +77,28 @@ def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
         assert served.tasks_left == []
 
 
+def test_what_is_loaded_after_a_stop_is_not_announced(tmp_path: Path) -> None:
+    gate, drained = threading.Event(), threading.Event()
+
+    def gated() -> LoadedModels:
+        assert gate.wait(30)
+        return scripted_models(0.7)
+
+    with serving(tmp_path, gated, wait=False) as served:
+        served.worker.progress = "loading"
+        until(lambda: served.lines[-1] == "loading")
+        served.daemon._on_drain = lambda: drained.wait(30)
+        served.stop()
+        until(lambda: served.lines[-1] == "stopping")
+        served.worker.progress = "loading more"
+        gate.set()
+        until(lambda: served.worker.state is EngineState.STOPPED)
+        drained.set()
+        served.join()
+        assert served.lines[-1] == "stopping"
+        assert served.orderly
+
+
 def test_a_model_that_cannot_be_loaded_ends_the_daemon_with_the_reason(tmp_path: Path) -> None:
     def broken() -> LoadedModels:
         raise ModelLoadError("model: /nowhere: no such folder")
