@@ -63,7 +63,7 @@ class FieldError(DraftdError):
     """Something named is wrong: says which field, what it was, and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        shown = repr(value)
+        shown = repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
         if len(shown) > 80:
             shown = shown[:77] + "…"
         super().__init__(f"{field}: got {shown}; allowed: {allowed}")

@@ -122,7 +122,7 @@ def test_variables_of_commands_and_others_are_ignored() -> None:
         ("[server]\nprt = 1\n", "server.prt in .*did you mean server.port"),
         ("server = 1\n", "a table"),
         ("port = 1\n", "port in .*no setting has this name; did you mean server.port"),
-        ("[server\n", "valid TOML .*line 1"),
+        ("[server\n", "valid TOML: see line 1"),
         ("[server]\nport = 'x'\n", r"server.port \(from .*draftd.toml\): got 'x'"),
     ],
 )
@@ -303,3 +303,24 @@ def test_a_final_slash_of_an_address_is_dropped(tmp_path: Path) -> None:
     file = tmp_path / "draftd.toml"
     file.write_text('[webhook]\npoll_url = "http://127.0.0.1:3000/api/alertmanager/grafana/"\n')
     assert load_settings(file, {}, {}).webhook.poll_url == "http://127.0.0.1:3000/api/alertmanager/grafana"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("port = 9", "port in FILE: no setting has this name; did you mean server.port: the key port below [server]?"),
+        ("[servr]\nport = 9", "servr in FILE: no setting has this name; did you mean server?"),
+        ("[server\n", "--config: got 'FILE'; allowed: valid TOML: see line 1, column 8"),
+    ],
+)
+def test_file_that_is_wrong_at_its_top_says_what_was_meant(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file, {}, {})
+    assert caught.value.message == told.replace("FILE", str(file))
+
+
+def test_variable_without_its_section_finds_the_setting() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean DRAFTD_SERVER__PORT\?$"):
+        load_settings(None, {}, {"DRAFTD_PORT": "1"})

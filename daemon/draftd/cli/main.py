@@ -12,8 +12,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from draftd import __version__
-from draftd.cli.failures import explain
+from draftd.cli.failures import ASKED_WRONGLY, explain
 from draftd.cli.output import complain
+from draftd.cli.usage import UsageError, in_our_words
 
 #: Where each command is, in the order of the help: the function (or the commands of a group by their names) and its
 #: module, and its line in that list. A module is imported when its command is called.
@@ -132,15 +133,21 @@ def main() -> None:
     # gRPC's own lines about failed connections: the error of the call has them too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        build_app()()
+        code = build_app()(prog_name="draftd", standalone_mode=False)
     except KeyboardInterrupt:
         sys.exit(130)
+    except UsageError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":  # then the help was shown
+            complain(in_our_words(error))
+        sys.exit(ASKED_WRONGLY)
     except Exception as error:
         failure = explain(error)
         if failure is None:
             raise
         complain(failure.message)
         sys.exit(failure.code)
+    if code:
+        sys.exit(code)
 
 
 if __name__ == "__main__":

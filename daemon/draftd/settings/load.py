@@ -6,6 +6,7 @@ An unknown name is an error, never ignored: a misspelt limit that silently stays
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -170,12 +171,15 @@ def _said_in(file: Path | None, names: Collection[str]) -> dict[str, Any]:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("--config", str(file), f"a readable TOML file ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("--config", str(file), f"valid TOML ({error})") from None
+    except UnicodeDecodeError:
+        raise ConfigError("--config", str(file), "TOML in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at (.*)\)", str(error))
+        raise ConfigError("--config", str(file), f"valid TOML{f': see {place[1]}' if place else ''}") from None
     found: dict[str, Any] = {}
     for section, table in tables.items():
         if section not in Settings.model_fields:
-            raise UnknownSetting(f"{section} in {file}", _meant(section, [*Settings.model_fields, *names]))
+            raise UnknownSetting(f"{section} in {file}", _meant_at_the_top(section, names))
         if not isinstance(table, dict):
             raise ConfigError(f"{section} in {file}", table, f"a table: [{section}]")
         found |= {f"{section}.{key}": value for key, value in table.items()}
@@ -223,6 +227,14 @@ def _meant(name: str, known: Collection[str]) -> str:
     if section and siblings:
         return f"[{section}] has {', '.join(siblings)}"
     return "`draftd docs configuration` lists all settings"
+
+
+def _meant_at_the_top(name: str, names: Collection[str]) -> str:
+    """What may have been meant by a name that stands in no table of the file: a setting, or a table."""
+    keys = [one for one in names if one.rpartition(".")[2] == name.partition(".")[0].lower()]
+    if keys:
+        return f"did you mean {keys[0]}: the key {name} below [{keys[0].partition('.')[0]}]?"
+    return _meant(name, [*Settings.model_fields, *names])
 
 
 def _dotted(name: str) -> str:

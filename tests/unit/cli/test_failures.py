@@ -106,3 +106,32 @@ def test_a_command_names_the_extra_that_it_lacks_and_still_has_help(
     assert ran.err.splitlines() == [
         f"draftd: this needs {package.replace('_', '-')}, which is not installed: pip install 'draftd[{extra}]'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("serve --port abc", "--port: got 'abc'; allowed: a whole number"),
+        ("events --limit 0", "--limit: got '0'; allowed: a whole number from 1 to 1000"),
+        ("top --interval x", "--interval: got 'x'; allowed: a number from 0.2 to 60.0"),
+        ("generate --mode fast hi", "--mode: got 'fast'; allowed: auto, speculative, autoregressive"),
+        ("generate -w poem hi", "--workload: got 'poem'; allowed: code, tool_call, chat, prose, edit"),
+        ("flag set maybe", "VARIANT: got 'maybe'; allowed: on, off, local, remote, speculative, auto"),
+        ("flag set", "VARIANT is missing; allowed: on, off, local, remote, speculative, auto (draftd flag set --help)"),
+        (
+            "generate --temprature 1",
+            "--temprature: no such option; did you mean --temperature? (draftd generate --help)",
+        ),
+        ("serv", "serv: no such command; did you mean serve? (draftd --help)"),
+        ("status extra", "extra: one argument too many (draftd status --help)"),
+        ("top --save", "--save: a value must follow it"),
+        ("level --json hold full", "give --json after `hold`"),
+        ("serve --tls-cert /none", "server.tls_cert: got '/none'; allowed: an existing file"),
+        ("serve /models/a", "argument: got '/models/a'; allowed: none: use --model /models/a"),
+    ],
+)
+def test_wrong_command_line_is_one_line_in_the_words_of_all_refusals(
+    command: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = in_process(command.split(), monkeypatch, capsys)
+    assert (ran.code, ran.out, ran.err) == (2, "", f"draftd: {told}\n")
