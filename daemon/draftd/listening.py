@@ -40,6 +40,16 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     raise AssertionError
 
 
+def free_port(setting: str, host: str) -> str:
+    """What is allowed for the port of a listener whose own is taken."""
+    return f"a port that is free on {host}; {other_port(setting)}"
+
+
+def other_port(setting: str) -> str:
+    """What to do where a port is taken."""
+    return f"a daemon may already run there (see draftd status), otherwise set {setting}: 0 picks a free one"
+
+
 def try_listening(host: str, port: int) -> None:
     """Raises what `listening_sockets` raises."""
     for made in listening_sockets(host, port):

@@ -46,6 +46,9 @@ _EXTRAS = {"matplotlib": "report", "grafana_client": "grafana"}
 
 
 _UNAVAILABLE = {
+    r"http1\.x server|parsing HTTP/2": (
+        "an HTTP server answers there, and this command speaks gRPC: give the daemon's other port, 50551 by default"
+    ),
     r"^(socket closed|connection reset|recvmsg:|broken pipe|goaway|stream removed)": (
         "the connection ended: the daemon stopped or was killed; its log says why"
     ),

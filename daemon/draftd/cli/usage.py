@@ -11,7 +11,7 @@ import typer
 from draftd.core import WorkloadClass
 from draftd.errors import FieldError
 
-UsageError = typer.BadParameter.__mro__[1]
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of all that typer raises for a command line; it has no public name."""
 
 

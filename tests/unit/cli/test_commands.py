@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from draftd.cli.commands import drafts
+from draftd.cli.commands.doctor import check_port
 from draftd.cli.commands.fallback import lines as level_lines
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
@@ -23,6 +24,8 @@ from draftd.core import CLASSES
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder
+from draftd.listening import other_port
+from draftd.settings import ServerSettings, Settings
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 from tests.scripted import scripted_models
@@ -426,10 +429,12 @@ def test_serve_on_a_taken_port_says_that_alone(draftd: Run, tmp_path: Path) -> N
         port = other.getsockname()[1]
         folder = StateFolder(tmp_path / "draftd" / str(port))  # as the daemon that listens there has it
         ran = draftd("serve", "--port", str(port), XDG_STATE_HOME=str(tmp_path))
+        assert check_port(Settings(server=ServerSettings(port=port))).mend == other_port("server.port")
         folder.close()
     assert ran.code == 2
     (line,) = ran.err.splitlines()
-    assert line.endswith(f"error: server.port: got {port}; allowed: a port that is free on 127.0.0.1; 0 picks one")
+    said = f"server.port: got {port}; allowed: a port that is free on 127.0.0.1; {other_port('server.port')}"
+    assert line.endswith(f"error: {said}")
 
 
 def test_the_version_is_printed(draftd: Run) -> None:

@@ -38,6 +38,12 @@ Refusal.__abstractmethods__ = frozenset()  # the rest of grpc.Call is of no conc
         (grpc.StatusCode.INVALID_ARGUMENT, "top_p: got 0", "top_p: got 0", 2),
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", "no daemon answers", 1),
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses: Socket closed", "use TLS", 1),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; Failed parsing HTTP/2 (Trying to connect an http1.x server)",
+            "an HTTP server answers there",
+            1,
+        ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", "the daemon stopped or was killed", 1),
         (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", "the daemon stopped or was killed", 1),
         (grpc.StatusCode.UNAVAILABLE, "loading the model", "unavailable: loading the model", 1),

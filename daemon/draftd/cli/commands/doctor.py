@@ -24,7 +24,7 @@ from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
 from draftd.cli.state import old_flags, own_flag_file, own_folder
 from draftd.errors import ConfigError
-from draftd.listening import try_listening
+from draftd.listening import other_port, try_listening
 from draftd.models import blas
 from draftd.models.tokenizer import Tokenizer
 from draftd.settings import Settings
@@ -106,8 +106,7 @@ def check_blas() -> Finding:
 
 
 def check_port(settings: Settings) -> Finding:
-    mend = "a daemon may already run there (see draftd status); otherwise use --port"
-    return _check_listener("port", settings.server.host, settings.server.port, mend)
+    return _check_listener("port", settings.server.host, settings.server.port, other_port("server.port"))
 
 
 def check_http(settings: Settings) -> Finding:
@@ -115,7 +114,7 @@ def check_http(settings: Settings) -> Finding:
     server = settings.server
     if server.http is None:
         return note("HTTP", "only gRPC is served: server.http_port is " + ("off" if server.http_port else "unset"))
-    mend = "a daemon may already run there (see draftd status); otherwise set another server.http_port"
+    mend = other_port("server.http_port")
     found = _check_listener("HTTP", server.host, server.http, mend)
     if found.verdict is Verdict.BAD and server.http_port is None:
         return note("HTTP", f"{found.found}: only gRPC is served", mend)

@@ -16,6 +16,7 @@ from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
 from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.hardware.descriptors import most_connections
+from draftd.listening import free_port
 from draftd.protocol import MESSAGE_SLACK
 from draftd.settings import ServerSettings, secrets_of
 from draftd.settings.certificates import load_certificates, server_certificates
@@ -129,7 +130,7 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings, credentials: grpc.S
 
 def taken(settings: ServerSettings) -> ConfigError:
     """That it cannot listen there."""
-    return ConfigError("server.port", settings.port, f"a port that is free on {settings.host}; 0 picks one")
+    return ConfigError("server.port", settings.port, free_port("server.port", settings.host))
 
 
 def _options(settings: ServerSettings) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from draftd.errors import ConfigError
-from draftd.listening import listening_sockets
+from draftd.listening import free_port, listening_sockets
 from draftd.settings import ServerSettings
 from draftd.settings.certificates import load_certificates, server_certificates, server_context
 
@@ -138,7 +138,7 @@ def listening(settings: ServerSettings) -> list[socket.socket]:
     try:
         return listening_sockets(settings.host, settings.http)
     except OSError:
-        allowed = f"a port that is free on {settings.host}; 0 picks one"
+        allowed = free_port("server.http_port", settings.host)
         raise ConfigError("server.http_port", settings.http, allowed) from None
 
 

@@ -39,7 +39,7 @@ Asking = Callable[[Call, Scope], Asked]
 _MODELS, _RESPONSES = "/v1/models", "/v1/responses"
 _INPUT_ITEMS = "/input_items"
 _ANTHROPIC = "/v1/messages"
-_OPEN = ("/health",)  # load balancers ask without credentials
+_OPEN = ("/", "/health")  # for browsers; load balancers ask without credentials
 _MOST_ORIGINS = 64  # refused ones that the log names
 _CLOSED_REQUEST = 499  # nginx's word: the client went before it was answered
 _LEAST_GRACE = 0.05  # seconds: nought would wait for ever
@@ -74,6 +74,7 @@ class HttpServer:
         self._store = ResponseStore(settings.http_stored_bytes)
         self._scope = Scope(service, self._served, service.token_bytes)
         self._routes: Mapping[str, Mapping[str, Endpoint]] = {
+            "/": {"GET": self._root},
             "/health": {"GET": self._health},
             "/metrics": {"GET": self._metrics},
             _MODELS: {"GET": self._models},
@@ -314,6 +315,15 @@ class HttpServer:
             return json_response({**(more or {}), "input_tokens": await self._service.count(request)}, call.headers)
         except DraftdError as error:
             raise names.renamed(error) from None
+
+    async def _root(self, call: Call) -> web.Response:
+        """For a browser."""
+        text = (
+            "This is draftd's HTTP server. It speaks OpenAI's and Anthropic's protocols below /v1: set a client's base"
+            " URL to this address and /v1. `GET /health` says whether it serves. It has no pages. draftd's commands and"
+            " gRPC clients use another port, 50551 by default.\n"
+        )
+        return web.Response(text=text, headers=call.headers)
 
     async def _health(self, call: Call) -> web.StreamResponse:
         state = "draining" if self._service.draining else "ok" if self._ready else "loading"
