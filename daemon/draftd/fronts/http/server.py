@@ -252,7 +252,7 @@ class HttpServer:
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", "Access-Control-Expose-Headers": exposed}
 
     def _route(self, path: str) -> str:
-        path = path.rstrip("/")
+        path = path.rstrip("/") or "/"
         if path in self._routes:
             return path
         if path.startswith(f"{_RESPONSES}/") and path.endswith(_INPUT_ITEMS):
