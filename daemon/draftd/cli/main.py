@@ -21,7 +21,7 @@ from draftd.cli.usage import UsageError, in_our_words
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.command", "Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C."),
     "follow": ("follow.command", "Be a follower of a target that several machines serve together."),
-    "generate": ("generate.command", "Stream one answer to stdout, then one line of figures to stderr."),
+    "generate": ("generate.command", "Stream one answer; on a terminal, without a prompt, hold a chat."),
     "compare": ("compare.compare", "Decode the same prompts with and without drafts, and compare."),
     "route": ("route.command", "Say which way a request would go, local, remote or both together, and why."),
     "status": ("status.command", "Show what a running daemon serves, how busy it is, and how well drafting works."),

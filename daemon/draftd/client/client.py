@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -194,14 +194,14 @@ class DraftdClient:
 
     def generate(
         self, prompt: str | None = None, *, timeout: float | None = None, **asked: Any
-    ) -> Iterator[pb.GenerateResponse]:
+    ) -> Generator[pb.GenerateResponse, None, None]:
         """Streams one answer. What is asked is as `message_of` takes it. The request is sent when iteration begins;
         closing the iterator cancels it."""
         return self.generate_raw(message_of(prompt, **asked), timeout=timeout)
 
     def generate_raw(
         self, request: pb.GenerateRequest, *, timeout: float | None = None
-    ) -> Iterator[pb.GenerateResponse]:
+    ) -> Generator[pb.GenerateResponse, None, None]:
         """Likewise, with a request of one's own making."""
         yield from _streamed(self._begin(self._inference.Generate, request, timeout))
 

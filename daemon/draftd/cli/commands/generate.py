@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,16 +15,20 @@ from rich.text import Text
 
 from draftd.canaries.prompts import PromptError
 from draftd.cli import options, output
+from draftd.cli.failures import explain
 from draftd.cli.figures import length, milliseconds, percent, rate
-from draftd.client.client import Answer, Ask, Piece, gather
+from draftd.client.client import Answer, Ask, DraftdClient, Piece, gather
 from draftd.core import DRAFT_MODEL, DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError, in_one_line
 from draftd.planning.prices import money
 from draftd.v1 import inference_pb2 as pb
 
+_CHAT = "A chat: /reset begins it anew, Ctrl-C stops an answer, Ctrl-D ends it, ↑ recalls a line."
+
 
 @options.with_options(
     'draftd generate "What is the capital of France?"',
+    "draftd generate",
     'draftd generate --highlight -w code "Write a function that adds two numbers."',
     'git diff | draftd generate --system "Say in one line what changed." -n 60',
     'draftd generate --schema trip.json "A flight from Oslo to Rome."',
@@ -33,7 +38,9 @@ def command(
     daemon: options.Daemon,
     drafting: options.Drafting,
     routing: options.Routing,
-    prompt: Annotated[list[str] | None, typer.Argument(help="The prompt; without one, stdin is read.")] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Argument(help="The prompt; else stdin is read, or a chat begins.")
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", help="A system message before the prompt.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Tokenise the prompt without a chat template.")] = False,
     highlight: Annotated[
@@ -70,9 +77,10 @@ def command(
     wait: options.Wait = 300.0,
     json: options.Json = False,
 ) -> None:
-    """Stream one answer to stdout, then one line of figures to stderr."""
+    """Stream one answer to stdout, then one line of figures to stderr. On a terminal, without a prompt: a chat."""
     wanted = _format(schema, regex, choice, bool(prompt))
-    text = " ".join(prompt or []) or _stdin()
+    talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
+    text = "" if talks else " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
         with output.waiting() as loading:
             model = client.loaded(wait, loading.hear_loading)
@@ -92,22 +100,75 @@ def command(
             **asdict(drafting),
             **routing.asked(),
         )
-        stream = client.generate(**vars(asked), response_format=wanted, return_progress=sys.stderr.isatty())
         if json:
-            output.print_json(document(gather(stream)))
+            output.print_json(document(gather(client.generate(**vars(asked), response_format=wanted))))
             return
-        show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
-        try:
-            with output.waiting() as waiting:
-                answer = gather(stream, waiting.before(show), waiting.before(_print_thought), waiting.hear)
-        except DraftdError:
-            if sys.stdout.isatty():
-                print()  # what is wrong is not a part of the answer
-            raise
+
+        def answer(ask: Ask) -> Answer:
+            return _answered(client, ask, wanted, highlight, draft_model=DRAFT_MODEL in model.drafters)
+
+        if not talks:
+            answer(asked)
+        elif asked.messages is None:
+            raise PromptError("PROMPT", "", "words after the command, or text on stdin: there is no chat template")
+        else:
+            chatting(replace(asked, messages=asked.messages[:-1]), answer)
+
+
+def _answered(
+    client: DraftdClient, asked: Ask, wanted: pb.ResponseFormat | None, highlight: bool, *, draft_model: bool
+) -> Answer:
+    """Shows an answer as it comes, and its figures."""
+    stream = client.generate(**vars(asked), response_format=wanted, return_progress=sys.stderr.isatty())
+    show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
+    try:
+        with output.waiting() as waiting:
+            answer = gather(stream, waiting.before(show), waiting.before(_print_thought), waiting.hear)
+    except (DraftdError, KeyboardInterrupt):
+        if sys.stdout.isatty():
+            print()  # what is wrong is not a part of the answer
+        raise
+    finally:
+        stream.close()  # which cancels what is not complete
     if not answer.text.endswith("\n"):
         print()
-    line = summary(answer, draft_model=DRAFT_MODEL in model.drafters)
+    line = summary(answer, draft_model=draft_model)
     output.stderr().print(line, style="dim", markup=False, soft_wrap=True)
+    return answer
+
+
+def chatting(opening: Ask, answer: Callable[[Ask], Answer]) -> None:
+    """Reads turns from the terminal and answers them, until Ctrl-D. `opening` has what precedes the first turn. A turn
+    without a whole answer is no part of the conversation."""
+    with contextlib.suppress(ImportError):  # a Python that was built without it
+        import readline  # noqa: F401  # input() has its lines and keys then
+
+    begun = opening.messages or ()
+    said = begun
+    output.stderr().print(_CHAT, style="dim", markup=False)
+    while True:
+        try:
+            text = input("> ").strip()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:  # drops the line
+            print()
+            continue
+        if text == "/reset":
+            said = begun
+            output.stderr().print("the conversation begins anew", style="dim")
+        elif text == "/help":
+            output.stderr().print(_CHAT, style="dim", markup=False)
+        elif text:
+            turn = (*said, ("user", text))
+            try:
+                said = (*turn, ("assistant", answer(replace(opening, messages=turn)).text))
+            except KeyboardInterrupt:
+                output.stderr().print("stopped: this turn is left out of the conversation", style="dim")
+            except DraftdError as error:
+                if (failure := explain(error)) is not None:
+                    output.complain(failure.message)
 
 
 def document(answer: Answer) -> dict[str, Any]:
