@@ -55,9 +55,13 @@ _UNAVAILABLE = {
     r"socket closed|handshake|certificate": (
         "the address answers, but not as expected: does the daemon use TLS, or not?"
     ),
-    r"failed to connect|connection refused|resolution": "no daemon answers: is `draftd serve` running there?",
+    r"errors resolving|resolution|misformatted": "the target's host has no address: is its name spelt right?",
+    r"failed to connect|connection refused": "no daemon answers: is `draftd serve` running there?",
 }
 """What gRPC says of a connection, and what that means; the first that fits."""
+
+_LAST = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv4:)?|: \[field:.*")
+"""What gRPC writes around an address and its error."""
 
 _TLS = {
     "certificate_expired": "the daemon's certificate is not valid now: renew server.tls_cert there",
@@ -81,7 +85,7 @@ def _of_call(status: str, details: str, *, answered: bool) -> Failure:
             return Failure(f"{_TLS[failure]} ({details})", FAILED)
         for sign, meaning in _UNAVAILABLE.items():
             if re.search(sign, details, re.IGNORECASE):
-                return Failure(f"{meaning} ({details})", FAILED)
+                return Failure(f"{meaning} ({_LAST.sub('', details)})", FAILED)
     if status == "UNAUTHENTICATED":
         return Failure(f"{details}: give the daemon's token in DRAFTD_TOKEN", FAILED)
     if status == "CANCELLED":

@@ -44,6 +44,13 @@ Refusal.__abstractmethods__ = frozenset()  # the rest of grpc.Call is of no conc
             "an HTTP server answers there",
             1,
         ),
+        (grpc.StatusCode.UNAVAILABLE, "errors resolving bad::host: [field:…]", "the target's host has no address", 1),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
+            "running there? (127.0.0.1:1: Connection refused)",
+            1,
+        ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", "the daemon stopped or was killed", 1),
         (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", "the daemon stopped or was killed", 1),
         (grpc.StatusCode.UNAVAILABLE, "loading the model", "unavailable: loading the model", 1),
