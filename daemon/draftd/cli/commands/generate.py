@@ -77,7 +77,7 @@ def command(
     wait: options.Wait = 300.0,
     json: options.Json = False,
 ) -> None:
-    """Stream one answer to stdout, then one line of figures to stderr. On a terminal, without a prompt: a chat."""
+    """Stream one answer; on a terminal, without a prompt, hold a chat. A line of figures goes to stderr."""
     wanted = _format(schema, regex, choice, bool(prompt))
     talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
     text = "" if talks else " ".join(prompt or []) or _stdin()
