@@ -77,6 +77,7 @@ imports: $(DEV)
 
 words: $(DEV)
 	@$(BIN)/python -m scripts.words
+	@$(BIN)/python -m scripts.readability
 
 proto-check: $(DEV)
 	sh scripts/proto.sh --check

@@ -1,0 +1,290 @@
+"""Counts what makes the code hard to read (RULES), by room. Counts may only fall.
+
+`python -m scripts.readability` compares with scripts/readability.toml: exits with 1, and prints each place as
+FILE:LINE: RULE: what, where a room has more of a rule than is written there. `--save` writes down counts that fell;
+`--list RULE` prints all places of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "daemon" / "draftd"
+TESTS = ROOT / "tests"
+COUNTS = ROOT / "scripts" / "readability.toml"
+
+FUNCTION_LINES, CLASS_ATTRIBUTES, FILE_LINES, DOCSTRING_LINES = 45, 15, 400, 6
+SAME_STEM, SAME_TEST_OF_NONE, TEST_WORDS = 2, 5, 5
+EMPTY_NAMES = {"one", "found", "made", "told", "known", "asked", "given", "held"}
+PARTICIPLES = {"told", "taken", "made", "held", "known", "began", "begun", "given", "kept", "left", "sent", "gone"}
+NO_PARTICIPLES = {"feed", "need", "seed", "speed", "embed", "exceed", "proceed", "shed"}
+NO_FIRST_WORDS = {"of", "what", "who", "that", "those", "its", "as", "by", "where", "with"}
+NO_FIRST_WORDS_OF_TESTS = {"it", "they", "what", "one", "such", "that", "who", "nothing"}
+OWN_STEMS = {"base", "__init__", "__main__"}  # as many as there are packages
+NAMED_BY_FOLDER = ("settings/", "cli/commands/")  # by section, by command
+# Longer than FILE_LINES for a reason: file below draftd -> reason.
+LONG_FILES: dict[str, str] = {}
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Module:
+    """A parsed file. `name`: its path below the package or below the tests, with slashes."""
+
+    name: str
+    text: str
+    nodes: list[ast.AST]  # of its syntax tree
+
+    @property
+    def room(self) -> str:
+        """The first folder of its path; "values" for files beside the rooms."""
+        return self.name.partition("/")[0] if "/" in self.name else "values"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rule is broken."""
+
+    module: Module
+    line: int
+    what: str
+
+
+Rule: TypeAlias = Callable[[list[Module]], Iterator[Place]]
+
+
+def parse(name: str, text: str) -> Module:
+    return Module(name, text, list(ast.walk(ast.parse(text))))
+
+
+def repeated_class_names(modules: list[Module]) -> Iterator[Place]:
+    """A class's name is unique in the package."""
+    classes = defaultdict[str, list[Place]](list)
+    for module, node in _nodes(modules, (ast.ClassDef,)):
+        classes[node.name].append(Place(module, node.lineno, node.name))
+    for places in classes.values():
+        yield from places if len(places) > 1 else ()
+
+
+def repeated_file_names(modules: list[Module]) -> Iterator[Place]:
+    """A file's stem occurs at most twice."""
+    stems = defaultdict[str, list[Place]](list)
+    for module in modules:
+        stem = Path(module.name).stem
+        if stem not in OWN_STEMS and not module.name.startswith(NAMED_BY_FOLDER):
+            stems[stem].append(Place(module, 1, stem))
+    for places in stems.values():
+        yield from places if len(places) > SAME_STEM else ()
+
+
+def empty_names(modules: list[Module]) -> Iterator[Place]:
+    """EMPTY_NAMES stand only in a comprehension or lambda of one line."""
+    for module in modules:
+        short = _names_in_short_scopes(module.nodes)
+        for node in module.nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr.lstrip("_")
+            else:
+                continue
+            if name in EMPTY_NAMES and id(node) not in short:
+                yield Place(module, node.lineno, name)
+
+
+def participles(modules: list[Module]) -> Iterator[Place]:
+    """A function's name is not a participle alone. A property, which is read like an attribute, may be."""
+    for module, node in _nodes(modules, FUNCTIONS):
+        name = node.name.lstrip("_")
+        participle = name in PARTICIPLES or (name.endswith("ed") and name not in NO_PARTICIPLES)
+        if participle and "_" not in name and not _is_property(node):
+            yield Place(module, node.lineno, node.name)
+
+
+def first_words(modules: list[Module]) -> Iterator[Place]:
+    """A docstring begins with what it is or does, not with NO_FIRST_WORDS."""
+    for module, node in _nodes(modules, (ast.Module, ast.ClassDef, *FUNCTIONS)):
+        words = re.findall(r"\w+", ast.get_docstring(node) or "")
+        if words and words[0].lower() in NO_FIRST_WORDS:
+            yield Place(module, getattr(node, "lineno", 1), words[0])
+
+
+def long_docstrings(modules: list[Module]) -> Iterator[Place]:
+    """A docstring has at most DOCSTRING_LINES lines, a module's aside."""
+    for module, node in _nodes(modules, (ast.ClassDef, *FUNCTIONS)):
+        lines = len((ast.get_docstring(node) or "").splitlines())
+        if lines > DOCSTRING_LINES:
+            yield Place(module, node.lineno, f"{node.name}: {lines} lines")
+
+
+def long_functions(modules: list[Module]) -> Iterator[Place]:
+    """A function has at most FUNCTION_LINES lines."""
+    for module, node in _nodes(modules, FUNCTIONS):
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > FUNCTION_LINES:
+            yield Place(module, node.lineno, f"{node.name}: {lines} lines")
+
+
+def large_classes(modules: list[Module]) -> Iterator[Place]:
+    """A class gives itself at most CLASS_ATTRIBUTES attributes, and so many fields if it is a dataclass."""
+    for module, node in _nodes(modules, (ast.ClassDef,)):
+        count = len(_attributes(node))
+        if count > CLASS_ATTRIBUTES:
+            yield Place(module, node.lineno, f"{node.name}: {count} attributes")
+
+
+def long_files(modules: list[Module]) -> Iterator[Place]:
+    """A file has at most FILE_LINES lines, those in LONG_FILES aside."""
+    for module in modules:
+        lines = len(module.text.splitlines())
+        if lines > FILE_LINES and module.name not in LONG_FILES:
+            yield Place(module, 1, f"{lines} lines")
+
+
+def tests_of_none(modules: list[Module]) -> Iterator[Place]:
+    """An attribute is compared with None at most SAME_TEST_OF_NONE times in a package: else a null object serves."""
+    tests = defaultdict[tuple[str, str], list[Place]](list)
+    for module, node in _nodes(modules, (ast.Compare,)):
+        left, right = node.left, node.comparators[0]
+        is_test = isinstance(node.ops[0], (ast.Is, ast.IsNot)) and isinstance(right, ast.Constant)
+        if is_test and right.value is None and isinstance(left, ast.Attribute):
+            package = module.name.rpartition("/")[0]
+            tests[package, left.attr].append(Place(module, node.lineno, f"{left.attr} is None"))
+    for places in tests.values():
+        yield from places[SAME_TEST_OF_NONE:]
+
+
+def names_of_tests(modules: list[Module]) -> Iterator[Place]:
+    """A test's name says who does what, in at least TEST_WORDS words, without its file."""
+    for module, node in _nodes(modules, FUNCTIONS):
+        if node.name.startswith("test_"):
+            words = node.name.split("_")[1:]
+            if len(words) < TEST_WORDS or words[0] in NO_FIRST_WORDS_OF_TESTS:
+                yield Place(module, node.lineno, node.name)
+
+
+RULES: dict[str, Rule] = {
+    "class-name": repeated_class_names,
+    "file-name": repeated_file_names,
+    "empty-name": empty_names,
+    "participle": participles,
+    "docstring-word": first_words,
+    "docstring-length": long_docstrings,
+    "function-length": long_functions,
+    "class-size": large_classes,
+    "file-length": long_files,
+    "none": tests_of_none,
+}
+RULES_OF_TESTS: dict[str, Rule] = {"test-name": names_of_tests}
+
+
+def find_places(package: list[Module], tests: list[Module]) -> dict[str, list[Place]]:
+    """All places by rule."""
+    of_package = {name: list(rule(package)) for name, rule in RULES.items()}
+    return of_package | {name: list(rule(tests)) for name, rule in RULES_OF_TESTS.items()}
+
+
+def count(places: dict[str, list[Place]]) -> dict[str, Counter[str]]:
+    """The number of places by rule and room."""
+    return {rule: Counter(place.module.room for place in broken) for rule, broken in places.items()}
+
+
+def risen(counts: dict[str, Counter[str]], saved: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int, int]]:
+    """Rule, room, its count and the one that is saved, where there are more."""
+    for rule, rooms in counts.items():
+        for room, number in sorted(rooms.items()):
+            if number > (limit := saved.get(rule, {}).get(room, 0)):
+                yield rule, room, number, limit
+
+
+def _nodes(modules: Iterable[Module], kinds: tuple[type[ast.AST], ...]) -> Iterator[tuple[Module, Any]]:
+    for module in modules:
+        for node in module.nodes:
+            if isinstance(node, kinds):
+                yield module, node
+
+
+def _names_in_short_scopes(nodes: list[ast.AST]) -> set[int]:
+    scopes = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+    short = (node for node in nodes if isinstance(node, scopes) and node.lineno == node.end_lineno)
+    return {id(name) for scope in short for name in ast.walk(scope)}
+
+
+def _is_property(function: Function) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def _attributes(owner: ast.ClassDef) -> set[str]:
+    annotated = (node.target for node in owner.body if isinstance(node, ast.AnnAssign))
+    fields = {target.id for target in annotated if isinstance(target, ast.Name)}
+    stored = {
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+    return stored | (fields if any("dataclass" in ast.unparse(d) for d in owner.decorator_list) else set())
+
+
+def _read_modules(folder: Path, leave_out: tuple[str, ...] = ()) -> list[Module]:
+    paths = ((path, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.py")))
+    return [parse(name, path.read_text()) for path, name in paths if not name.startswith(leave_out)]
+
+
+def _save(counts: dict[str, Counter[str]]) -> None:
+    tables = (
+        "\n".join([f"[{rule}]", *(f"{room} = {number}" for room, number in sorted(rooms.items()))])
+        for rule, rooms in counts.items()
+        if rooms
+    )
+    COUNTS.write_text(
+        "# Written by python -m scripts.readability --save. Counts may only fall.\n\n" + "\n\n".join(tables) + "\n"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true", help="write down the counts, none of which has risen")
+    parser.add_argument("--list", metavar="RULE", choices=[*RULES, *RULES_OF_TESTS], help="print all places of a rule")
+    arguments = parser.parse_args()
+    places = find_places(_read_modules(PACKAGE, ("v1/",)), _read_modules(TESTS))
+    if arguments.list:
+        _print(arguments.list, places[arguments.list])
+        return 0
+    counts, saved = count(places), tomllib.loads(COUNTS.read_text()) if COUNTS.exists() else None
+    rises = [] if saved is None else list(risen(counts, saved))
+    for rule, room, number, limit in rises:
+        _print(rule, [place for place in places[rule] if place.module.room == room])
+        print(
+            f"{room}: {number} places of {rule}, {limit} before: {(RULES | RULES_OF_TESTS)[rule].__doc__}",
+            file=sys.stderr,
+        )
+    if arguments.save and not rises:
+        _save(counts)
+    return 1 if rises else 0
+
+
+def _print(rule: str, places: list[Place]) -> None:
+    for place in places:
+        folder = TESTS if rule in RULES_OF_TESTS else PACKAGE
+        print(f"{(folder / place.module.name).relative_to(ROOT)}:{place.line}: {rule}: {place.what}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The counts of what makes the code hard to read: each rule finds a planted case, and a count that rises is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from scripts.readability import RULES, RULES_OF_TESTS, count, find_places, parse, risen
+
+LONG = "\n".join(f"    x{number} = {number}" for number in range(46))
+SEVEN = "\n    ".join("abcdefg")
+MANY = "\n".join(f"        self.x{number} = {number}" for number in range(16))
+BROKEN = [
+    ("class-name", "class Part: pass", "Part"),
+    ("file-name", "", "a"),
+    ("empty-name", "found = 1", "found"),
+    ("empty-name", "def f(told): pass", "told"),
+    ("empty-name", "def f(self): self._held = 1", "held"),
+    ("empty-name", "x = [\n    one\n    for one in y\n]", "one"),
+    ("participle", "def told(): pass", "told"),
+    ("participle", "async def _hashed(): pass", "_hashed"),
+    ("docstring-word", 'def f():\n    """What it is."""', "What"),
+    ("docstring-length", f'def f():\n    """{SEVEN}"""', "f: 7 lines"),
+    ("function-length", f"def f():\n{LONG}", "f: 47 lines"),
+    ("class-size", f"class C:\n    def f(self):\n{MANY}", "C: 16 attributes"),
+    ("file-length", "\n" * 401, "401 lines"),
+    ("none", "\n".join(["self.link is None"] * 5 + ["one.link is not None"]), "link is None"),
+]
+WELL = """
+class Whole:
+    '''Knows one thing.'''
+
+    @property
+    def told(self): return [one for one in self]
+
+    def feed(self): return sorted(self, key=lambda one: one)
+
+    def take_known(self): self.link is None
+"""
+
+
+@pytest.mark.parametrize(("rule", "text", "what"), BROKEN)
+def test_a_rule_names_the_place_that_breaks_it(rule: str, text: str, what: str) -> None:
+    modules = [parse(f"{room}/a.py", text) for room in ("engine", "service", "fronts")]
+    places = list(RULES[rule](modules))
+    assert {(place.module.room, place.what) for place in places} == {
+        ("engine", what),
+        ("service", what),
+        ("fronts", what),
+    }
+
+
+def test_readable_code_breaks_no_rule_of_the_package() -> None:
+    places = find_places([parse("engine/a.py", WELL), parse("engine/base.py", "")], [])
+    assert not [place for broken in places.values() for place in broken]
+
+
+@pytest.mark.parametrize(
+    "name", ["test_alert", "test_it_is_drawn_for_every_single_panel", "test_what_a_panel_says_of_gaps"]
+)
+def test_a_name_of_a_test_that_says_too_little_is_found(name: str) -> None:
+    (place,) = RULES_OF_TESTS["test-name"]([parse("unit/test_a.py", f"def {name}(): pass")])
+    assert (place.module.room, place.what) == ("unit", name)
+
+
+def test_only_a_count_that_rises_in_its_room_is_told() -> None:
+    counts = count(find_places([parse("engine/a.py", "found = 1\none = 2"), parse("core.py", "told = 1")], []))
+    assert counts["empty-name"] == Counter(engine=2, values=1)
+    assert list(risen(counts, {"empty-name": {"engine": 2, "values": 1}})) == []
+    assert list(risen(counts, {"empty-name": {"engine": 1, "service": 5}})) == [
+        ("empty-name", "engine", 2, 1),
+        ("empty-name", "values", 1, 0),
+    ]
