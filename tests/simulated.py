@@ -108,8 +108,8 @@ class SimulatedTarget:
 
     def _decoded(self, plan: StepPlan, ahead: bool) -> StepResult:
         machine, size = self._machine, len(plan.entries)
-        depth = max(entry.drafted for entry in plan.entries) if plan.drafts is not None else 0
-        seconds = machine.plain(size) * (machine.wider(size, depth + 1) if plan.drafts is not None else 1.0)
+        depth = max(entry.drafted for entry in plan.entries) if plan.draft is not None else 0
+        seconds = machine.plain(size) * (machine.wider(size, depth + 1) if plan.draft is not None else 1.0)
         machine.spend(seconds + (0.0 if ahead else machine.overhead))
         done = []
         for sequence, position, _, drafted, _ in plan.entries:
@@ -117,7 +117,7 @@ class SimulatedTarget:
             while n < drafted and machine.dice.random() < accepts[min(n, len(accepts) - 1)]:
                 n += 1
             ends = position - self._prompts[sequence] + n + 2 >= machine.ends
-            token = 4 if plan.drafts is None else 3
+            token = 4 if plan.draft is None else 3
             done.append(EntryResult(sequence, [2] * n, END if ends else token))
         return StepResult(plan.step, done, depth + 1)
 

@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from draftd.core import GRAMMAR, PROMPT_LOOKUP, DrafterName, SamplingParams
 from draftd.engine.depth.costs import Prices
-from draftd.engine.drafters.base import Drafter, Text
+from draftd.engine.drafters.base import Draft, Drafter, Text
 from draftd.engine.limits import MOST_REPLAYED, REST_SECONDS
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, StepPlan
@@ -268,8 +268,8 @@ class _Run:
             self._read(self._steps.submit(self._entries()))
         mx.synchronize()
         began = time.perf_counter()
-        drafts = mx.full((size, depth), 1, dtype=mx.uint32)
-        after = self._read(self._steps.submit(self._entries(depth), drafts)) - 1
+        draft = Draft(mx.full((size, depth), 1, dtype=mx.uint32), [depth] * size, None, [0] * size)
+        after = self._read(self._steps.submit(self._entries(depth), draft)) - 1
         least[after] = min(time.perf_counter() - began, least.get(after, math.inf))
 
     def _entries(self, depth: int = 0) -> list[Entry]:

@@ -13,10 +13,23 @@ from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import SequenceDraft
-from draftd.engine.targets.base import Target
-from draftd.engine.targets.local import LocalTarget
 
 _FORGOTTEN = 64  # tokens that a drafter may be behind the text of a sequence that its peer drafts for
+
+
+class LatestSampling:
+    """How the sequences of a step sample, as arrays, which are made anew only when other sequences are asked for."""
+
+    def __init__(self) -> None:
+        self._sequences: list[int] = []
+        self._sampling = Sampling([])
+
+    def of(self, sequences: Sequence[DecodeSequence]) -> Sampling:
+        """Rows in the order of `sequences`."""
+        numbers = [sequence.id for sequence in sequences]
+        if numbers != self._sequences:
+            self._sequences, self._sampling = numbers, Sampling([sequence.request.sampling for sequence in sequences])
+        return self._sampling
 
 
 class Drafting:
@@ -24,17 +37,13 @@ class Drafting:
 
     def __init__(
         self,
-        target: Target,
         make: Callable[[], Mapping[DrafterName, Drafter]],
         vocabulary: int,
         observer: EngineObserver,
         replaced: Callable[[DrafterName], None] = lambda kind: None,
     ) -> None:
         """`replaced` is told when another drafter stands behind a name."""
-        self._target, self._local = target, target if isinstance(target, LocalTarget) else None
         self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
-        # Of the local target's sequences, and of another's: parameters, and the sequences that they are of.
-        self._sampling: dict[bool, tuple[list[int], Sampling]] = {}
         self.drafters: dict[DrafterName, Drafter] = {**make(), PEER: Proposed()}
         self.barred: frozenset[DrafterName] = frozenset()  # loaded, but new sequences do not get them any more
 
@@ -87,21 +96,15 @@ class Drafting:
         self.drafters = {**self._make(), PEER: Proposed()}
 
     def propose(
-        self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft], *, remote: bool = False
+        self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft], sampling: Sampling
     ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
         """Asks each drafter for its sequences; None where nothing was proposed. Those whose drafter failed are
-        returned, and why: `failed` is for them. `remote`: they are another daemon's target's, and sample greedily or by
-        a seed."""
-        sampling = self._sampling_of(sequences, remote)
+        returned, and why: `failed` is for them. `sampling`: a row for each of `sequences`."""
         groups: dict[DrafterName, list[int]] = {}
         for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
             if depth > 0 and kind is not None:
-                params = sequence.request.sampling
-                if self._local is None and not params.greedy and params.seed is None:
-                    sequence.degrade("without a seed nothing can be drafted for a target on another machine")
-                else:
-                    sequence.draft_with(kind)
-                    groups.setdefault(kind, []).append(i)
+                sequence.draft_with(kind)
+                groups.setdefault(kind, []).append(i)
         parts: list[tuple[list[int], Draft]] = []
         errors: list[tuple[DecodeSequence, str]] = []
         for kind, members in groups.items():
@@ -112,10 +115,7 @@ class Drafting:
                 parts.append((members, self.drafters[kind].propose(asked, depths, own)))
             except Exception as error:
                 errors += [(sequence, str(error)) for sequence in asked]
-        draft = self._cut(sequences, merge(parts, len(sequences), self._vocabulary, sampling.deterministic))
-        if draft is not None and self._local is not None and not remote:
-            self._local.lend(sampling, draft.q)
-        return draft, errors
+        return self._cut(sequences, merge(parts, len(sequences), self._vocabulary, sampling.deterministic)), errors
 
     def _cut(self, sequences: Sequence[DecodeSequence], draft: Draft | None) -> Draft | None:
         """Proposals end before the first token that a sequence's grammar does not allow: the target would reject it.
@@ -133,10 +133,3 @@ class Drafting:
             return None
         q = None if draft.q is None else draft.q[:, :deepest]
         return replace(draft, tokens=draft.tokens[:, :deepest], depths=depths, q=q)
-
-    def _sampling_of(self, sequences: Sequence[DecodeSequence], remote: bool) -> Sampling:
-        asked = [sequence.id for sequence in sequences]
-        known = self._sampling.get(remote)
-        if known is None or known[0] != asked:
-            known = self._sampling[remote] = asked, Sampling([sequence.request.sampling for sequence in sequences])
-        return known[1]

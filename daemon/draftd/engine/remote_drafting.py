@@ -11,7 +11,7 @@ from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, 
 from draftd.engine.depth.remote import RemoteMode
 from draftd.engine.depth.remote_control import RemoteControl
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.drafting import Drafting
+from draftd.engine.drafting import Drafting, LatestSampling
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote_text import RemoteText
 from draftd.engine.sequence import DecodeSequence
@@ -50,6 +50,7 @@ class RemoteDrafting:
         in."""
         self._drafting, self._control, self._limits, self._chunk = drafting, control, limits, chunk
         self._own, self._timer, self._headroom = own, timer, headroom
+        self._sampling = LatestSampling()
 
     @property
     def likeliest(self) -> DrafterName:
@@ -138,7 +139,7 @@ class RemoteDrafting:
             return [], False
         began, proposals = self._timer(), list[Proposal]()
         asked = [text.sequence for text, _ in due]
-        draft, errors = self._drafting.propose(asked, [wanted for _, wanted in due], remote=True)
+        draft, errors = self._drafting.propose(asked, [wanted for _, wanted in due], self._sampling.of(asked))
         rows = [[]] * len(due) if draft is None else draft.tokens.tolist()
         depths, forwards = ([0] * len(due),) * 2 if draft is None else (draft.depths, draft.forwards)
         seconds = self._timer() - began

@@ -20,7 +20,7 @@ from draftd.engine.delivery import Delivery
 from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.drafting import Drafting
+from draftd.engine.drafting import Drafting, LatestSampling
 from draftd.engine.members import Gathering, PeersTime, awake, charge, members, rests, steady
 from draftd.engine.observer import EngineObserver, PromptProgress
 from draftd.engine.prefilling import Prefilling
@@ -61,8 +61,9 @@ class Scheduler:
         in as many as the batch takes. `gather_seconds`: the longest that a peer's step waits for those of others."""
         self.target, self._steps = target, Steps(target)
         self.drafting = Drafting(
-            target, drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
+            drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
         )
+        self._sampling = LatestSampling()
         self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
         self._peers_time = PeersTime()
@@ -320,9 +321,10 @@ class Scheduler:
     def _decoded(self, running: list[DecodeSequence], plan: DraftPlan) -> DecodeStep:
         """At least one token for each of these sequences; drafts as planned."""
         started, errors = self._timer(), list[tuple[DecodeSequence, str]]()
-        draft = None
+        draft = sampling = None
         if plan.mode is StepMode.SPECULATIVE:
-            draft, errors = self.drafting.propose(running, plan.sequences)
+            sampling = self._sampling.of(running)
+            draft, errors = self.drafting.propose(running, plan.sequences, sampling)
         drafted_at = self._timer()
         if draft is None:
             submitted = self._ahead or self._steps.submit(continued(running))
@@ -333,7 +335,7 @@ class Scheduler:
             lag = 0
         else:
             depths, forwards, lag = draft.depths, draft.forwards, draft.lag
-            submitted = self._steps.submit(continued(running, depths), draft.tokens)
+            submitted = self._steps.submit(continued(running, depths), draft, sampling)
         told = self._steps.result(submitted)
         seconds = self._timer() - drafted_at
         if self._peers:

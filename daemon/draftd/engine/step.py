@@ -1,21 +1,16 @@
-"""One step of the scheduler as plain values: what a target is asked, and what it answers."""
+"""One step of the scheduler as values: what a target is asked, and what it answers."""
 
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from draftd.core import DrafterName, TokenLogprobs
+from draftd.engine.drafters.base import Draft
+from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
-
-
-class Ids(Protocol):
-    """Token ids, rows × width. An array of MLX is such, and need not be computed before it is read."""
-
-    def tolist(self) -> Any: ...
 
 
 class Entry(NamedTuple):
@@ -32,23 +27,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a target is to do in a step. `drafts`: a row for each entry that continues, of which the first `drafted` ids
-    are real, known or still being computed; None where nothing is drafted."""
+    """The work of a target in a step. `draft`: a row for each entry that continues; None where nothing is drafted.
+    `sampling`: how these entries sample, with the noise that the draft was drawn with; None where the target is to make
+    it from the sequences' options."""
 
     step: int
     entries: Sequence[Entry]
-    drafts: Ids | list[list[int]] | None = None
-
-    def to_bytes(self) -> bytes:
-        """Reads drafts that are still being computed."""
-        drafts = self.drafts if self.drafts is None or isinstance(self.drafts, list) else self.drafts.tolist()
-        return json.dumps([self.step, self.entries, drafts], separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> StepPlan:
-        step, entries, drafts = json.loads(data)
-        made = [Entry(sequence, position, tuple(tokens), *rest) for sequence, position, tokens, *rest in entries]
-        return cls(step, made, drafts)
+    draft: Draft | None = None
+    sampling: Sampling | None = None
 
 
 class EntryResult(NamedTuple):
@@ -74,22 +60,6 @@ class StepResult:
     step: int
     entries: Sequence[EntryResult]
     width: int
-
-    def to_bytes(self) -> bytes:
-        return json.dumps([self.step, self.entries, self.width], separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> StepResult:
-        step, entries, width = json.loads(data)
-        made = [
-            EntryResult(sequence, accepted, following, replays, _logprobs(told), error, _logprobs(prompt))
-            for sequence, accepted, following, replays, told, error, prompt in entries
-        ]
-        return cls(step, made, width)
-
-
-def _logprobs(told: list[Any]) -> tuple[TokenLogprobs, ...]:
-    return tuple(TokenLogprobs(own, tuple((token, value) for token, value in top), rank) for own, top, rank in told)
 
 
 def places_after(places: int, gone: Sequence[int]) -> list[int]:

@@ -1,17 +1,16 @@
-"""The seam to a target: step plans in, step results out, plain values only.
-
-A target may run on this machine or on another: what crosses the seam can be written as bytes (step.py)."""
+"""The seam to a target: step plans in, step results out. A target is one device, or a group of ranks."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from draftd.core import SamplingParams
-from draftd.engine.step import Entry, Ids, StepPlan, StepResult
+from draftd.engine.drafters.base import Draft
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.step import Entry, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +31,6 @@ class SequenceOptions:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: str = ""
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> SequenceOptions:
-        fields = json.loads(data)
-        sampling, prefix, ends = fields.pop("sampling"), tuple(fields.pop("prefix")), tuple(fields.pop("ends"))
-        bias = tuple((token, value) for token, value in sampling.pop("logit_bias"))
-        return cls(**fields, sampling=SamplingParams(**sampling, logit_bias=bias), prefix=prefix, ends=ends)
 
 
 class Target(Protocol):
@@ -94,8 +83,10 @@ class Steps:
         self._target, self._numbers = target, itertools.count(1)
         self._read: dict[int, StepResult] = {}
 
-    def submit(self, entries: Sequence[Entry], drafts: Ids | None = None) -> StepPlan:
-        plan = StepPlan(next(self._numbers), entries, drafts)
+    def submit(
+        self, entries: Sequence[Entry], draft: Draft | None = None, sampling: Sampling | None = None
+    ) -> StepPlan:
+        plan = StepPlan(next(self._numbers), entries, draft, sampling)
         self._target.submit(plan)
         return plan
 

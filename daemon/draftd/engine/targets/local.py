@@ -16,11 +16,12 @@ from draftd.engine.cache.base import Caches, last, padded
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.drafters.base import Draft
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
 from draftd.engine.sampling.processors import Processor, wanted
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import Entry, EntryResult, Ids, StepPlan, StepResult, places_after
+from draftd.engine.step import Entry, EntryResult, StepPlan, StepResult, places_after
 from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.choice import NOT_FINITE, HeldSequence, StepChoice
 from draftd.models.grammar import Grammars
@@ -70,7 +71,6 @@ class LocalTarget:
         self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # and the width that is computed
         self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
         self._plain = 0  # plain steps that are not read yet
-        self._lent: tuple[Sampling, mx.array | None] | None = None
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
         grammar = None
@@ -99,7 +99,8 @@ class LocalTarget:
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
-            parts.append(self._advance(running) if plan.drafts is None else self._verify(running, plan.drafts))
+            draft = plan.draft
+            parts.append(self._advance(running) if draft is None else self._verify(running, draft, plan.sampling))
             width = max(width, self._fed)
         self._submitted.append((plan, parts, width))
 
@@ -166,12 +167,7 @@ class LocalTarget:
         rested = sum(one.caches.nbytes for one in self._resting.values())
         return self._caches.nbytes + self._prefill.nbytes + rested
 
-    # what drafters on this machine know besides
-
-    def lend(self, sampling: Sampling, q: mx.array | None) -> None:
-        """With the drafts of the next plan: how its sequences sample, with the noise that was drawn already; and the
-        distributions that the drafts were drawn from, rows × k × vocabulary, None where all are deterministic."""
-        self._lent = sampling, q
+    # what weights and pins ask
 
     def unload(self) -> None:
         """Lets go of the model and of all caches. No sequence may be open; nothing is computed before `load`."""
@@ -312,11 +308,10 @@ class LocalTarget:
         read = self._advance(list(plan.entries))
         self._submitted.appendleft((plan, [read], self._fed))
 
-    def _verify(self, entries: list[Entry], ids: Ids | list[list[int]]) -> _Read:
+    def _verify(self, entries: list[Entry], draft: Draft, sampling: Sampling | None) -> _Read:
         """One forward over each one's last token and its draft."""
         assert self._unread is None, "a draft continues the text that was read"
-        drafts, (sampling, q) = _array(ids), self._lent or (None, None)
-        self._lent = None
+        drafts, q = draft.tokens, draft.q
         rows = self._rows(entries)
         known = [self._sequences[sequence] for sequence in self._running]
         if rows is not None:
@@ -412,13 +407,6 @@ def _forwards(entries: Sequence[Entry], alone: Collection[int]) -> list[list[Ent
     `alone`; a piece of a prompt has its own."""
     whole = [entry for entry in entries if entry.wanted and not entry.position and entry.sequence not in alone]
     return [*([entry] for entry in entries if entry not in whole), *([whole] if whole else [])]
-
-
-def _array(ids: Ids | list[list[int]]) -> mx.array:
-    """Rows × the most that one has."""
-    if isinstance(ids, mx.array):
-        return ids
-    return padded(ids if isinstance(ids, list) else ids.tolist())
 
 
 def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk: int) -> Generator[None, None, float]:
