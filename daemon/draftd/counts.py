@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from draftd.strategies import Strategy
+
 
 class StepCounts(NamedTuple):
     """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
@@ -18,6 +20,7 @@ class StepCounts(NamedTuple):
     `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
     accepted tokens would have made a drafted step just as fast as autoregressive decoding. `parked`: nothing was
     drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
+    `drafter`: who drafted, or would have; `strategy`: whose target decoded it.
     """
 
     drafted: int
@@ -29,6 +32,8 @@ class StepCounts(NamedTuple):
     break_even: float = 0.0
     parked: bool = False
     capped: bool = False
+    drafter: str | None = None
+    strategy: Strategy = Strategy.LOCAL
 
 
 @dataclass(slots=True)

@@ -55,6 +55,8 @@ class Delivery:
             break_even=break_even,
             parked=result.state is DraftState.PARKED,
             capped=result.state is DraftState.CAPPED,
+            drafter=sequence.latest_drafter,
+            strategy=sequence.plan.strategy,
         )
         sequence.tokens.extend(emitted)
         stats = sequence.stats

@@ -28,7 +28,7 @@ class LatestSampling:
         """Rows in the order of `sequences`."""
         numbers = [sequence.id for sequence in sequences]
         if numbers != self._sequences:
-            self._sequences, self._sampling = numbers, Sampling([sequence.request.sampling for sequence in sequences])
+            self._sequences, self._sampling = numbers, Sampling([sequence.sampling for sequence in sequences])
         return self._sampling
 
 
@@ -78,16 +78,17 @@ class Drafting:
         """Those of these that their peers have drafted for, for long: what would have to take all of that in need not
         hold their texts."""
         for one in sequences:
-            drafter = self.drafters.get(one.own_drafter or PEER) if one.proposed else None
+            drafter = self.drafters.get(one.plan.drafter or PEER) if one.proposed else None
             if drafter is not None and (drafter.behind(one) or 0) > _FORGOTTEN:
                 drafter.leave(one)
 
     def failed(self, sequence: DecodeSequence, message: str) -> None:
         """Its drafter failed: the sequence goes on autoregressively, or with what its peer proposes."""
+        failed = sequence.latest_drafter
         sequence.degrade(f"the drafter failed: {message}")
         self.leave(sequence)
         sequence.take_proposals()
-        self._observer.on_drafter_error(sequence.request, message)
+        self._observer.on_drafter_error(sequence.request, failed, message)
 
     def reset(self) -> None:
         """None of the caches can be trusted any more: all begin anew, knowing no sequences."""
@@ -103,7 +104,7 @@ class Drafting:
         groups: dict[DrafterName, list[int]] = {}
         for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
             if depth > 0 and kind is not None:
-                sequence.draft_with(kind)
+                sequence.latest_drafter = kind
                 groups.setdefault(kind, []).append(i)
         parts: list[tuple[list[int], Draft]] = []
         errors: list[tuple[DecodeSequence, str]] = []
@@ -126,7 +127,7 @@ class Drafting:
             return draft
         depths, tokens = list(draft.depths), draft.tokens.tolist()
         for i in bound:
-            drawn = draft.q is not None and not sequences[i].request.sampling.deterministic
+            drawn = draft.q is not None and not sequences[i].sampling.deterministic
             depths[i] = min(grammar.legal(sequences[i], tokens[i][: depths[i]]) + drawn, depths[i])
         deepest = max(depths)
         if not deepest:

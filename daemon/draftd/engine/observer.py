@@ -32,8 +32,8 @@ class EngineObserver:
         """A verdict on a step that was sent to another daemon came so long after it, the verifier's own time left
         out."""
 
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        """Drafting failed for this sequence: it goes on autoregressively."""
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
+        """This drafter failed for this sequence, which goes on autoregressively."""
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         """A step with this sequence failed: it is prefilled anew and goes on autoregressively, or ends in an error."""
@@ -64,8 +64,8 @@ class FanOut(EngineObserver):
     def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
         self._tell(request, lambda observer: observer.on_round_trip(request, seconds))
 
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        self._tell(request, lambda observer: observer.on_drafter_error(request, message))
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
+        self._tell(request, lambda observer: observer.on_drafter_error(request, drafter, message))
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         self._tell(request, lambda observer: observer.on_verifier_error(request, message))
@@ -221,7 +221,7 @@ class Totals(EngineObserver):
         with self._lock:
             self._sums.counts.add(result)
 
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
         with self._lock:
             self._sums = replace(self._sums, drafter_errors=self._sums.drafter_errors + 1)
 

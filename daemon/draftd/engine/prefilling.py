@@ -451,7 +451,7 @@ class Prefilling:
         options = SequenceOptions(
             prompt=len(request.prompt) - request.answered,
             length=len(text),
-            sampling=request.sampling,
+            sampling=sequence.sampling,
             prefix=tuple(text) if sequence.shares else (),
             ends=tuple(sorted(self._delivery.ends(request))),
             min_tokens=request.min_tokens,

@@ -105,9 +105,7 @@ class RemoteSequences:
     @property
     def wants_drafts(self) -> bool:
         """Whether a sequence would be drafted for."""
-        return any(
-            one.request.plan.strategy is Strategy.SPECULATIVE and one.drafter is not None for one in self.sequences
-        )
+        return any(one.plan.strategy is Strategy.SPECULATIVE and one.drafter is not None for one in self.sequences)
 
     @property
     def pause(self) -> float:
@@ -119,14 +117,10 @@ class RemoteSequences:
         return max(0.0, min(deadlines, default=math.inf) - self._clock())
 
     def add(self, sequence: DecodeSequence) -> None:
-        request = sequence.request
-        if not request.sampling.deterministic:  # whoever drafts, and wherever it goes on, the text is one and the same
-            sampling = replace(request.sampling, seed=self._dice.getrandbits(_SEED_BITS))
-            sequence.request = replace(request, sampling=sampling)
+        if not sequence.sampling.deterministic:  # whoever drafts, and wherever it goes on, the text is one and the same
+            sequence.sampling = replace(sequence.sampling, seed=self._dice.getrandbits(_SEED_BITS))
         if self._drafts.may_use_target(sequence):
-            plan = sequence.request.plan
-            plan = replace(plan, alternatives=plan.alternatives | {TARGET})
-            sequence.request = replace(sequence.request, plan=plan)
+            sequence.plan = replace(sequence.plan, alternatives=sequence.plan.alternatives | {TARGET})
         self._waiting.append(sequence)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
@@ -182,7 +176,7 @@ class RemoteSequences:
         options = SequenceOptions(
             prompt=len(request.prompt),
             length=len(sequence.tokens),
-            sampling=request.sampling,
+            sampling=sequence.sampling,
             ends=tuple(sorted(self._delivery.ends(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
@@ -356,8 +350,6 @@ class RemoteSequences:
 
     def _finish(self, sequence: DecodeSequence) -> None:
         self._lengths.finished(sequence)
-        if sequence.own_drafter is not None:
-            sequence.draft_with(sequence.own_drafter)
         self._delivery.end(sequence, self._clock())
 
     def _leave(self, text: RemoteText) -> None:
@@ -375,12 +367,10 @@ class RemoteSequences:
         self._leave(text)
         sequence = text.sequence
         if sequence.request.local_allowed and len(sequence.tokens) < self._context_length:
-            if sequence.own_drafter is not None:
-                sequence.draft_with(sequence.own_drafter)
-            plan = sequence.request.plan
-            plan = replace(plan, strategy=Strategy.LOCAL, alternatives=plan.alternatives - {TARGET})
-            request = sequence.request = replace(sequence.request, plan=plan)
-            sequence.max_tokens = min(sequence.max_tokens, self._context_length - len(request.prompt))
+            alternatives = sequence.plan.alternatives - {TARGET}
+            sequence.plan = replace(sequence.plan, strategy=Strategy.LOCAL, alternatives=alternatives)
+            sequence.latest_drafter = sequence.plan.drafter
+            sequence.max_tokens = min(sequence.max_tokens, self._context_length - len(sequence.request.prompt))
             sequence.evidence.clear()
             try:
                 self._local(sequence)

@@ -59,11 +59,11 @@ class RemoteDrafting:
 
     def speculates(self, sequence: DecodeSequence) -> bool:
         """Whether anything is to be drafted for it."""
-        return sequence.request.plan.strategy is Strategy.SPECULATIVE and sequence.drafter is not None
+        return sequence.plan.strategy is Strategy.SPECULATIVE and sequence.drafter is not None
 
     def may_use_target(self, sequence: DecodeSequence) -> bool:
         """Whether the local target drafts for it, where that pays: there is no draft model, and its depth is free."""
-        plan = sequence.request.plan
+        plan = sequence.plan
         free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in _WEIGHTLESS and self.speculates(sequence)
         return free and not {DRAFT_MODEL, LIGHT_DRAFT_MODEL} & self._drafting.drafters.keys()
 
@@ -167,5 +167,5 @@ class RemoteDrafting:
 
 
 def _allowed(sequence: DecodeSequence) -> list[DrafterName]:
-    plan = sequence.request.plan
+    plan = sequence.plan
     return sorted(kind for kind in (plan.drafter, *plan.alternatives) if kind is not None)

@@ -247,16 +247,16 @@ class Scheduler:
         """Binds all sequences in hand: at most `most` tokens a step, of one of `drafters` that is loaded."""
         allowed = self.drafting.offered.intersection(drafters)
         for sequence in self.sequences:
-            before = sequence.own_drafter
+            before = sequence.plan.drafter
             sequence.lower(most, allowed, reason)
-            changed = sequence.own_drafter != before or sequence.degraded
+            changed = sequence.plan.drafter != before or sequence.degraded
             if before is not None and changed and before in self.drafting.drafters:
                 self.drafting.drafters[before].leave(sequence)
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
         """The running sequences that draft with it, but for those that it does not know."""
         drafter = self.drafting.drafters.get(kind)
-        found = [one for one in self._running if one.drafter is not None and one.own_drafter == kind]
+        found = [one for one in self._running if one.drafter is not None and one.plan.drafter == kind]
         if drafter is None:
             return found
         return [one for one in found if _must_know(one) or drafter.behind(one) is not None]
@@ -264,7 +264,7 @@ class Scheduler:
     def uses(self, kind: DrafterName) -> bool:
         """Whether a sequence that runs or is being prefilled drafts with it."""
         inside = (*self._prefilling.prefilling, *self._running)
-        return any(one.drafter is not None and one.own_drafter == kind for one in inside)
+        return any(one.drafter is not None and one.plan.drafter == kind for one in inside)
 
     def interrupted(self) -> None:
         """Something else took time between two steps: the next is not priced by it."""
@@ -414,8 +414,6 @@ class Scheduler:
             sequence.stats.unfit_tokens = len(sequence.tokens)
         self.own -= sequence.request.origin is not Origin.CLIENT
         self._of_peers -= sequence.request.peer is not None
-        if sequence.own_drafter is not None:
-            sequence.draft_with(sequence.own_drafter)
         self.delivery.end(sequence, self._clock())
 
     # failure

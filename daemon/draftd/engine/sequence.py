@@ -7,7 +7,18 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.core import PEER, PROMPT_LOOKUP, DecodeRequest, DrafterName, FinishReason, Origin, RequestStats, TokenSink
+from draftd.core import (
+    PEER,
+    PROMPT_LOOKUP,
+    DecodePlan,
+    DecodeRequest,
+    DrafterName,
+    FinishReason,
+    Origin,
+    RequestStats,
+    SamplingParams,
+    TokenSink,
+)
 from draftd.engine.depth.acceptance_rates import SequenceEvidence
 
 
@@ -15,8 +26,11 @@ from draftd.engine.depth.acceptance_rates import SequenceEvidence
 class DecodeSequence:
     """One request's state on the engine thread. `tokens` is prompt and output; the last one is not yet in any cache."""
 
-    request: DecodeRequest
+    request: DecodeRequest  # as it was asked for, for good
     sink: TokenSink
+    sampling: SamplingParams  # the request's, with a seed where another daemon's target needs one
+    plan: DecodePlan  # the request's, or what is left of it since it was lowered or moved
+    latest_drafter: DrafterName | None  # of the plan's: who drafted last, or would first; steps are counted as its
     stats: RequestStats
     tokens: list[int]
     max_tokens: int  # the request's own, cut to the model's context
@@ -34,7 +48,6 @@ class DecodeSequence:
     kept: int = 0  # tokens of its text that the target has kept, or tried to
     evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # how its own drafts fared
     reads_prefix: bool = False  # what the disk has of its prompt is being read: it begins when that is over
-    own_drafter: DrafterName | None = None  # the plan's, whichever drafts now
     prefills_drafter: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
     proposed: Sequence[int] = ()  # by its peer, for the step that is made now
     granted: float = math.inf  # tokens that its peer lets it emit without a proposal
@@ -43,20 +56,21 @@ class DecodeSequence:
     told_cap: int = -1  # the bound that was last told to be lower than what would pay
     failed_over: str = ""  # why another daemon's target decodes it no more
     unavailable: float | None = None  # that target cannot be had, and this one may not go on: seconds until a retry
-    _asked_as: dict[DrafterName, DecodeRequest] = field(default_factory=dict)  # the request, by who drafts
 
     @classmethod
     def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> DecodeSequence:
         return cls(
             request=request,
             sink=sink,
+            sampling=request.sampling,
+            plan=request.plan,
+            latest_drafter=request.plan.drafter,
             stats=RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival),
             tokens=list(request.prompt),
             max_tokens=min(request.max_tokens, context_length - len(request.prompt)),
             generator=random.Random(),
             most=request.plan.max_draft_tokens,
             own_most=request.plan.max_draft_tokens,
-            own_drafter=request.plan.drafter,
         )
 
     @property
@@ -89,75 +103,56 @@ class DecodeSequence:
     @property
     def drafter(self) -> DrafterName | None:
         """Who drafts for this sequence now; None decodes autoregressively."""
-        return None if self.degraded else self.request.plan.drafter
+        return None if self.degraded else self.latest_drafter
 
     @property
     def depth(self) -> int:
         """How many tokens to draft next: never past the last token that may be emitted."""
         return 0 if self.degraded else min(self.most, self.remaining - 1)
 
-    def draft_with(self, kind: DrafterName) -> None:
-        """In the plan itself: what is counted from here on is counted as this drafter's. Of the plan's own drafter and
-        its alternatives only."""
-        plan = self.request.plan
-        if plan.drafter == kind or plan.drafter is None:
-            return
-        self._asked_as[plan.drafter] = self.request
-        request = self._asked_as.get(kind)
-        if request is None:
-            others = (plan.alternatives | {plan.drafter}) - {kind}
-            request = replace(self.request, plan=replace(plan, drafter=kind, alternatives=others))
-        self.request = request
-
     def propose(self, proposed: Sequence[int], granted: int) -> None:
-        """What its peer has for the next step. Where that is nothing, its own drafter may draft, within the grant."""
-        self.proposed, self.granted = proposed, granted
-        if self.own_drafter is not None:
-            self.draft_with(PEER if proposed else self.own_drafter)
-        own = min(self.own_most, max(0, granted - 1)) if self.own_drafter != PEER else 0
-        self.most = len(proposed) or own
+        """Takes its peer's proposal for the next step. Where that is empty, its own drafter may draft, within the
+        grant."""
+        self.proposed, self.granted, own = proposed, granted, self.plan.drafter
+        if own is not None:
+            self.latest_drafter = PEER if proposed else own
+        self.most = len(proposed) or (min(self.own_most, max(0, granted - 1)) if own != PEER else 0)
 
     def degrade(self, reason: str) -> None:
         """From now on this sequence decodes autoregressively. The first reason stands."""
         self.degraded = self.degraded or reason
 
     def take_proposals(self) -> None:
-        """Of one that was degraded since its own drafter cannot draft: what its peer proposes is drafted all the
-        same."""
-        if self.request.peer is None or self.own_drafter in (None, PEER):
+        """Lets a peer go on drafting for a sequence that was degraded since its own drafter cannot."""
+        if self.request.peer is None or self.plan.drafter in (None, PEER):
             return
         self.lowered, self.degraded = self.lowered or self.degraded, ""
-        plan = replace(self.request.plan, drafter=PEER, alternatives=frozenset())
-        self.request, self.own_drafter = replace(self.request, plan=plan), PEER
-        self._asked_as.clear()
+        self.plan = replace(self.plan, drafter=PEER, alternatives=frozenset())
+        self.latest_drafter = PEER
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all. What
-        a peer drafts is for the peer to decide."""
-        if self.drafter is None or self.own_drafter in (None, PEER):
+        """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all. A
+        peer's proposals are for the peer to bound."""
+        plan = self.plan
+        if self.degraded or plan.drafter in (None, PEER):
             return
-        self.draft_with(self.own_drafter)
-        self._asked_as.clear()
-        plan, peer = self.request.plan, self.request.plan.alternatives & {PEER}
-        if plan.alternatives - peer - set(drafters):
-            plan = replace(plan, alternatives=plan.alternatives.intersection(drafters) | peer)
-            self.request = replace(self.request, plan=plan)
-        if not most:
+        kept = plan.alternatives & {PEER, *drafters}
+        if not most or {plan.drafter, PROMPT_LOOKUP}.isdisjoint(drafters):
+            self.plan = replace(plan, alternatives=kept)
             self.degrade(reason)
-        elif self.drafter in drafters:
-            if most < self.own_most:
-                self.most, self.own_most, self.lowered = min(most, self.most), most, self.lowered or reason
-        elif PROMPT_LOOKUP in drafters:  # which needs nothing but the text
-            # In the plan itself: what it counts from here on is counted as this drafter's.
-            self.own_drafter = PROMPT_LOOKUP
-            plan = replace(plan, drafter=self.own_drafter, alternatives=peer)
-            self.request = replace(self.request, plan=plan)
-            self.most, self.own_most = min(most, self.most), min(most, self.own_most)
-            self.lowered = self.lowered or reason
-        else:
-            self.degrade(reason)
-        if self.degraded:
             self.take_proposals()
+        elif plan.drafter not in drafters:  # the lookup needs nothing but the text
+            self.plan = replace(plan, drafter=PROMPT_LOOKUP, alternatives=kept & {PEER})
+            self._bound(most, reason)
+        else:
+            self.plan = replace(plan, alternatives=kept)
+            if most < self.own_most:
+                self._bound(most, reason)
+        self.latest_drafter = self.plan.drafter
+
+    def _bound(self, most: int, reason: str) -> None:
+        self.most, self.own_most = min(most, self.most), min(most, self.own_most)
+        self.lowered = self.lowered or reason
 
     def end(self, reason: FinishReason, error: str = "") -> None:
         """Marks the sequence as ended; the first reason stands."""

@@ -63,13 +63,12 @@ class RequestFeed(EngineObserver):
         if not result.drafted:
             return
         self._failed.clear()  # a failed step is followed by plain ones, in which its sequences are prefilled anew
-        plan = request.plan
-        if plan.strategy is not Strategy.LOCAL or request.peer is not None:
+        if result.strategy is not Strategy.LOCAL or request.peer is not None:
             return
-        if plan.alternatives and plan.drafter is not None and request.origin is Origin.CLIENT:
-            self._shared.setdefault(request.id, {}).setdefault(plan.drafter, DraftCounts()).add(result)
+        if request.plan.alternatives and result.drafter is not None and request.origin is Origin.CLIENT:
+            self._shared.setdefault(request.id, {}).setdefault(result.drafter, DraftCounts()).add(result)
 
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
         self._fail(request, Cause.DRAFTER_ERRORS)
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:

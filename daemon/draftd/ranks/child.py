@@ -288,8 +288,6 @@ class EngineChild:
         one = self._in_hand.get(message.id)
         if one is None:
             return
-        if message.plan is not None:
-            one.request = replace(one.request, plan=message.plan)
         if message.method == "on_step":
             one.stats.counts.add(message.arguments[0])
         elif message.method == "on_finish":

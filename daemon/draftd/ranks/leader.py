@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NoReturn
 
-from draftd.core import DecodePlan, DecodeRequest, Emission, FinishReason, Outcome, RequestStats
+from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome, RequestStats
 from draftd.counts import StepCounts
 from draftd.engine.handle import EngineState
 from draftd.engine.limits import Limits
@@ -128,30 +128,22 @@ class _Sink:
 
 
 class _Observer(EngineObserver):
-    """Tells the daemon, whose observers know the requests by their ids. A request's plan may change while it is
-    decoded."""
+    """Tells the daemon, whose observers know the requests by their ids."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
-        self._plans: dict[str, DecodePlan] = {}
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
-        self._told(request, "on_step", result, gap)
+        self._tell(Observed(request.id, "on_step", (result, gap)))
 
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
-        self._told(request, "on_drafter_error", message)
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
+        self._tell(Observed(request.id, "on_drafter_error", (drafter, message)))
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        self._told(request, "on_verifier_error", message)
+        self._tell(Observed(request.id, "on_verifier_error", (message,)))
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self._told(request, "on_finish", outcome)
-        self._plans.pop(request.id, None)
-
-    def _told(self, request: DecodeRequest, method: str, *arguments: Any) -> None:
-        plan = request.plan
-        known, self._plans[request.id] = self._plans.get(request.id), plan
-        self._tell(Observed(request.id, method, arguments, None if plan is known else plan))
+        self._tell(Observed(request.id, "on_finish", (outcome,)))
 
 
 class _Records(logging.Handler):

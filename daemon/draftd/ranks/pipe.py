@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from draftd.core import DecodePlan, DecodeRequest, DrafterName, Emission, FinishReason, Outcome
+from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome
 from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory
 from draftd.engine.observer import EngineStatus
@@ -139,13 +139,11 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A call of an EngineObserver: its method's name and all arguments but the request. `plan`: the request's, where it
-    is another than was told last."""
+    """A call of an EngineObserver: its method's name and all arguments but the request."""
 
     id: str
     method: str
     arguments: tuple[Any, ...]
-    plan: DecodePlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,10 +14,11 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Ob
 from opentelemetry.trace import Tracer
 from opentelemetry.util.types import AttributeValue
 
-from draftd.core import DecodeRequest, Outcome
+from draftd.core import DecodeRequest, DrafterName, Outcome
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.hardware.state import HardwareView
+from draftd.strategies import Strategy
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
@@ -135,16 +136,23 @@ class Ledger:
         self._page: tuple[Entry, ...] = ()
         self._readers: set[str] = set()
 
-    def entry(self, request: DecodeRequest) -> Entry:
-        """The entry that a request counts under, to be added to. Its labels are the caller's to read only."""
+    def entry(self, request: DecodeRequest, drafter: DrafterName | None, strategy: Strategy) -> Entry:
+        """The entry that is to be added to. Its labels are the caller's to read only. `drafter`, `strategy`: of the
+        step, or of the request's plan."""
         plan = request.plan
-        key = (plan.mode, plan.drafter, plan.level.name, plan.strategy, request.workload, request.tier)
-        found = self._entries.get(key)
-        if found is None:
-            found = Entry(self._naming.labels(plan, request.workload, request.tier))
+        key = (plan.mode, drafter, plan.level.name, strategy, request.workload, request.tier)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = Entry(
+                self._naming.labels(replace(plan, drafter=drafter, strategy=strategy), request.workload, request.tier)
+            )
             with self.lock:
-                self._entries[key] = found
-        return found
+                self._entries[key] = entry
+        return entry
+
+    def entry_of(self, request: DecodeRequest) -> Entry:
+        """The entry of a request's plan."""
+        return self.entry(request, request.plan.drafter, request.plan.strategy)
 
     def read(self, reader: str) -> tuple[Entry, ...]:
         """A copy of the sums. All readers of one collection see the same copy: a new one is made for the first reader
@@ -165,7 +173,7 @@ class MetricsObserver(EngineObserver):
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         try:  # costs less than `with`: this one is called for each sequence of each step
-            entry = self._ledger.entry(request)
+            entry = self._ledger.entry(request, result.drafter, result.strategy)
             with self._ledger.lock:
                 entry.counts.add(result)
             if gap is not None:
@@ -175,20 +183,20 @@ class MetricsObserver(EngineObserver):
 
     def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
         with self._guard.part("observer"):
-            labels = self._ledger.entry(request).labels
+            labels = self._ledger.entry_of(request).labels
             self._metrics.record(remote.ROUND_TRIP, seconds, {a.MODEL.name: labels[a.MODEL.name]})
 
-    def on_drafter_error(self, request: DecodeRequest, message: str) -> None:
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
         with self._guard.part("observer"):
-            self._ledger.entry(request).drafter_errors += 1
+            self._ledger.entry(request, drafter, request.plan.strategy).drafter_errors += 1
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         with self._guard.part("observer"):
-            self._ledger.entry(request).verifier_errors += 1
+            self._ledger.entry_of(request).verifier_errors += 1
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
         with self._guard.part("observer"):
-            self._ledger.entry(request).input_tokens += outcome.stats.prompt_tokens
+            self._ledger.entry_of(request).input_tokens += outcome.stats.prompt_tokens
 
 
 # What each counter shows, of the sums of one label set; a request's span shows the same of that request alone.

@@ -109,7 +109,7 @@ class Heard(EngineObserver):
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         self.steps.append(result)
-        self.kinds.append(request.plan.drafter)
+        self.kinds.append(result.drafter)
 
     def depths(self) -> list[int]:
         return [r.drafted for r in self.steps]
@@ -299,7 +299,7 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
 
     class Echo(SimulatedTarget):
         def accepts(self, sequence: int) -> Sequence[float]:
-            kind = simulation.scheduler._running[0].request.plan.drafter
+            kind = simulation.scheduler._running[0].latest_drafter
             return [0.95] if kind == PROMPT_LOOKUP else super().accepts(sequence)
 
     simulation = started(where, observer=heard, target=Echo)

@@ -21,7 +21,7 @@ class Steps(EngineObserver):
         self.drafted: list[tuple[DrafterName | None, int]] = []
 
     def on_step(self, request, result, gap):
-        self.drafted.append((request.plan.drafter, result.drafted))
+        self.drafted.append((result.drafter, result.drafted))
 
 
 def begun(models, plan, steps: int = 4):

@@ -27,7 +27,7 @@ class Steps(EngineObserver):
         self.drafted: Counter[DrafterName | None] = Counter()
 
     def on_step(self, request, result, gap):
-        self.drafted[request.plan.drafter] += result.drafted
+        self.drafted[result.drafter] += result.drafted
 
 
 def cheap_drafts() -> DepthControl:

@@ -107,7 +107,12 @@ def test_what_is_counted_of_drafts_is_what_depth_control_learns_of_them():
     learnt = Acceptance()
     for step in heard.steps:
         if step.drafted:
-            learnt.learn(key_of(DRAFT_MODEL, asked[0]), SequenceEvidence(), step.drafted, step.accepted)
+            learnt.learn(
+                key_of(DRAFT_MODEL, asked[0].sampling, asked[0].workload),
+                SequenceEvidence(),
+                step.drafted,
+                step.accepted,
+            )
     known = rig.scheduler.depth.acceptance.evidence
     assert {key: (one.drafted, one.accepted) for key, one in known.items()} == {
         key: (one.drafted, one.accepted) for key, one in learnt.evidence.items()

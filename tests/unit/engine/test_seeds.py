@@ -158,7 +158,7 @@ def test_nor_on_a_step_that_fails(models, expected, monkeypatch):
 
     def failing(plan: StepPlan) -> None:
         nonlocal left
-        left -= plan.drafts is not None
+        left -= plan.draft is not None
         if not left:
             left -= 1
             raise RuntimeError("planted")

@@ -104,7 +104,7 @@ class Machine:
                 self.prefills.append((self._requests[entry.sequence], tokens))
                 self.now += self._fixed + tokens * (self._each + self._deeper * entry.position)
         if not plan.entries[0].tokens:
-            self.now += 0.03 if plan.drafts is None else 0.04
+            self.now += 0.03 if plan.draft is None else 0.04
 
     def take_in(self, row, chunk):
         self.drafted.append(chunk)

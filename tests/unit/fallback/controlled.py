@@ -394,7 +394,8 @@ def tell_and_resolve(
 def fail(controlled: Controlled, observed: str, times: int = 3) -> None:
     for n in range(times):
         request = replace(a_request(), id=f"request {n}")
-        getattr(controlled.requests, observed)(request, "broken")
+        drafter = (request.plan.drafter,) if observed == "on_drafter_error" else ()
+        getattr(controlled.requests, observed)(request, *drafter, "broken")
         controlled.request()
 
 

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, FinishReason, Origin, Outcome, RequestStats
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DepthMode,
+    DrafterName,
+    FinishReason,
+    Origin,
+    Outcome,
+    RequestStats,
+)
 from draftd.counts import DraftCounts, StepCounts
 from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.signal_feed import Ended, RequestFeed
@@ -34,29 +43,28 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
     assert intake.take() == []
 
 
-def drafted(accepted: int) -> StepCounts:
-    return StepCounts(4, accepted, accepted + 1, 4, 0.001, 0.004, 1.5)
+def drafted(accepted: int, drafter: DrafterName = DRAFT_MODEL) -> StepCounts:
+    return StepCounts(4, accepted, accepted + 1, 4, 0.001, 0.004, 1.5, drafter=drafter)
 
 
 def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request() -> None:
     intake = RequestFeed(clock=lambda: 7.0)
     asked = a_request(arrival=3.0)
     plan = replace(asked.plan, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({LOOKUP}))
-    by_draft = replace(asked, plan=plan)
-    by_lookup = replace(asked, plan=replace(plan, drafter=LOOKUP, alternatives=frozenset({DRAFT_MODEL})))
+    request = replace(asked, plan=plan)
     counts = DraftCounts()
-    for request, accepted in ((by_draft, 3), (by_lookup, 0), (by_draft, 4), (by_lookup, 1)):
-        intake.on_step(request, drafted(accepted), None)
+    for drafter, accepted in ((DRAFT_MODEL, 3), (LOOKUP, 0), (DRAFT_MODEL, 4), (LOOKUP, 1)):
+        intake.on_step(request, drafted(accepted, drafter), None)
         counts.add(drafted(accepted))
-    intake.on_step(by_lookup, StepCounts(0, 0, 1, 0, 0.0, 0.004, parked=True), None)
-    intake.on_finish(by_lookup, ended(counts))
+    intake.on_step(request, StepCounts(0, 0, 1, 0, 0.0, 0.004, parked=True, drafter=LOOKUP), None)
+    intake.on_finish(request, ended(counts))
     told = requests(intake)
     found = {one.drafter: one.counts for one in told}
     for drafter, sums in ((plan.drafter, (7, 1, 2, 3.0)), (LOOKUP, (1, 2, 2, 3.0))):
         one = found[drafter]
         assert (one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) == sums
     assert all((one.level, one.max_draft_tokens) == (plan.level, plan.max_draft_tokens) for one in told)
-    intake.on_finish(by_draft, ended(counts))  # of another of that name: nothing is left of the first
+    intake.on_finish(request, ended(counts))  # of another of that name: nothing is left of the first
     assert [(one.counts.drafts, one.counts.accepted) for one in requests(intake)] == [(4, 8)]
 
 

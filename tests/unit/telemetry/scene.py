@@ -184,7 +184,8 @@ class Scene:
         observer = self.telemetry.observer
         step = SPECULATIVE_STEP if plan.mode is DecodeMode.SPECULATIVE else PLAIN_STEP
         for number, one in enumerate([*[step] * steps, *more]):
-            observer.on_step(request, one, 0.004 if number else None)
+            counted = one._replace(drafter=request.plan.drafter, strategy=request.plan.strategy)
+            observer.on_step(request, counted, 0.004 if number else None)
             told.counts.add(one)
             self.engine.add(one)
         stats(told)

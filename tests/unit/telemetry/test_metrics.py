@@ -245,7 +245,7 @@ def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) ->
 
 def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
-    scene.telemetry.observer.on_drafter_error(request, "on purpose")
+    scene.telemetry.observer.on_drafter_error(request, request.plan.drafter, "on purpose")
     scene.telemetry.shutdown(30.0)
     assert receiver.total("draftd.drafter.errors") == 1
 
@@ -259,7 +259,7 @@ def test_a_request_span_is_the_exemplar_of_its_duration(scene: Scene, receiver: 
 def test_one_collection_reads_one_state() -> None:
     ledger = Ledger(Naming(lambda: INFO))
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
-    entry = ledger.entry(request)
+    entry = ledger.entry_of(request)
     over = threading.Event()
 
     def steps() -> None:
@@ -309,6 +309,6 @@ def test_observer_errors_caught_by_the_engine_are_counted(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver
 ) -> None:
     scene = open_scene(receiver.environ(), status=replace(STATUS, observer_errors=5))
-    scene.telemetry.observer.on_drafter_error(None, "")  # type: ignore[arg-type]
+    scene.telemetry.observer.on_drafter_error(None, None, "")  # type: ignore[arg-type]
     scene.telemetry.shutdown(30.0)
     assert receiver.by("draftd.telemetry.errors", "draftd.telemetry.part") == {"observer": 6}

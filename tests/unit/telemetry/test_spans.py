@@ -297,7 +297,7 @@ def test_nothing_handed_over_makes_it_raise(
     for _ in range(3):
         scene.telemetry.observer.on_step(broken, broken, 0.1)  # type: ignore[arg-type]
         scene.telemetry.observer.on_finish(broken, broken)  # type: ignore[arg-type]
-        scene.telemetry.observer.on_drafter_error(broken, "")  # type: ignore[arg-type]
+        scene.telemetry.observer.on_drafter_error(broken, None, "")  # type: ignore[arg-type]
     assert scene.telemetry.begin_inference(broken) is not None  # type: ignore[arg-type]
     assert errors_of(scene.telemetry) == {"span": 3, "observer": 9}
     assert len(caplog.records) == 2, "each part complains once"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, WorkloadClass
+from draftd.core import DrafterName, FinishReason, Origin, SamplingParams, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
 
 if TYPE_CHECKING:
@@ -146,10 +146,9 @@ class Acceptance:
         return _shrunk(evidence, self.rates(_all_texts(key)), _CLASS_WEIGHT, _CLASS_WEIGHT)
 
 
-def key_of(kind: DrafterName, request: DecodeRequest) -> Key:
-    """What drafts of this request by this drafter are evidence of."""
-    sampled = not request.sampling.greedy
-    return kind, sampled, sampled and request.sampling.seed is not None, request.workload
+def key_of(kind: DrafterName, sampling: SamplingParams, workload: WorkloadClass) -> Key:
+    """The key of drafts by this drafter for a text that is sampled so, of this class."""
+    return kind, not sampling.greedy, not sampling.greedy and sampling.seed is not None, workload
 
 
 def _all_texts(key: Key) -> Key:

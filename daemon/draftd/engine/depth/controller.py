@@ -153,7 +153,7 @@ class DepthControl:
             one = c.sequence
             if one.told_cap != one.most:
                 one.told_cap = one.most
-                why = one.lowered or one.request.plan.reason
+                why = one.lowered or one.plan.reason
                 _log.debug("request %s: more than %d drafted tokens would pay (%s)", one.request.id, one.most, why)
 
     # what is expected
@@ -195,7 +195,7 @@ class DepthControl:
         if kind is not None and kind in drafters:
             behind = drafters[kind].behind(one)
             tokens = len(one.tokens) if behind is None else behind
-            made.drafter, made.key = kind, key_of(kind, one.request)
+            made.drafter, made.key = kind, key_of(kind, one.sampling, one.request.workload)
             made.ready = behind is not None and behind <= _LAG
             made.prefill_seconds = tokens * self._prefill_seconds(kind)
             made.draft = self._expected(kind, one, most + 1)
@@ -208,7 +208,7 @@ class DepthControl:
         return made
 
     def _expected(self, kind: DrafterName, one: DecodeSequence, most: int) -> list[float]:
-        return self.acceptance.expected(key_of(kind, one.request), one, most)
+        return self.acceptance.expected(key_of(kind, one.sampling, one.request.workload), one, most)
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
         """That a drafter needs for a token of a text."""
@@ -298,7 +298,9 @@ class DepthControl:
         for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
                 own = one.evidence.setdefault(draft.drafter, SequenceEvidence())
-                self.acceptance.learn(key_of(draft.drafter, one.request), own, result.drafted, len(result.accepted))
+                self.acceptance.learn(
+                    key_of(draft.drafter, one.sampling, one.request.workload), own, result.drafted, len(result.accepted)
+                )
         if width:
             self.acceptance.refresh()
         self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
@@ -332,7 +334,7 @@ class DepthControl:
 
 def automatic(sequence: DecodeSequence) -> bool:
     """Whether the sequence's depth is to be decided."""
-    plan = sequence.request.plan
+    plan = sequence.plan
     return sequence.depth > 0 and sequence.drafter not in (None, PEER) and plan.depth_mode is DepthMode.AUTOMATIC
 
 
@@ -342,18 +344,18 @@ def mean_context(sequences: Sequence[DecodeSequence]) -> int:
 
 
 def any_sampled(sequences: Sequence[DecodeSequence]) -> bool:
-    return any(not one.request.sampling.greedy for one in sequences)
+    return any(not one.sampling.greedy for one in sequences)
 
 
 def _allowed(sequence: DecodeSequence) -> set[DrafterName | None]:
     """Drafters that its plan has, whichever of them drafted last."""
-    return {sequence.request.plan.drafter, *sequence.request.plan.alternatives}
+    return {sequence.plan.drafter, *sequence.plan.alternatives}
 
 
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
     """The drafter of its plan, or where that needs no weights an alternative to it that does."""
-    if sequence.own_drafter not in _WEIGHTLESS:
-        return sequence.own_drafter
+    if sequence.plan.drafter not in _WEIGHTLESS:
+        return sequence.plan.drafter
     return min((kind for kind in _allowed(sequence) if kind is not None and kind not in _COST_NOTHING), default=None)
 
 

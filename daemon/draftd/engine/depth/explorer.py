@@ -214,7 +214,9 @@ class Explorer:
         paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
         if not paying and hopes[depth] <= best.rate * estimate.seconds(0, depth) * math.exp(-2 * uncertain):
             return None
-        keys = tuple({("lookup", key_of(c.weightless, c.sequence.request)): None for c in able})
+        keys = tuple(
+            {("lookup", key_of(c.weightless, c.sequence.sampling, c.sequence.request.workload)): None for c in able}
+        )
         self._idle += keys
         depth = paying[0] if paying else depth
         tokens = others + sum(c.lookup[min(depth, len(c.lookup) - 1)] for c in able)
@@ -293,7 +295,7 @@ class Explorer:
         self._cheaper = 0.0 < seconds < _CHEAPER * trial.seconds
         if self.budget.wait(trial.keys[0]) >= _OLD:
             for one in trial.sequences:
-                self._acceptance.fade(key_of(trial.kind, one.request), 0.5)
+                self._acceptance.fade(key_of(trial.kind, one.sampling, one.request.workload), 0.5)
 
     def drafter_replaced(self) -> None:
         """Whatever is being tried says nothing any more."""

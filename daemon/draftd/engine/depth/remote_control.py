@@ -56,7 +56,7 @@ class RemoteControl:
     def decide(self, sequence: DecodeSequence, kinds: Sequence[DrafterName], state: LinkState) -> RemoteEstimate | None:
         """With the drafter, of those that know its text, that promises most; None where none can draft."""
         most = 0 if state.model is None else min(sequence.most, self._most(state.model))
-        fixed = sequence.request.plan.depth_mode is DepthMode.FIXED
+        fixed = sequence.plan.depth_mode is DepthMode.FIXED
         found = []
         for kind in kinds if most > 0 else ():
             times = self.costs.times(state.round_trip, kind, most, sequence.request.workload)
@@ -67,7 +67,7 @@ class RemoteControl:
     def streams_first(self, sequence: DecodeSequence, state: LinkState) -> bool:
         """Whether it is to stream for a while, to see how fast that is: the verifier drafts by itself, and it is not
         known, or was not for long, what that gives such texts."""
-        model, free = state.model, sequence.request.plan.depth_mode is DepthMode.AUTOMATIC
+        model, free = state.model, sequence.plan.depth_mode is DepthMode.AUTOMATIC
         drafts = model is not None and model.drafts and free
         return drafts and sequence.emitted < _MEASURED and self.costs.unmeasured(sequence.request.workload)
 
@@ -95,12 +95,12 @@ class RemoteControl:
     def learn(self, sequence: DecodeSequence, judged: Sequence[Judged]) -> None:
         for kind, drafted, accepted in judged:
             own = sequence.evidence.setdefault(kind, SequenceEvidence())
-            self.acceptance.learn(key_of(kind, sequence.request), own, drafted, accepted)
+            self.acceptance.learn(key_of(kind, sequence.sampling, sequence.request.workload), own, drafted, accepted)
         if judged:
             self.acceptance.refresh()
 
     def _expected(self, kind: DrafterName, sequence: DecodeSequence, most: int) -> list[float]:
-        return self.acceptance.expected(key_of(kind, sequence.request), sequence, most)
+        return self.acceptance.expected(key_of(kind, sequence.sampling, sequence.request.workload), sequence, most)
 
     def _most(self, model: RemoteModel) -> int:
         return min(self._limits.max_draft_tokens, model.max_draft_tokens)
