@@ -7,9 +7,11 @@ are seconds of `time.monotonic()`; counts are of tokens unless the name says oth
 from __future__ import annotations
 
 import enum
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from draftd.counts import DraftCounts
 from draftd.strategies import RemoteCounts, Strategy, Verifier
@@ -210,7 +212,7 @@ class StopMatcher(Protocol):
         it is not."""
 
 
-class PeerSteps(Protocol):
+class Proposals(Protocol):
     """What another daemon proposed for a sequence that this one verifies, and what it is told. Any thread adds to it;
     called on the engine thread."""
 
@@ -259,6 +261,27 @@ class PeerSteps(Protocol):
         those that decode together."""
 
 
+class ClientProposals:
+    """The `Proposals` of a sequence that no peer drafts for: always due, without a guess, granted for good."""
+
+    streams, granted, expected = True, sys.maxsize, math.inf
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        return
+
+    def opened(self, cached: int) -> None:
+        return
+
+    def due(self, tokens: Sequence[int]) -> bool:
+        return True
+
+    def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return ()
+
+    def decided(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Any) -> None:
+        return
+
+
 #: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
 DEADLINE_SLACK_SECONDS = 0.05
 
@@ -300,7 +323,7 @@ class DecodeRequest:
     grammar: str = ""
     local_allowed: bool = True
     trace: str = ""
-    peer: PeerSteps | None = None
+    peer: Proposals | None = None
     answered: int = 0
     skip_prefix_cache: bool = False
 

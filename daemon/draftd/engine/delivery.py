@@ -75,7 +75,7 @@ class Delivery:
             sequence.sink.on_tokens(Emission(emitted, drafted, tuple(result.logprobs[:kept]), verifier))
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
-        if sequence.request.peer is not None:
+        if sequence.of_peer:
             self._tell(sequence, result, tokens, reason, done.verify_seconds)
         if reason is not None:
             sequence.end(reason)
@@ -96,11 +96,10 @@ class Delivery:
         seconds: float,
     ) -> None:
         """The peer, of all that the target decided."""
-        assert sequence.request.peer is not None
         share, sequence.seconds = sequence.seconds, 0.0
         proposed = result.drafted if sequence.proposed else 0
         try:
-            sequence.request.peer.decided(
+            sequence.proposals.decided(
                 tokens,
                 len(result.accepted) if proposed else 0,
                 proposed,

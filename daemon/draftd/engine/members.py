@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from draftd.core import PROMPT_LOOKUP, PeerSteps
+from draftd.core import PROMPT_LOOKUP
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, StepPlan
@@ -20,8 +20,7 @@ _AWAKE_SECONDS = 1.0  # since its last token: a sequence that rests is likely to
 
 
 def rests(sequence: DecodeSequence) -> bool:
-    peer = sequence.request.peer
-    return peer is not None and not peer.due(sequence.tokens)
+    return not sequence.proposals.due(sequence.tokens)
 
 
 def awake(running: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
@@ -41,17 +40,16 @@ def members(running: Sequence[DecodeSequence], most: int, begun: StepPlan | None
         in_turn = {one.id for one in sorted(found, key=lambda one: one.stats.last_token or 0.0)[:most]}
         found = [one for one in found if one.id in in_turn]
     for one in found:
-        if (peer := one.request.peer) is not None:
-            one.propose(peer.guess(one.tokens, one.remaining - 1), peer.granted)
+        if one.of_peer:
+            one.propose(one.proposals.guess(one.tokens, one.remaining - 1), one.proposals.granted)
     return found
 
 
 def steady(running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence]) -> bool:
     """Whether the step after this one has the same sequences and drafts for no peer, so that it may be started early:
     their grants reach that far."""
-    due = [one.request.peer for one in running if one.request.peer is not None and not rests(one)]
-    peers = sum(one.request.peer is not None for one in taking_part)
-    return len(due) == peers and all(peer.streams for peer in due)
+    due = [one.proposals for one in running if one.of_peer and not rests(one)]
+    return len(due) == sum(one.of_peer for one in taking_part) and all(proposals.streams for proposals in due)
 
 
 def charge(
@@ -83,16 +81,16 @@ class PeersTime:
 
     def holds(self, sequence: DecodeSequence) -> bool:
         """Whether it waits."""
-        return self._clients and sequence.request.peer is not None and sequence.request.client in self._waiting
+        return self._clients and sequence.of_peer and sequence.request.client in self._waiting
 
     def begin(self, active: Iterable[DecodeSequence]) -> None:
         """Of a step. `active`: the sequences that are running or being prefilled."""
-        self._clients = any(one.request.peer is None for one in active)
+        self._clients = any(not one.of_peer for one in active)
 
     def prefilled(self, sequence: DecodeSequence, seconds: float) -> None:
         """A slice of its text took so long, by the target or by a drafter: it is charged for that."""
         sequence.seconds += seconds
-        if sequence.request.peer is None:
+        if not sequence.of_peer:
             self._took(seconds, seconds, {})
         else:
             self._took(seconds, 0.0, {sequence.request.client: 1})
@@ -101,7 +99,7 @@ class PeersTime:
         """What a step took, and gave."""
         clients, tokens, positions = 0, 0, dict[str, int]()
         for one, result in zip(taking_part, step.sequences, strict=True):
-            if one.request.peer is None:
+            if not one.of_peer:
                 clients, tokens = clients + 1, tokens + 1 + len(result.accepted)
             else:
                 positions[one.request.client] = positions.get(one.request.client, 0) + 1 + result.drafted
@@ -148,12 +146,12 @@ class Gathering:
     def _left(
         self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts
     ) -> float:
-        if not taking_part or any(one.request.peer is None for one in running):
+        if not taking_part or any(not one.of_peer for one in running):
             return 0.0
         now = self._clock()
         until = now + self._seconds if self._until is None else self._until
-        others = [one.request.peer for one in running if rests(one)]
-        if now >= until or not any(_comes(peer, now, until) for peer in others):
+        others = [one.proposals for one in running if rests(one)]
+        if now >= until or not any(now <= proposals.expected <= until for proposals in others):
             return 0.0
         depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
         together, apart, another = (
@@ -163,8 +161,3 @@ class Gathering:
             return 0.0
         self._until = until
         return until - now
-
-
-def _comes(peer: PeerSteps | None, now: float, until: float) -> bool:
-    """Whether its next step is to be expected by then."""
-    return peer is not None and now <= peer.expected <= until

@@ -17,7 +17,7 @@ _MOST_EARLY = 16  # steps that came before the engine had the text
 
 
 class PeerSequence:
-    """A `PeerSteps`. It has a copy of the text, so that a step is judged as it comes, on any thread."""
+    """A `Proposals`. It has a copy of the text, so that a step is judged as it comes, on any thread."""
 
     def __init__(
         self,

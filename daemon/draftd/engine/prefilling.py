@@ -155,7 +155,7 @@ class Prefilling:
             step_seconds = min(self._seconds_left, math.inf if step_seconds is None else step_seconds)
         first = self._next()
         slices = self._slices_of(first, None)
-        if first.sequence.request.peer is not None:
+        if first.sequence.of_peer:
             if step_seconds is None and first.left > self._chunk // _CHUNKS:
                 step_seconds = _PEERS_STEP  # a client that comes meanwhile is to wait no longer than if it ran
         elif step_seconds is not None and self._fits_whole(first):
@@ -462,11 +462,11 @@ class Prefilling:
         found = self._target.open(sequence.id, options)
         if found is not None and not sequence.emitted:
             sequence.stats.looked_up, sequence.stats.cached_tokens = True, found
-        if request.peer is not None and not sequence.emitted:
-            request.peer.opened(found or 0)
+        if not sequence.emitted:
+            sequence.proposals.opened(found or 0)
         return found or 0
 
 
 def _ends_soon(sequence: DecodeSequence) -> bool:
     """Whether it will within a few steps. Of a peer's it is not known when the next one comes."""
-    return sequence.remaining <= _ENDING and sequence.request.peer is None
+    return sequence.remaining <= _ENDING and not sequence.of_peer

@@ -175,9 +175,8 @@ class Scheduler:
         self._opened, self._pause = self._opened + 1, 0.0
         sequence.id = self._opened
         self.own += sequence.request.origin is not Origin.CLIENT
-        if sequence.request.peer is not None:
-            self._of_peers += 1
-            sequence.request.peer.begin(sequence.tokens)
+        self._of_peers += sequence.of_peer
+        sequence.proposals.begin(sequence.tokens)
         self._prefilling.add(sequence)
 
     def end(self, ids: Mapping[str, FinishReason]) -> None:
@@ -379,7 +378,7 @@ class Scheduler:
 
     def _run(self, sequences: list[DecodeSequence]) -> None:
         """These are the running ones."""
-        self._running, self._peers = sequences, sum(one.request.peer is not None for one in sequences)
+        self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
 
     def _mark(self, ids: Mapping[str, FinishReason]) -> None:
         if not ids:
@@ -413,7 +412,7 @@ class Scheduler:
         if sequence.shares and self._admission is not None and not self._admission.keeps(len(sequence.tokens)):
             sequence.stats.unfit_tokens = len(sequence.tokens)
         self.own -= sequence.request.origin is not Origin.CLIENT
-        self._of_peers -= sequence.request.peer is not None
+        self._of_peers -= sequence.of_peer
         self.delivery.end(sequence, self._clock())
 
     # failure
@@ -446,4 +445,4 @@ class Scheduler:
 
 def _must_know(sequence: DecodeSequence) -> bool:
     """Whether its drafter must know its text: it drafts in each step."""
-    return sequence.request.peer is None and not automatic(sequence)
+    return not sequence.of_peer and not automatic(sequence)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from draftd.core import (
     PEER,
     PROMPT_LOOKUP,
+    ClientProposals,
     DecodePlan,
     DecodeRequest,
     DrafterName,
     FinishReason,
     Origin,
+    Proposals,
     RequestStats,
     SamplingParams,
     TokenSink,
@@ -30,6 +32,7 @@ class DecodeSequence:
     sink: TokenSink
     sampling: SamplingParams  # the request's, with a seed where another daemon's target needs one
     plan: DecodePlan  # the request's, or what is left of it since it was lowered or moved
+    proposals: Proposals  # its peer's; without one it needs none
     latest_drafter: DrafterName | None  # of the plan's: who drafted last, or would first; steps are counted as its
     stats: RequestStats
     tokens: list[int]
@@ -64,6 +67,7 @@ class DecodeSequence:
             sink=sink,
             sampling=request.sampling,
             plan=request.plan,
+            proposals=request.peer or ClientProposals(),
             latest_drafter=request.plan.drafter,
             stats=RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival),
             tokens=list(request.prompt),
@@ -72,6 +76,11 @@ class DecodeSequence:
             most=request.plan.max_draft_tokens,
             own_most=request.plan.max_draft_tokens,
         )
+
+    @property
+    def of_peer(self) -> bool:
+        """Whether another daemon drafts for it."""
+        return self.request.peer is not None
 
     @property
     def emitted(self) -> int:
@@ -124,7 +133,7 @@ class DecodeSequence:
 
     def take_proposals(self) -> None:
         """Lets a peer go on drafting for a sequence that was degraded since its own drafter cannot."""
-        if self.request.peer is None or self.plan.drafter in (None, PEER):
+        if not self.of_peer or self.plan.drafter in (None, PEER):
             return
         self.lowered, self.degraded = self.lowered or self.degraded, ""
         self.plan = replace(self.plan, drafter=PEER, alternatives=frozenset())

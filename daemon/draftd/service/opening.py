@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, PeerSteps
+from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, Proposals
 from draftd.engine.targets.link import Open
 from draftd.errors import InvalidRequest, OtherWeights
 from draftd.model_info import ModelInfo
@@ -71,7 +71,7 @@ async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) 
 
 
 def request_of(
-    message: Open, left: int, name: str, party: str, steps: PeerSteps, own: DecodePlan, *, deepest: int, priority: int
+    message: Open, left: int, name: str, party: str, steps: Proposals, own: DecodePlan, *, deepest: int, priority: int
 ) -> DecodeRequest:
     """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own`: how this daemon drafts
     where the edge proposes nothing."""

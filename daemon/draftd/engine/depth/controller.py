@@ -227,7 +227,7 @@ class DepthControl:
         `alone`, what their drafter takes in is weighed for all of them once they run; and where a peer drafts for it,
         once it is granted tokens."""
         if new.prefills_drafter is None:  # asked again for each slice of it
-            new.prefills_drafter = new.request.peer is None and (
+            new.prefills_drafter = not new.of_peer and (
                 not automatic(new)
                 or new.drafter in _WEIGHTLESS
                 or (alone and self._worth_prefilling(new, running, drafters))
