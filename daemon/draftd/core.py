@@ -219,7 +219,7 @@ class Proposals(Protocol):
     def begin(self, tokens: Sequence[int]) -> None:
         """The engine has the sequence: its text is `tokens`. Called once, first."""
 
-    def opened(self, cached: int) -> None:
+    def report_opened(self, cached: int) -> None:
         """Its prefill begins; the prefix store had its first `cached` tokens."""
 
     def due(self, tokens: Sequence[int]) -> bool:
@@ -241,7 +241,7 @@ class Proposals(Protocol):
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         """Up to `most` tokens that are to be verified after these, by the forward that begins now."""
 
-    def decided(
+    def report_step(
         self,
         tokens: Sequence[int],
         accepted: int,
@@ -269,7 +269,7 @@ class ClientProposals:
     def begin(self, tokens: Sequence[int]) -> None:
         return
 
-    def opened(self, cached: int) -> None:
+    def report_opened(self, cached: int) -> None:
         return
 
     def due(self, tokens: Sequence[int]) -> bool:
@@ -278,7 +278,7 @@ class ClientProposals:
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         return ()
 
-    def decided(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Any) -> None:
+    def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Any) -> None:
         return
 
 

@@ -99,7 +99,7 @@ class Delivery:
         share, sequence.seconds = sequence.seconds, 0.0
         proposed = result.drafted if sequence.proposed else 0
         try:
-            sequence.proposals.decided(
+            sequence.proposals.report_step(
                 tokens,
                 len(result.accepted) if proposed else 0,
                 proposed,

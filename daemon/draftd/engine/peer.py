@@ -71,7 +71,7 @@ class PeerSequence:
                 self.stale += not self._take(step)
             self._early = []
 
-    def opened(self, cached: int) -> None:
+    def report_opened(self, cached: int) -> None:
         self._tell(Opened(self._sequence, cached))
 
     def due(self, tokens: Sequence[int]) -> bool:
@@ -98,7 +98,7 @@ class PeerSequence:
             self._queued = self._clock() - self._arrived[0][1] if found and self._arrived else 0.0
         return found
 
-    def decided(
+    def report_step(
         self,
         tokens: Sequence[int],
         accepted: int,

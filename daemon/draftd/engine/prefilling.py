@@ -463,7 +463,7 @@ class Prefilling:
         if found is not None and not sequence.emitted:
             sequence.stats.looked_up, sequence.stats.cached_tokens = True, found
         if not sequence.emitted:
-            sequence.proposals.opened(found or 0)
+            sequence.proposals.report_opened(found or 0)
         return found or 0
 
 

@@ -224,10 +224,10 @@ def test_late_step_is_used_as_far_as_it_agrees(heard):
     peer, _ = heard
     assert peer.offer(Step(7, 4, 4, run=2))
     peer.guess([1, 2, 3, 4], 4)
-    peer.decided([5], 0, 0)
+    peer.report_step([5], 0, 0)
     assert peer.offer(Step(7, 3, 3, (4, 5, 6, 7), run=3))
     assert list(peer.guess([1, 2, 3, 4, 5], 9)) == [6, 7]
-    peer.decided([6, 7, 8], 2, 2)
+    peer.report_step([6, 7, 8], 2, 2)
     assert peer.offer(Step(7, 5, 5, (7, 7)))
     assert not peer.due([1, 2, 3, 4, 5, 6, 7, 8])
 
@@ -239,7 +239,7 @@ def test_grant_counts_down_where_nothing_was_drafted(heard):
     text = [1, 2, 3, 4]
     while peer.due(text):
         drafted = list(peer.guess(text, 4))
-        peer.decided([*drafted, 9], len(drafted), len(drafted))
+        peer.report_step([*drafted, 9], len(drafted), len(drafted))
         text += verdicts[-1].tokens
     assert text == [1, 2, 3, 4, 5, 9, 9, 9]
 
