@@ -1,8 +1,8 @@
 """docs/first-session.md: what a first-time user's terminal shows, from the installation to Ctrl-C.
 
-Recorded by `python -m scripts.first_session` in about four minutes: in a fresh clone, with a tool folder of its own,
+Recorded by `python -m scripts.first_session` in about eight minutes: in a fresh clone, with a tool folder of its own,
 each command on a terminal of 100 columns. Needs a network, and the default ports. The machine's paths are written
-as `~`.
+as `~`; the hub that a model is downloaded from is one of the tests, on this machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _PATIENCE = 300.0
 _LONGEST = 40  # lines of one command that are kept: the first and the last ones
 _READY = "draftd: serving "
 _MODEL = "build/models/SmolLM2-135M-Instruct"
+_HUB_MODEL, _HUB_BYTES_PER_SECOND = "example/SmolLM2-135M-Instruct", 20_000_000
+_SECOND = "127.0.0.1:50552"
 _EDITED = """def basket_total(prices, discount=0.0):
     total = 0.0
     for price in prices:
@@ -63,9 +65,9 @@ class Screen:
         self._said = bytearray()
 
     def until(self, wanted: str | None = None) -> None:
-        """Until it has said `wanted`, or has ended. Raises TimeoutError."""
+        """Until it has said `wanted`, a regular expression, or has ended. Raises TimeoutError."""
         end = time.monotonic() + _PATIENCE
-        while wanted is None or wanted not in self.text:
+        while wanted is None or not re.search(wanted, self.text):
             ended = self._child.poll() is not None
             if select.select([self._master], [], [], 0.1)[0]:
                 try:
@@ -84,10 +86,18 @@ class Screen:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self._master], [], [], left)[0]:
-                self._said += os.read(self._master, 65536)
+                try:
+                    self._said += os.read(self._master, 65536)
+                except OSError:  # its other side is closed
+                    return
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
+
+    @property
+    def line(self) -> str:
+        """The one that is drawn now."""
+        return self.text.rpartition("\n")[2]
 
     def send(self, number: signal.Signals) -> None:
         os.killpg(self._child.pid, number)
@@ -118,7 +128,7 @@ class Session:
     def run(self, command: str) -> None:
         screen = Screen(["sh", "-c", command], self.folder, self.env)
         screen.until()
-        self._write(command, screen.text, screen.code)
+        self.write(command, screen)
 
     @contextmanager
     def running(self, command: str, ready: str) -> Iterator[Screen]:
@@ -127,10 +137,11 @@ class Session:
         screen.until(ready)
         yield screen
         screen.until()
-        self._write(command, screen.text, screen.code)
+        self.write(command, screen)
 
-    def _write(self, command: str, text: str, code: int | None) -> None:
-        lines = self._scrubbed(text).split("\n")
+    def write(self, command: str, screen: Screen) -> None:
+        """What a command that has ended has said."""
+        lines, code = self._scrubbed(screen.text).split("\n"), screen.code
         if len(lines) > _LONGEST:
             left = len(lines) - _LONGEST
             lines = [*lines[: _LONGEST // 2], f"[{left} lines more]", *lines[-_LONGEST // 2 :]]
@@ -177,12 +188,19 @@ def record(session: Session) -> list[str]:
     session.say("", "A real model, fetched with pip and converted to mlx-lm's format:")
     session.run("make real-model")
     session.say("", "With `draftd` on the PATH:")
-    session.run("uv tool install --quiet . && draftd --version")
+    session.run("uv tool install --quiet . && draftd --version && draftd docs")
     session.say("", "## Check, serve, ask")
     session.run(f"draftd doctor --model {_MODEL}")
     with session.running(f"draftd serve --model {_MODEL}", _READY) as daemon:
         session.run('draftd generate "What is the capital of France?"')
         session.run('draftd generate "Why is the sky blue? Answer in one sentence."')
+        _chat(session)
+        session.say("", "A client of OpenAI's API, which names another model:")
+        session.run(
+            "curl -s http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' -d "
+            """'{"model": "gpt-4o", "max_tokens": 20, "messages": [{"role": "user", "content": "Say hello."}]}'"""
+        )
+        _long_prompt(session)
         session.say(
             "", "No draft model is loaded: drafts are looked up in the prompt, which pays where the answer repeats it:"
         )
@@ -198,9 +216,96 @@ def record(session: Session) -> list[str]:
         session.run("draftd flag set off && draftd generate 'What is the capital of Germany?' && draftd flag set on")
         session.say("", "A second daemon on the same port:")
         session.run("draftd serve")
+        _draft_that_costs_more(session)
         session.say("", "The first daemon's terminal, ended by Ctrl-C:")
         daemon.send(signal.SIGINT)
-    session.say("", "## What goes wrong")
+    _download(session)
+    _mistakes(session)
+    return session.page
+
+
+def _chat(session: Session) -> None:
+    session.say("", "Without a prompt it is a chat, which Ctrl-D ends:")
+    screen = Screen(["draftd", "generate"], session.folder, session.env)
+    for keys in ("What is the capital of Italy?\n", "And of Spain?\n"):
+        before = screen.text.count("tokens/s")
+        screen.watch(3.0)
+        screen.type(keys)
+        while screen.text.count("tokens/s") == before and screen.code is None:
+            screen.watch(0.5)
+    screen.type("\x04")
+    screen.until()
+    session.write("draftd generate", screen)
+
+
+def _long_prompt(session: Session) -> None:
+    session.say("", "A long prompt: what its terminal shows after a while, and the daemon's status at that moment:")
+    asking = 'draftd generate --max-tokens 30 "What is this text? $(cat LICENSE)"'
+    screen = Screen(["sh", "-c", asking], session.folder, session.env)
+    screen.until(r"prompt: \d")
+    session.page.extend(["", "```console", f"$ {asking}", screen.line, "```"])
+    session.run("draftd status")
+    screen.until()
+    session.say("", "When it has answered; and the same question again, whose prompt is kept:")
+    session.write(asking, screen)
+    session.run(asking)
+
+
+def _draft_that_costs_more(session: Session) -> None:
+    session.say("", "Beside it a second daemon, with a draft of the same size, which cannot pay:")
+    serve = f"draftd serve --model {_MODEL} --draft-model {_MODEL}-4bit --port 50552 --http-port off"
+    with session.running(serve, _READY) as daemon:
+        for prompt in ("Write a poem about the sea.", "Tell me about Rome.", "What is a compiler?"):
+            session.run(f"draftd generate --target {_SECOND} --max-tokens 60 '{prompt}'")
+        session.run(f"draftd status --target {_SECOND}")
+        session.say("", "Its flag is its own:")
+        session.run(f"draftd flag set off --target {_SECOND} && draftd flag get")
+        session.say("", "Ended by Ctrl-C while it reads a long prompt:")
+        asking = Screen(
+            ["sh", "-c", f'draftd generate --target {_SECOND} "Go on: $(cat LICENSE LICENSE)"'],
+            session.folder,
+            session.env,
+        )
+        asking.until(r"prompt: \d")
+        daemon.send(signal.SIGINT)
+        daemon.watch(2.0)
+        daemon.send(signal.SIGINT)
+        asking.until()
+
+
+def _download(session: Session) -> None:
+    from tests.hub import Hub
+
+    session.say("", "## A model from the hub", "", "A download that is interrupted, and what it shows meanwhile:")
+    hub, kept = Hub(), dict(session.env)
+    hub.add(_HUB_MODEL, ROOT / _MODEL)
+    hub.bytes_per_second = _HUB_BYTES_PER_SECOND
+    session.env |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(Path(session.env["HOME"]) / "huggingface")}
+    try:
+        with session.running(f"draftd serve --model {_HUB_MODEL}", r"\b1\d\d of \d+ MB") as daemon:
+            session.run("draftd status")
+            session.run("curl -s http://127.0.0.1:8080/health")
+            daemon.send(signal.SIGINT)
+        session.say("", "Started again, it goes on from there:")
+        with session.running(f"draftd serve --model {_HUB_MODEL}", _READY) as daemon:
+            session.run('draftd generate "What is the capital of France?"')
+            daemon.send(signal.SIGINT)
+        session.run(f"draftd doctor --model {_HUB_MODEL}")
+        session.run("draftd serve --model example/SmolLM3")
+    finally:
+        hub.close()
+        session.env = kept
+
+
+def _mistakes(session: Session) -> None:
+    session.say("", "## What goes wrong", "", "Names that are none of a folder or of the hub:")
+    session.run("draftd serve --model qwen3:8b")
+    session.run("draftd serve --model https://huggingface.co/mlx-community/Qwen3-8B-4bit")
+    session.run(f"draftd serve {_MODEL}")
+    session.say("", "Settings that there are not:")
+    session.run("DRAFTD_PORT=8080 draftd doctor")
+    session.run("draftd serve --set engine.max_drafts=4")
+    session.run("draftd serve --port 80800")
     session.say("", "A missing model, an incomplete download, and a folder without a model:")
     session.run("draftd serve --model ./Qwen3-8B-4bit")
     broken = session.folder / "broken"
@@ -218,7 +323,6 @@ def record(session: Session) -> list[str]:
         daemon.send(signal.SIGKILL)
         asking.until()
     session.page.extend(["", "```console", '$ draftd generate "Tell me a story."', asking.text, "```"])
-    return session.page
 
 
 if __name__ == "__main__":
