@@ -313,8 +313,11 @@ def test_a_final_slash_of_an_address_is_dropped(tmp_path: Path) -> None:
         ("[server\n", "--config: got 'FILE'; allowed: valid TOML: see line 1, column 8"),
     ],
 )
-def test_file_that_is_wrong_at_its_top_says_what_was_meant(tmp_path: Path, text: str, told: str) -> None:
-    file = tmp_path / "a.toml"
+def test_file_that_is_wrong_at_its_top_says_what_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("a.toml")
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_settings(file, {}, {})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from draftd.core import DrafterName, TokenLogprobs
-from draftd.engine.drafters.base import Draft
-from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
+
+if TYPE_CHECKING:  # the daemon is put together without MLX
+    from draftd.engine.drafters.base import Draft
+    from draftd.engine.sampling.transforms import Sampling
 
 
 class Entry(NamedTuple):

@@ -20,6 +20,7 @@ from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
 from draftd.settings import LogSettings
 from draftd.v1 import control_pb2 as pb
+from draftd.v1.inference_pb2 import GetModelResponse
 from tests.fallback import ALERT, LEASE, fallback_state
 
 AT = datetime(2026, 11, 26, 17, 45, tzinfo=UTC)
@@ -69,7 +70,7 @@ def test_status_and_level_are_local_in_text_and_utc_in_json() -> None:
         leases=(LEASE,),
     )
     made = reply.fallback(state)
-    text = "\n".join(str(value) for _, value in fallback.lines(made, now()))
+    text = "\n".join(str(value) for _, value in fallback.lines(made, now(), GetModelResponse()))
     assert "until 18:55:00 CET (10 min left)" in text
     assert "until 2026-11-26 18:55:00 CET" in text
     assert f"fired since {datetime.fromtimestamp(ALERT.starts_at):%Y-%m-%d %H:%M:%S} CET" in text

@@ -139,6 +139,10 @@ def drafting_costs(ratio: float, accepted: float, drafts: float = 100.0) -> Lear
     [
         (drafting_costs(4.86, 0.98), "4.86 times as long .* 97% of these .* at best 0.65 times"),
         (drafting_costs(1.1, 0.05), "1.10 times as long .* at best 0.96 times"),
+        (
+            drafting_costs(4.86, 0.98, drafts=3.0),
+            "4.86 times as long .* even if all these tokens .* at best 0.69 times",
+        ),
         (drafting_costs(1.1, 0.7), "^$"),
     ],
 )
@@ -149,6 +153,6 @@ def test_a_draft_model_that_costs_more_than_it_saves_is_said_with_its_figures(le
 
 
 def test_of_a_draft_model_nothing_is_said_before_enough_is_known() -> None:
-    assert drafting_costs(4.86, 0.98, drafts=3.0).worth(DRAFT_MODEL, 4) is None
+    assert drafting_costs(1.2, 0.98, drafts=3.0).worth(DRAFT_MODEL, 4) is None
     assert drafting_costs(4.86, 0.98).worth(DRAFT_MODEL, 0) is None
     assert Learnt(Prices()).worth(DRAFT_MODEL, 4) is None

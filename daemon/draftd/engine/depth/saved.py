@@ -82,12 +82,13 @@ def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class DrafterWorth:
-    """What a drafter is worth to a request that is alone. `cost`: of a step that drafts one token, over a plain one;
-    `acceptance` of that token; `speedup`: of steps that draft `depth` tokens, the best depth, over plain ones."""
+    """The worth of a drafter to a request that is alone. `cost`: of a step that drafts one token, over a plain one;
+    `acceptance` of that token, None where too little was drafted to know it; `speedup`: of steps that draft `depth`
+    tokens, the best depth, over plain ones, if need be of tokens that are all accepted."""
 
     drafter: DrafterName
     cost: float
-    acceptance: float
+    acceptance: float | None
     depth: int
     speedup: float
 
@@ -96,10 +97,11 @@ class DrafterWorth:
         """For people; empty where it pays."""
         if self.speedup >= 1:
             return ""
+        accepted = "even if all" if self.acceptance is None else f"and {self.acceptance:.0%} of"
         return (
             f"{self.drafter} does not pay: a step that drafts one token takes {self.cost:.2f} times as long as one "
-            f"that drafts none, and {self.acceptance:.0%} of these tokens are accepted; at best {self.speedup:.2f} "
-            "times the speed without drafts"
+            f"that drafts none, {accepted} these tokens are accepted; at best {self.speedup:.2f} times the speed "
+            "without drafts"
         )
 
 
@@ -145,18 +147,22 @@ class Learnt:
         return _rates(self.acceptance, deepest, share)
 
     def worth(self, drafter: DrafterName, most: int) -> DrafterWorth | None:
-        """At up to `most` tokens a step; None while too little is known."""
+        """At up to `most` tokens a step; None while too little is known. Costs alone may tell that it cannot pay:
+        then it is parked, and little would ever be known of its acceptance."""
         texts = [key for key in self.acceptance if key[0] == drafter and key[3] is None]
         key = max(texts, key=lambda one: self.acceptance[one][0][0], default=None)
-        if key is None or self.acceptance[key][0][0] < _ENOUGH_DRAFTS or drafter not in self.prices.drafted or not most:
+        if drafter not in self.prices.drafted or not most:
             return None
         costs, batch = self.costs(), min(self.prices.plain, default=1)
         plain = costs.plain(batch, self.prices.context)
         ratios = [one / plain for one in costs.drafted(drafter, batch, most, self.prices.context)[1:]]
-        rates = self.rates(most, share=1.0).rates(key)
+        enough = key is not None and self.acceptance[key][0][0] >= _ENOUGH_DRAFTS
+        rates = self.rates(most, share=1.0).rates(key) if enough and key is not None else [1.0] * most
         speed = speedups(rates, ratios)
         best = max(range(most), key=lambda depth: speed[depth])
-        return DrafterWorth(drafter, ratios[0], rates[0], best + 1, speed[best])
+        if not enough and speed[best] >= 1:
+            return None
+        return DrafterWorth(drafter, ratios[0], rates[0] if enough else None, best + 1, speed[best])
 
     def to_document(self) -> dict[str, Any]:
         """Of strings, numbers, lists and null: what JSON can hold."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from draftd.core import SamplingParams
-from draftd.engine.drafters.base import Draft
-from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import Entry, StepPlan, StepResult
+
+if TYPE_CHECKING:  # the daemon is put together without MLX
+    from draftd.engine.drafters.base import Draft
+    from draftd.engine.sampling.transforms import Sampling
 
 
 @dataclass(frozen=True, slots=True)
