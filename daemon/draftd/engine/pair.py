@@ -140,7 +140,7 @@ def load_models(
             _log.warning("%s: %s", folder.called, warning)
         context_length = max_context
     if draft_model is None:
-        _log.info("no draft model, so answers are slower than they could be; %s", without_draft(config))
+        _log.info("no draft model: %s", without_draft(config))
     progress("checking what the pair can do")
     labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
     models = assemble(

@@ -254,15 +254,25 @@ _SMALL_LLAMAS = {128_256: ("Llama-3.2-1B-Instruct", 2048), 49_152: ("SmolLM2-135
 def small_model(config: Mapping[str, Any]) -> str:
     """Names a small model of the target's family that may draft for it; empty where none is known, and for a target
     that is as small itself."""
-    text = config.get("text_config") or config
-    kind = config.get("model_type")
-    found = _SMALL_LLAMAS.get(text.get("vocab_size", 0)) if kind == "llama" else _SMALL_MODELS.get(str(kind))
-    if found is None or text.get("hidden_size", 0) <= found[1]:
-        return ""
-    return found[0]
+    name, hidden_size = _smallest(config)
+    return name if _hidden_size(config) > hidden_size else ""
 
 
 def without_draft(config: Mapping[str, Any]) -> str:
-    """For people who serve a target without a draft model: which may fit."""
-    small = small_model(config) or "a small model of its family"
-    return f"{small} may draft for it (--draft-model): see `draftd docs choosing-a-draft`"
+    """Tells people who serve a target without a draft model which may fit."""
+    name, _ = _smallest(config)
+    if name and not small_model(config):
+        advice = f"none smaller of its family is known than {name}: only text that repeats itself is drafted"
+    else:
+        advice = f"{name or 'a small model of its family'} may draft for it, for faster answers (--draft-model)"
+    return f"{advice}: see `draftd docs choosing-a-draft`"
+
+
+def _smallest(config: Mapping[str, Any]) -> tuple[str, int]:
+    """The small model of the target's family, and its hidden size; an empty name where none is known."""
+    kind, vocabulary = str(config.get("model_type")), (config.get("text_config") or config).get("vocab_size", 0)
+    return _SMALL_LLAMAS.get(vocabulary, ("", 0)) if kind == "llama" else _SMALL_MODELS.get(kind, ("", 0))
+
+
+def _hidden_size(config: Mapping[str, Any]) -> int:
+    return int((config.get("text_config") or config).get("hidden_size", 0))

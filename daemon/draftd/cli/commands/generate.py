@@ -105,7 +105,9 @@ def command(
             return
 
         def answer(ask: Ask) -> Answer:
-            return _answered(client, ask, wanted, highlight, draft_model=DRAFT_MODEL in model.drafters)
+            begun = ask.messages is not None and any(role == "assistant" for role, _ in ask.messages)
+            advised = begun or DRAFT_MODEL in model.drafters  # once in a chat
+            return _answered(client, ask, wanted, highlight, draft_model=advised)
 
         if not talks:
             answer(asked)
