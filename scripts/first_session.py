@@ -167,7 +167,9 @@ def main() -> int:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "VIRTUAL_ENV"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "VIRTUAL_ENV", "PYTHON"))
+    }
     tools = home / ".local" / "bin"
     return {
         **kept,

@@ -75,9 +75,11 @@ def formatter(settings: LogSettings) -> logging.Formatter:
 
 def _step(record: logging.LogRecord) -> str:
     """Of a line that tells how far a step of the start is, such as "downloading X: 1 of 2 GB", what precedes the
-    figures; empty for any other line."""
-    found = _HOW_FAR.match(record.getMessage()) if record.name == _ANNOUNCED else None
-    return found[1] if found else ""
+    figures; empty for any other line, such as an error that has figures."""
+    if record.name != _ANNOUNCED or record.levelno >= logging.WARNING:
+        return ""
+    match = _HOW_FAR.match(record.getMessage())
+    return match[1] if match else ""
 
 
 class _Paced(logging.Filter):
