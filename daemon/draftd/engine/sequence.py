@@ -21,7 +21,7 @@ from draftd.core import (
     SamplingParams,
     TokenSink,
 )
-from draftd.engine.depth.acceptance_rates import SequenceEvidence
+from draftd.engine.depth.acceptance_rates import Key, SequenceEvidence, key_of
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +108,10 @@ class DecodeSequence:
     def wants_prompt(self) -> bool:
         """Whether it is yet to be told the log-probabilities of its prompt."""
         return self.request.prompt_logprobs is not None and not self.emitted
+
+    def evidence_key(self, drafter: DrafterName) -> Key:
+        """The key of its drafts by this drafter, in what is known of acceptance."""
+        return key_of(drafter, self.sampling, self.request.workload)
 
     @property
     def drafter(self) -> DrafterName | None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.models.shards import WEIGHTS, indexed, surplus
-
-if TYPE_CHECKING:
-    pass
 
 _ADAPTER = ("adapter_config.json", "adapters.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -27,10 +23,6 @@ ANSWER_SECONDS = 10.0  # for the hub to begin an answer, and between two pieces 
 
 _MLX_VERSION = "look for an MLX version of it, as mlx-community has: https://huggingface.co/mlx-community"
 _LATER = "try again later: what was downloaded is kept, and is continued"
-
-_log = logging.getLogger(__name__)
-
-Progress = Callable[[str], None]
 
 
 def is_hub_id(path: str) -> bool:

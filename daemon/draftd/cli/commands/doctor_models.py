@@ -1,4 +1,4 @@
-"""What the doctor says of models: what is wrong with their files, and what a pair can do."""
+"""The doctor's findings on models: faults of their files, and what a pair can do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in
 
 
 class _Opened(NamedTuple):
-    """What lies in a folder: mlx-lm's model, whose weights have not been read, and tokenizer."""
+    """The content of a folder: mlx-lm's model, whose weights have not been read, and tokenizer."""
 
     folder: ModelFolder
     model: Any
@@ -84,7 +84,7 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
 
 
 def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding, _Opened | None]:
-    """What is found; None where something is wrong, or where it is not here."""
+    """The opened model; None where something is wrong, or where it is not here."""
     from draftd.engine.cache.layouts import why_not_batched
 
     named = {path: False} | ({} if adapter is None else {str(adapter): True})
@@ -159,8 +159,8 @@ def foresee(
     drafts: Mapping[DrafterName, _Opened],
     refused: Mapping[DrafterName, str],
 ) -> list[Finding]:
-    """What `GetModel` would say, and what would be refused. `refused`: drafts that do not go with the target, and
-    why."""
+    """The findings on what `GetModel` would say, and on what would be refused. `refused`: drafts that do not go with
+    the target, and why."""
     from draftd.engine.assembly import cache_limit, prefix_limit
 
     draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
-from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence, key_of
+from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
@@ -195,7 +195,7 @@ class DepthControl:
         if kind is not None and kind in drafters:
             behind = drafters[kind].behind(one)
             tokens = len(one.tokens) if behind is None else behind
-            made.drafter, made.key = kind, key_of(kind, one.sampling, one.request.workload)
+            made.drafter, made.key = kind, one.evidence_key(kind)
             made.ready = behind is not None and behind <= _LAG
             made.prefill_seconds = tokens * self._prefill_seconds(kind)
             made.draft = self._expected(kind, one, most + 1)
@@ -208,7 +208,7 @@ class DepthControl:
         return made
 
     def _expected(self, kind: DrafterName, one: DecodeSequence, most: int) -> list[float]:
-        return self.acceptance.expected(key_of(kind, one.sampling, one.request.workload), one, most)
+        return self.acceptance.expected(one.evidence_key(kind), one, most)
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
         """That a drafter needs for a token of a text."""
@@ -298,9 +298,7 @@ class DepthControl:
         for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
                 own = one.evidence.setdefault(draft.drafter, SequenceEvidence())
-                self.acceptance.learn(
-                    key_of(draft.drafter, one.sampling, one.request.workload), own, result.drafted, len(result.accepted)
-                )
+                self.acceptance.learn(one.evidence_key(draft.drafter), own, result.drafted, len(result.accepted))
         if width:
             self.acceptance.refresh()
         self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))

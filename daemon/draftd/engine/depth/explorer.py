@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import DrafterName
-from draftd.engine.depth.acceptance_rates import Acceptance, emitted, key_of
+from draftd.engine.depth.acceptance_rates import Acceptance, emitted
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.sequence import DecodeSequence
@@ -214,9 +214,7 @@ class Explorer:
         paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
         if not paying and hopes[depth] <= best.rate * estimate.seconds(0, depth) * math.exp(-2 * uncertain):
             return None
-        keys = tuple(
-            {("lookup", key_of(c.weightless, c.sequence.sampling, c.sequence.request.workload)): None for c in able}
-        )
+        keys = tuple({("lookup", c.sequence.evidence_key(c.weightless)): None for c in able})
         self._idle += keys
         depth = paying[0] if paying else depth
         tokens = others + sum(c.lookup[min(depth, len(c.lookup) - 1)] for c in able)
@@ -295,7 +293,7 @@ class Explorer:
         self._cheaper = 0.0 < seconds < _CHEAPER * trial.seconds
         if self.budget.wait(trial.keys[0]) >= _OLD:
             for one in trial.sequences:
-                self._acceptance.fade(key_of(trial.kind, one.sampling, one.request.workload), 0.5)
+                self._acceptance.fade(one.evidence_key(trial.kind), 0.5)
 
     def drafter_replaced(self) -> None:
         """Whatever is being tried says nothing any more."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, SequenceEvidence, emitted, key_of
+from draftd.engine.depth.acceptance_rates import Acceptance, SequenceEvidence, emitted
 from draftd.engine.depth.remote import RemoteCosts, RemoteEstimate, break_even, estimate
 from draftd.engine.depth.saved import RemoteLearnt, counted
 from draftd.engine.limits import RemoteLimits
@@ -95,12 +95,12 @@ class RemoteControl:
     def learn(self, sequence: DecodeSequence, judged: Sequence[Judged]) -> None:
         for kind, drafted, accepted in judged:
             own = sequence.evidence.setdefault(kind, SequenceEvidence())
-            self.acceptance.learn(key_of(kind, sequence.sampling, sequence.request.workload), own, drafted, accepted)
+            self.acceptance.learn(sequence.evidence_key(kind), own, drafted, accepted)
         if judged:
             self.acceptance.refresh()
 
     def _expected(self, kind: DrafterName, sequence: DecodeSequence, most: int) -> list[float]:
-        return self.acceptance.expected(key_of(kind, sequence.sampling, sequence.request.workload), sequence, most)
+        return self.acceptance.expected(sequence.evidence_key(kind), sequence, most)
 
     def _most(self, model: RemoteModel) -> int:
         return min(self._limits.max_draft_tokens, model.max_draft_tokens)

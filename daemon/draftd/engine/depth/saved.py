@@ -156,13 +156,15 @@ class Learnt:
         costs, batch = self.costs(), min(self.prices.plain, default=1)
         plain = costs.plain(batch, self.prices.context)
         ratios = [one / plain for one in costs.drafted(drafter, batch, most, self.prices.context)[1:]]
-        enough = key is not None and self.acceptance[key][0][0] >= _ENOUGH_DRAFTS
-        rates = self.rates(most, share=1.0).rates(key) if enough and key is not None else [1.0] * most
+        if judged := key is not None and self.acceptance[key][0][0] >= _ENOUGH_DRAFTS:
+            rates = self.rates(most, share=1.0).rates(key)
+        else:
+            rates = [1.0] * most
         speed = speedups(rates, ratios)
         best = max(range(most), key=lambda depth: speed[depth])
-        if not enough and speed[best] >= 1:
+        if not judged and speed[best] >= 1:
             return None
-        return DrafterWorth(drafter, ratios[0], rates[0] if enough else None, best + 1, speed[best])
+        return DrafterWorth(drafter, ratios[0], rates[0] if judged else None, best + 1, speed[best])
 
     def to_document(self) -> dict[str, Any]:
         """Of strings, numbers, lists and null: what JSON can hold."""

@@ -320,9 +320,9 @@ class HttpServer:
         """For a browser."""
         text = (
             "This is draftd's HTTP server. It speaks OpenAI's and Anthropic's protocols below /v1: set the base URL of"
-            " OpenAI's clients to this address and /v1, of Anthropic's to this address alone. `GET"
-            " /health` says whether it serves. It has no pages. draftd's commands and"
-            " gRPC clients use another port, 50551 by default.\n"
+            " OpenAI's clients to this address and /v1, of Anthropic's to this address alone. `GET /health` says"
+            " whether it serves. It has no pages. draftd's commands and gRPC clients use another port, 50551 by"
+            " default.\n"
         )
         return web.Response(text=text, headers=call.headers)
 
