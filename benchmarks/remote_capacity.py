@@ -23,8 +23,8 @@ from benchmarks.arms import Prompt
 from benchmarks.remote_daemons import Daemons
 from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import load_tokenizer
+from draftd.engine.remote.verifier_link import Close, Closed, Open, Step, Verdict
 from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.link import Close, Closed, Open, Step, Verdict
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
 from draftd.v1 import inference_pb2 as pb

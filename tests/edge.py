@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from draftd.core import PEER, DecodePlan, DecodeRequest, FinishReason, SamplingParams
-from draftd.engine.peer import PeerSequence
-from draftd.engine.targets.link import Step, Verdict, left_of
+from draftd.engine.remote.peer import PeerSequence
+from draftd.engine.remote.verifier_link import Step, Verdict, left_of
 from tests.rig import autoregressive, request, speculative
 
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from draftd.core import DecodeRequest, Emission, FinishReason
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, TextDrafter
 from draftd.engine.limits import RemoteLimits
-from draftd.engine.remote import RemoteSequences
-from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.link import (
+from draftd.engine.remote.remote_decoder import RemoteDecoder
+from draftd.engine.remote.verifier_link import (
     Close,
     Closed,
     FromVerifier,
@@ -30,6 +28,8 @@ from draftd.engine.targets.link import (
     Verdict,
     left_of,
 )
+from draftd.engine.sampling.transforms import Sampling
+from draftd.engine.sequence import DecodeSequence
 from draftd.strategies import PeerCounts, RemoteCounts, Verifier
 from tests.rig import Collected, Rig
 
@@ -308,7 +308,7 @@ class Edge:
         self, rig: Rig, link: ScriptedLink, own: Callable[[], Drafter | None] = lambda: None, **limits: int
     ) -> None:
         self.rig, self.link = rig, link
-        self.remote = RemoteSequences(
+        self.remote = RemoteDecoder(
             link,
             rig.scheduler.drafting,
             rig.scheduler.delivery,

@@ -16,7 +16,7 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import DepthMode
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.daemon import Daemon

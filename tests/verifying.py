@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from draftd.core import FinishReason
-from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.remote.messages import VERSION, from_edge, to_edge
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc

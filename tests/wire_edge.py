@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import grpc
 
 from draftd.core import FinishReason, SamplingParams
-from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.link import (
+from draftd.engine.remote.verifier_link import (
     Close,
     Closed,
     FromVerifier,
@@ -25,6 +24,7 @@ from draftd.engine.targets.link import (
     Verdict,
     left_of,
 )
+from draftd.engine.targets.base import SequenceOptions
 from draftd.remote.messages import VERSION, from_verifier, to_verifier
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc

@@ -19,7 +19,7 @@ from dashboards.rule import AlertRule, Severity
 from dashboards.settings import Alerting
 from draftd.cli.grafana.push import CONTACT_POINT, OUR_ROUTE
 from draftd.core import FallbackLevel
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.alerts.payload import LEVEL_LABEL
 from draftd.fallback.alerts.poller import Poller
 from draftd.settings import WebhookSettings

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from draftd.core import SamplingParams
-from draftd.engine.targets.link import Close, Closed, Open, Opened, Step, Verdict
+from draftd.engine.remote.verifier_link import Close, Closed, Open, Opened, Step, Verdict
 from draftd.fronts.grpc import verification
 from draftd.remote.messages import VERSION
 from draftd.service.peers import MOST_UNREAD, Refusals

@@ -25,7 +25,7 @@ from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import ConfigError, NotServing
 from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller

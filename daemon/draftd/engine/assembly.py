@@ -30,11 +30,11 @@ from draftd.engine.observer import EngineObserver, PrefixStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
 from draftd.engine.ranks.channel import RanksLost
-from draftd.engine.remote import RemoteSequences
+from draftd.engine.remote.remote_decoder import RemoteDecoder
+from draftd.engine.remote.verifier_link import VerifierLink
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.link import VerifierLink
 from draftd.engine.targets.local import LocalTarget
 from draftd.engine.weights import Weights
 from draftd.model_info import ModelInfo
@@ -63,7 +63,7 @@ class Engine:
     jobs: BackgroundJobs
     weights: Weights
     calibration: Calibration
-    remote: RemoteSequences | None = None  # of another daemon's target
+    remote: RemoteDecoder | None = None  # of another daemon's target
 
     @property
     def idle(self) -> bool:
@@ -237,7 +237,7 @@ def assemble_engine(
     engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights, calibration)
     if link is None:
         return engine
-    remote = RemoteSequences(
+    remote = RemoteDecoder(
         link,
         scheduler.drafting,
         scheduler.delivery,

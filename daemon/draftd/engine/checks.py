@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftd.core import PEER, DecodeRequest
-from draftd.engine.targets.link import RemoteModel, VerifierLink
+from draftd.engine.remote.verifier_link import RemoteModel, VerifierLink
 from draftd.errors import InvalidRequest, NotServing
 from draftd.model_info import ModelInfo
 

@@ -31,8 +31,8 @@ from draftd.engine.observer import (
     with_remote,
 )
 from draftd.engine.pair import LoadedModels
+from draftd.engine.remote.verifier_link import VerifierLink
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.link import VerifierLink
 from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
 from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles

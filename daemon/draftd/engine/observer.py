@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, WorkloadClass
 from draftd.counts import DraftCounts, StepCounts
-from draftd.engine.depth.remote import RemoteEstimate
+from draftd.engine.remote.mode_estimate import RemoteEstimate
 from draftd.group import GroupStatus
 from draftd.strategies import RemoteCounts
 

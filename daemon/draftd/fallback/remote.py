@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftd.core import WorkloadClass
-from draftd.engine.depth.remote import RemoteMode
 from draftd.engine.observer import EngineStatus
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.mode_estimate import RemoteMode
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.drift import WINDOWS, Floor
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Hold, LadderSettings, LadderState, Permit, Signal, highest, move

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
-from draftd.engine.depth.remote import RemoteEstimate, RemoteMode
 from draftd.engine.handle import EngineHandle
-from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
+from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.planning.prices import Prices, Worth, worth_of
 from draftd.planning.routing import Asked, Local, Remote, Route, choose

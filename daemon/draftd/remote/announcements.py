@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftd.engine.targets.link import RemoteModel
+from draftd.engine.remote.verifier_link import RemoteModel
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.logs import Changes, changes_left_out
 from draftd.remote.failures import LinkError

@@ -6,7 +6,7 @@ import queue
 import time
 from uuid import uuid4
 
-from draftd.engine.targets.link import RemoteModel
+from draftd.engine.remote.verifier_link import RemoteModel
 from draftd.remote.connection import Connection, Traffic
 from draftd.remote.failures import LinkError, connect_error
 from draftd.remote.greeting import Vocabulary, remote_model

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from draftd.engine.targets.link import RemoteModel
+from draftd.engine.remote.verifier_link import RemoteModel
 from draftd.remote.connection import Connection
 from draftd.remote.failures import connect_error
 from draftd.remote.messages import VERSION

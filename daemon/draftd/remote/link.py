@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
-from draftd.engine.targets.link import (
+from draftd.engine.remote.verifier_link import (
     Close,
     Closed,
     FromVerifier,

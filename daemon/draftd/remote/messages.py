@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from draftd.core import TokenLogprobs
+from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import InvalidRequest
 from draftd.protocol import REASONS, logprobs_message, number, sampling_message, sampling_of
 from draftd.v1 import inference_pb2 as inference

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from draftd.engine.targets.link import Open, Step, Verdict, left_of
+from draftd.engine.remote.verifier_link import Open, Step, Verdict, left_of
 from draftd.errors import DraftdError
 
 _LEAST_PREFILL_SECONDS = 10.0  # of an opened text, until the verifier's first verdict

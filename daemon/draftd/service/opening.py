@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, Proposals
-from draftd.engine.targets.link import Open
+from draftd.engine.remote.verifier_link import Open
 from draftd.errors import InvalidRequest, OtherWeights
 from draftd.model_info import ModelInfo
 from draftd.models.grammar import Compiled, Grammars

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from draftd.core import Emission, FinishReason, Outcome
-from draftd.engine.peer import PeerSequence
-from draftd.engine.targets.link import Closed, FromVerifier, Open, Verdict
+from draftd.engine.remote.peer import PeerSequence
+from draftd.engine.remote.verifier_link import Closed, FromVerifier, Open, Verdict
 from draftd.errors import (
     ClientStalled,
     DeadlineExceeded,

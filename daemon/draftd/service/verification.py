@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from draftd.core import DecodeRequest, FinishReason, Outcome
 from draftd.engine.handle import EngineHandle, EngineState
-from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import (
     DraftdError,
     EngineFailure,

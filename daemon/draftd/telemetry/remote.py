@@ -10,7 +10,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from draftd.engine.observer import EngineStatus
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.controller import FallbackState
 from draftd.strategies import PeerCounts, RemoteCounts, VerificationStatus
 from draftd.telemetry import attributes as a

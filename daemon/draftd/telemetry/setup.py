@@ -11,7 +11,7 @@ import psutil
 from draftd import __version__
 from draftd.core import DaemonState
 from draftd.engine.observer import EngineObserver, EngineStatus
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.controller import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.model_info import ModelInfo

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from draftd.cli import ladder, remote
 from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
-from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.remote import RemoteState
 from draftd.fronts.grpc import reply

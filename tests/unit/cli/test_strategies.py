@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from draftd.cli.strategies import Answered, rows, summarise
-from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.strategies import QualityClass, Strategy
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted import scripted_models

@@ -17,8 +17,8 @@ from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
-from draftd.engine.peer import PeerSequence
-from draftd.engine.targets.link import Step, Verdict
+from draftd.engine.remote.peer import PeerSequence
+from draftd.engine.remote.verifier_link import Step, Verdict
 from draftd.errors import InvalidRequest
 from tests.edge import Edge
 from tests.models.tiny import tiny

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from draftd.engine.members import PeersTime
-from draftd.engine.peer import PeerSequence
+from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep
 from tests.edge import Edge

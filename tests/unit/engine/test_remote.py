@@ -18,7 +18,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.targets.link import Open, Step, Verdict
+from draftd.engine.remote.verifier_link import Open, Step, Verdict
 from draftd.strategies import Strategy, Verifier
 from tests.links import MODEL, Clock, Edge, Heard, ScriptedLink
 from tests.rig import Rig, automatic, autoregressive, request, speculative

@@ -11,7 +11,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, FinishReason
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
-from draftd.engine.targets.link import Open
+from draftd.engine.remote.verifier_link import Open
 from draftd.errors import NotServing
 from draftd.strategies import Strategy
 from tests.links import Clock, Heard, ScriptedLink

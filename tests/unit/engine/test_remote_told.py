@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DecodeRequest
-from draftd.engine.depth.remote import RemoteTimes, break_even
 from draftd.engine.observer import EngineObserver
-from draftd.engine.targets.link import Open
+from draftd.engine.remote.mode_estimate import RemoteTimes, break_even
+from draftd.engine.remote.verifier_link import Open
 from draftd.remote.messages import from_edge, to_verifier
 from draftd.strategies import Strategy
 from tests.links import Clock, Edge, ScriptedLink

@@ -31,7 +31,7 @@ from draftd.core import (
 )
 from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotNow
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.controller import Controller

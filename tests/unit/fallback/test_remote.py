@@ -8,7 +8,7 @@ import pytest
 
 from draftd.core import FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import InvalidRequest
 from draftd.fallback.journal import Subject
 from draftd.fallback.leases import Notice

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from draftd.core import Emission, FinishReason, SamplingParams, WorkloadClass
-from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import DeadlineExceeded, InvalidRequest, NotServing, RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import LevelInForce, configured_ladder
 from draftd.fronts.grpc import inference

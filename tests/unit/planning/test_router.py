@@ -19,7 +19,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.counts import DraftCounts
-from draftd.engine.targets.link import LinkState, RemoteModel
+from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import LevelInForce, ladder_levels
 from draftd.model_info import ModelInfo

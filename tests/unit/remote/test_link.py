@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from draftd.core import SamplingParams
+from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, Verdict
 from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Step, Verdict
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass

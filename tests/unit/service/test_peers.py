@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from draftd.engine.targets.link import Step, Verdict
+from draftd.engine.remote.verifier_link import Step, Verdict
 from draftd.errors import ClientStalled
 from draftd.service.peers import (
     MOST_UNREAD,

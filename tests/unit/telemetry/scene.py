@@ -26,7 +26,7 @@ from draftd.core import (
 )
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineStatus, PrefixStatus
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.remote import RemoteState

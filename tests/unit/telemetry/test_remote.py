@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from draftd.core import ContextTier
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.settings import TelemetrySettings
 from draftd.strategies import LinkFailure, PeerCounts
 from draftd.telemetry import catalog_remote

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, speedups
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
-from draftd.engine.depth.remote import RemoteFigures
+from draftd.engine.remote.mode_estimate import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 
 _ENOUGH_DRAFTS = 20.0  # judged of late, before a drafter is said not to pay

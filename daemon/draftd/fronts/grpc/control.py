@@ -17,7 +17,7 @@ from draftd.clocks import elapsed
 from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.engine.cache.pins import check_name
 from draftd.engine.handle import EngineHandle, EngineState
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import InvalidRequest, NotServing
 from draftd.fallback.controller import Controller
 from draftd.fallback.journal import Journal

@@ -16,7 +16,7 @@ from draftd.engine.depth.acceptance_rates import speedups
 from draftd.engine.depth.costs import Known
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.observer import EngineStatus, PromptProgress
-from draftd.engine.targets.link import LinkState
+from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotServing
 from draftd.fallback.controller import FallbackState
 from draftd.fallback.journal import Transition

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from draftd.core import DrafterName
-from draftd.engine.depth.remote import RemoteMode
-from draftd.engine.depth.remote_control import Judged
+from draftd.engine.remote.mode_control import Judged
+from draftd.engine.remote.mode_estimate import RemoteMode
+from draftd.engine.remote.verifier_link import Step, Verdict, left_of
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.link import Step, Verdict, left_of
 from draftd.strategies import RemoteCounts
 
 
@@ -41,7 +41,7 @@ class _Draft:
 
 
 @dataclass(slots=True, eq=False)
-class RemoteText:
+class RemoteSequence:
     """`number`: what the verifier calls it. `mode`, `depth` and `ahead`: how it is decoded now, as in `RemoteEstimate`;
     `decided`: verdicts since that was decided. `parked`: nothing is proposed for now, whatever the drafters know."""
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, TARGET, DepthMode, DrafterName
-from draftd.engine.depth.remote import RemoteMode
-from draftd.engine.depth.remote_control import RemoteControl
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting, LatestSampling
 from draftd.engine.limits import RemoteLimits
-from draftd.engine.remote_text import RemoteText
+from draftd.engine.remote.mode_control import RemoteControl
+from draftd.engine.remote.mode_estimate import RemoteMode
+from draftd.engine.remote.remote_sequence import RemoteSequence
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DraftState, SequenceDraft
 from draftd.strategies import Strategy
@@ -27,7 +27,7 @@ _SLICE = 64  # tokens of a text that a drafter takes in at a time, while local s
 class Proposal(NamedTuple):
     """What was drafted for a text, and is to be sent."""
 
-    text: RemoteText
+    text: RemoteSequence
     kind: DrafterName
     tokens: list[int]
 
@@ -73,7 +73,7 @@ class RemoteDrafting:
         found = self._kinds(sequence) if self.speculates(sequence) else ()
         return [kind for kind in found if drafters[kind].behind(sequence) is not None]
 
-    def hold_target(self, texts: Collection[RemoteText]) -> None:
+    def hold_target(self, texts: Collection[RemoteSequence]) -> None:
         """The local target is a drafter while a text may be drafted for by it."""
         drafters = self._drafting.drafters
         if TARGET in drafters:
@@ -87,7 +87,7 @@ class RemoteDrafting:
 
     # taking texts in
 
-    def behind(self, texts: Collection[RemoteText]) -> tuple[RemoteText, DrafterName] | None:
+    def behind(self, texts: Collection[RemoteSequence]) -> tuple[RemoteSequence, DrafterName] | None:
         """One whose drafter does not know its text, where there is memory for it."""
         for text in texts:
             sequence = text.sequence
@@ -97,7 +97,7 @@ class RemoteDrafting:
                     return (text, kind) if free is None or free > 0 else None
         return None
 
-    def take_in(self, text: RemoteText, kind: DrafterName, busy: bool) -> bool:
+    def take_in(self, text: RemoteSequence, kind: DrafterName, busy: bool) -> bool:
         """A slice of a text, for its drafter, a short one where local sequences are `busy`; whether that was the
         last."""
         try:
@@ -110,7 +110,7 @@ class RemoteDrafting:
 
     # drafting
 
-    def due(self, text: RemoteText) -> SequenceDraft | None:
+    def due(self, text: RemoteSequence) -> SequenceDraft | None:
         """What is to be drafted for it now."""
         sequence = text.sequence
         if sequence.finish is not None or not self.speculates(sequence) or text.empty_at == len(sequence.tokens):
@@ -131,7 +131,7 @@ class RemoteDrafting:
                 best = promised, SequenceDraft(depth, kind, DraftState.DRAFTING)
         return None if best is None else best[1]
 
-    def draft(self, texts: Collection[RemoteText], vocabulary: int) -> tuple[list[Proposal], bool]:
+    def draft(self, texts: Collection[RemoteSequence], vocabulary: int) -> tuple[list[Proposal], bool]:
         """For all that it is due for; and whether that took time. Of texts that stream the drafts are kept, to see how
         they fare. Proposals end before the first token that is not of the verifier's `vocabulary`."""
         due = [(text, wanted) for text in texts if (wanted := self.due(text)) is not None]

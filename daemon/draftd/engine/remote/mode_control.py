@@ -1,5 +1,5 @@
 """How the sequences of another daemon's target are decoded: by what was learnt of that daemon, and of drafting for it
-(remote.py has the rule). What its target accepts is counted apart from what the local one does."""
+(mode_estimate.py has the rule). What its target accepts is counted apart from what the local one does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, SequenceEvidence, emitted
-from draftd.engine.depth.remote import RemoteCosts, RemoteEstimate, break_even, estimate
 from draftd.engine.depth.saved import RemoteLearnt, counted
 from draftd.engine.limits import RemoteLimits
+from draftd.engine.remote.mode_estimate import RemoteCosts, RemoteEstimate, break_even, estimate
+from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.link import LinkState, RemoteModel
 
 _MEASURED = 48  # tokens of an answer, over which the pace of streaming is measured where that is not known
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from draftd.core import FinishReason, TokenLogprobs
-from draftd.engine.targets.link import Opened, Step, Verdict, left_of
+from draftd.engine.remote.verifier_link import Opened, Step, Verdict, left_of
 
 _MOST_GUESSED = 256  # tokens: 16 steps of 16 may be on their way
 _RECENT = 0.25  # weight of the latest in how long it takes from a verdict to the next step

@@ -2,7 +2,7 @@
 what is due is drafted and sent, once in each turn of the engine's loop. None of them waits for another.
 
 A sequence begins as a stream: the verifier decodes by itself, as a grant allows it. Once a drafter has taken its text
-in, and where that pays (depth/remote.py), tokens are proposed; while a verdict is on its way drafting goes on from the
+in, and where that pays (mode_estimate.py), tokens are proposed; while a verdict is on its way drafting goes on from the
 guess. Where the verifier cannot be had any more, or says what cannot be true, a sequence goes on locally from its last
 token, or ends with a delay until a retry."""
 
@@ -20,18 +20,18 @@ from operator import add
 from draftd.core import TARGET, DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
 from draftd.engine.depth.acceptance_rates import AnswerLengths
-from draftd.engine.depth.remote import RemoteMode
-from draftd.engine.depth.remote_control import Judged, RemoteControl
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.observer import RemoteStatus
-from draftd.engine.remote_drafting import RemoteDrafting
-from draftd.engine.remote_text import RemoteText
+from draftd.engine.remote.mode_control import Judged, RemoteControl
+from draftd.engine.remote.mode_estimate import RemoteMode
+from draftd.engine.remote.remote_drafting import RemoteDrafting
+from draftd.engine.remote.remote_sequence import RemoteSequence
+from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Verdict, VerifierLink
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
 from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.link import Close, Closed, FromVerifier, Open, Opened, Verdict, VerifierLink
 from draftd.errors import DraftdError
 from draftd.strategies import RemoteCounts, Strategy, Verifier
 
@@ -44,7 +44,7 @@ _RETRY_SECONDS = 1.0  # where the link does not know better
 _SEED_BITS = 63
 
 
-class RemoteSequences:
+class RemoteDecoder:
     """Engine thread only, but for `status`."""
 
     def __init__(
@@ -70,7 +70,7 @@ class RemoteSequences:
         self._context_length, self._limits, self._lengths = context_length, limits, lengths or AnswerLengths()
         self._clock, self._dice = clock, dice()
         self._waiting: deque[DecodeSequence] = deque()
-        self._texts: dict[int, RemoteText] = {}
+        self._texts: dict[int, RemoteSequence] = {}
         self._opened = 0
         self.control = RemoteControl(limits)
         self._drafts = RemoteDrafting(drafting, self.control, limits, chunk, own, timer, headroom)
@@ -167,7 +167,7 @@ class RemoteSequences:
         sequence.id = -self._opened
         sequence.stats.scheduled = self._clock()
         sequence.stats.remote = counts = RemoteCounts()
-        text = RemoteText(self._opened, sequence, counts)
+        text = RemoteSequence(self._opened, sequence, counts)
         if model is None or not model.shared_tokenizer:
             why = self._link.state.why or "the verifier was never reached"
             self._go_on(text, why if model is None else model.difference, self._link.state.retry_after)
@@ -213,7 +213,7 @@ class RemoteSequences:
         else:
             self._closed(text, message)
 
-    def _closed(self, text: RemoteText, message: Closed) -> None:
+    def _closed(self, text: RemoteSequence, message: Closed) -> None:
         why = message.error or ("the verifier cannot be reached" if message.lost else "the verifier closed it")
         self._go_on(text, why, message.retry_after)
 
@@ -222,7 +222,7 @@ class RemoteSequences:
         drafted, accepted = self.status.late_drafted + verdict.drafted, self.status.late_accepted + verdict.accepted
         self.status = replace(self.status, counts=counts, late_drafted=drafted, late_accepted=accepted)
 
-    def _verdict(self, text: RemoteText, verdict: Verdict) -> None:
+    def _verdict(self, text: RemoteSequence, verdict: Verdict) -> None:
         model = self._link.state.model
         why = text.refusal(verdict, model.vocab_size if model is not None else 1 << 31)
         if why:
@@ -256,7 +256,7 @@ class RemoteSequences:
             self._decide(text)
 
     def _learn(
-        self, text: RemoteText, verdict: Verdict, judged: Sequence[Judged], waited: float | None, now: float
+        self, text: RemoteSequence, verdict: Verdict, judged: Sequence[Judged], waited: float | None, now: float
     ) -> float:
         """Accepted tokens that would have made a drafted step just as fast as streaming; 0 where none was drafted."""
         costs, sequence = self.control.costs, text.sequence
@@ -282,7 +282,7 @@ class RemoteSequences:
 
     # which way
 
-    def _decide(self, text: RemoteText) -> None:
+    def _decide(self, text: RemoteSequence) -> None:
         """How it is decoded from here on."""
         text.decided, sequence = 0, text.sequence
         best = self.control.decide(sequence, self._drafts.knowing(sequence), self._link.state)
@@ -318,7 +318,7 @@ class RemoteSequences:
                 self._decide(found[0])
         return worked
 
-    def _run(self, text: RemoteText) -> int:
+    def _run(self, text: RemoteSequence) -> int:
         """Tokens of a grant: many where nothing will be proposed for a while, so that the verifier's own drafter knows
         that taking the text in may pay."""
         pace = self.control.costs.streaming(text.sequence.request.workload)
@@ -326,7 +326,7 @@ class RemoteSequences:
         least = _PARKED_GRANT if text.parked and text.mode is RemoteMode.STREAM else _LEAST_GRANT
         return min(max(least, math.ceil(lasts)), _MOST_GRANT)
 
-    def _renew(self, text: RemoteText) -> None:
+    def _renew(self, text: RemoteSequence) -> None:
         """Grants more before a grant is used up, and where nothing else would come."""
         if text.sequence.finish is not None or text.sequence.guesses:
             return
@@ -352,7 +352,7 @@ class RemoteSequences:
         self._lengths.finished(sequence)
         self._delivery.end(sequence, self._clock())
 
-    def _leave(self, text: RemoteText) -> None:
+    def _leave(self, text: RemoteSequence) -> None:
         """The verifier hears how much of its text was used."""
         text.void()
         if self._texts.pop(text.number, None) is not None:
@@ -362,7 +362,7 @@ class RemoteSequences:
     def _sum(self, counts: RemoteCounts) -> None:
         self.status = replace(self.status, counts=self.status.counts.combined(counts, add))
 
-    def _go_on(self, text: RemoteText, why: str, retry_after: float | None) -> None:
+    def _go_on(self, text: RemoteSequence, why: str, retry_after: float | None) -> None:
         """The verifier does not decode it any more."""
         self._leave(text)
         sequence = text.sequence
