@@ -343,7 +343,7 @@ def test_depth_has_no_unspecified_text_and_no_drafter_that_nobody_chose() -> Non
     found.costs.add(drafter="grammar", batch=1, source="learnt", ratios=[1.49])
     found.yields.add(drafter="grammar", acceptance=[0.5], tried=[9], depth=1)
     (cost,), (text,) = drafts._costs(found), drafts._yields(found)
-    assert (cost[0], cost[-1]) == ("forced tokens", "1.49×")
+    assert (cost[0], *cost[-2:]) == ("forced tokens", "–", "1.49×")
     assert text[0] == "unlabelled by forced tokens"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.acceptance_rates import AnswerLengths
-from draftd.engine.depth.estimate import Best, Candidate, Estimate
+from draftd.engine.depth.estimate import Best, Candidate, Estimate, best_depth
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, autoregressive, request
@@ -36,6 +36,20 @@ def candidate(draft: list[float], lookup: list[float] | None = None, ready: bool
 def estimate(*candidates: Candidate, others: float = 0.0, fixed_depth: int = 0, fixed_steps: int = 0) -> Estimate:
     size = len(candidates)
     return Estimate(size, False, list(candidates), others, fixed_depth, fixed_steps, STEPPED, VERIFIED)
+
+
+@pytest.mark.parametrize(
+    ("rates", "ratios", "depth"),
+    [
+        ([0.9, 0.9, 0.9], [1.1, 1.2, 1.3], 3),
+        ([0.9, 0.1, 0.1], [1.1, 1.3, 1.5], 1),
+        ([0.2, 0.2], [1.3, 1.6], 0),
+        ([0.5, 0.5], [1.5, 1.75], 0),  # just as fast: a step without a draft is surer
+        ([], [], 0),
+    ],
+)
+def test_best_depth_has_the_most_tokens_over_its_time(rates: list[float], ratios: list[float], depth: int) -> None:
+    assert best_depth(expected(*rates), [1.0, *ratios]) == depth
 
 
 @pytest.mark.parametrize(

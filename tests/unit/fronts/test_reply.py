@@ -12,7 +12,7 @@ from draftd.engine.depth.costs import DEEPEST, Known, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import NotServing
 from draftd.fronts.grpc import reply
-from draftd.fronts.grpc.reply import best_depth, hardware
+from draftd.fronts.grpc.reply import hardware
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
 from draftd.protocol import DEPTH_MODES, WORKLOADS
@@ -91,25 +91,16 @@ def test_no_deeper_than_a_step_may_draft() -> None:
     assert max(one.depth for one in found.yields) == 2
 
 
+def test_depth_has_no_plain_price_before_a_plain_step_was_measured() -> None:
+    (guess,) = reply.depth(Learnt(Prices(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}), 4).costs
+    assert (guess.HasField("plain"), guess.source) == (False, "guessed")
+    learnt = Learnt(Prices(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}, measured=True)
+    assert reply.depth(learnt, 4).costs[0].HasField("plain"), "steps of requests have said it"
+
+
 def test_before_anything_is_known_it_says_so() -> None:
     with pytest.raises(NotServing, match="nothing is known of drafting"):
         reply.depth(None, 4)
-
-
-@pytest.mark.parametrize(
-    ("rates", "ratios", "depth"),
-    [
-        ([0.9, 0.9, 0.9], [1.1, 1.2, 1.3], 3),
-        ([0.9, 0.1, 0.1], [1.1, 1.3, 1.5], 1),
-        ([0.2, 0.2], [1.3, 1.6], 0),
-        ([0.5, 0.5], [1.5, 1.75], 0),  # just as fast: a step without a draft is surer
-        ([], [], 0),
-    ],
-)
-def test_the_depth_is_the_one_with_the_most_tokens_over_its_time(
-    rates: list[float], ratios: list[float], depth: int
-) -> None:
-    assert best_depth(rates, ratios) == depth
 
 
 def test_every_drafter_and_depth_mode_can_be_told() -> None:

@@ -70,7 +70,7 @@ def depth(daemon: options.Daemon, json: options.Json = False) -> None:
 
 def _costs(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
     for one in found.costs:
-        plain = milliseconds(one.plain.ToNanoseconds() / 1e9)
+        plain = milliseconds(one.plain.ToNanoseconds() / 1e9 if one.HasField("plain") else None)
         ratios = (f"{ratio:.2f}×" for ratio in one.ratios)
         yield drafter_in_words(one.drafter), str(one.batch), one.source, plain, *ratios
 

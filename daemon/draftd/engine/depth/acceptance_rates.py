@@ -187,12 +187,6 @@ def emitted(rates: Sequence[float], odds: float, most: int) -> list[float]:
     return out
 
 
-def speedups(rates: Sequence[float], ratios: Sequence[float]) -> list[float]:
-    """Speed of steps that draft 1, 2, … tokens over plain ones. `ratios`: what such a step takes over a plain one."""
-    tokens = emitted(rates, 1.0, len(rates))
-    return [more / ratio for more, ratio in zip(tokens[1:], ratios, strict=False)]
-
-
 _LENGTH_GUESS, _LENGTH_WEIGHT, _LENGTH_MEMORY = 128.0, 4.0, 64.0  # tokens; in answers; answers
 
 

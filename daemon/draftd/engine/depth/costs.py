@@ -299,9 +299,9 @@ class StepCosts:
                 }
         return found
 
-    def restore(self, offsets: Offsets, speed: float) -> None:
-        """Has each price say what it did when `offsets` and `speed` were read."""
-        self._speed.value, self.measured = speed, True
+    def restore(self, offsets: Offsets, speed: float, *, measured: bool) -> None:
+        """Has each price say what it did when `offsets`, `speed` and `measured` were read."""
+        self._speed.value, self.measured = speed, self.measured or measured
         for (kind, batch, sampled, depth), value in sorted(offsets.items(), key=lambda item: (item[0][3], item[0][2])):
             curve = self._curve(kind, batch, sampled)
             (curve.depths[depth - 1] if depth else curve.offset).value = value

@@ -144,6 +144,13 @@ class Estimate:
         return found
 
 
+def best_depth(expected: Sequence[float], seconds: Sequence[float]) -> int:
+    """The depth with the most tokens a second, the least of equals. Both by depth, from the same one on: `expected`
+    tokens of a step, and the seconds (or any multiple of them) that it takes."""
+    depths = range(min(len(expected), len(seconds)))
+    return max(depths, key=lambda depth: expected[depth] / seconds[depth])
+
+
 @lru_cache(maxsize=256)
 def _replays(reached: tuple[float, ...]) -> tuple[list[float], float]:
     """Of a sequence whose first r drafted tokens are all accepted with the probability `reached[r]`: the probabilities

@@ -9,15 +9,16 @@ the field's name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, speedups
+from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, emitted
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
+from draftd.engine.depth.estimate import best_depth
 from draftd.engine.remote.mode_estimate import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 
@@ -106,6 +107,32 @@ class DrafterWorth:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthCost:
+    """Cost of a step of `batch` greedy sequences with one drafter. `plain`: seconds of a step without drafts, None
+    before one was measured; `ratios`: cost over that, by depth from 1; `source`: where these come from."""
+
+    drafter: DrafterName
+    batch: int
+    plain: float | None
+    ratios: Sequence[float]
+    source: Known
+
+
+@dataclass(frozen=True, slots=True)
+class DepthYield:
+    """Share of one drafter's tokens that is accepted in one kind of text, by position, with the recent drafts that
+    `tried` it; `depth` is the best for such a request alone, 0 where none pays."""
+
+    drafter: DrafterName
+    sampled: bool
+    seeded: bool
+    workload: WorkloadClass
+    acceptance: Sequence[float]
+    tried: Sequence[float]
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteLearnt:
     """Of the target of another daemon, whose model has this fingerprint."""
 
@@ -121,7 +148,7 @@ class RemoteLearnt:
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """`prices` and `acceptance` outlive the process. `offsets`, `speed` and `known` say how it stands now:
-    `StepCosts.offsets`, `StepCosts.speed`, and where each price comes from."""
+    `StepCosts.offsets`, `StepCosts.speed`, and where each price comes from; `measured`: plain steps, here."""
 
     prices: Prices
     acceptance: Counted = field(default_factory=dict)
@@ -129,17 +156,18 @@ class Learnt:
     offsets: Offsets = field(default_factory=dict)
     speed: float = 0.0
     known: Mapping[tuple[DrafterName, int], Known] = field(default_factory=dict)
+    measured: bool = False
 
     @classmethod
     def of(cls, costs: StepCosts, acceptance: Acceptance) -> Self:
         prices = costs.prices
         known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
-        return cls(prices, counted(acceptance), None, costs.offsets(), costs.speed, known)
+        return cls(prices, counted(acceptance), None, costs.offsets(), costs.speed, known, costs.measured)
 
     def costs(self) -> StepCosts:
         """What steps cost, as they did when this was read. After a restart only `prices` are left, as a prior."""
         costs = StepCosts(self.prices)
-        costs.restore(self.offsets, self.speed)
+        costs.restore(self.offsets, self.speed, measured=self.measured)
         return costs
 
     def rates(self, deepest: int, share: float = _AGED) -> Acceptance:
@@ -155,16 +183,38 @@ class Learnt:
             return None
         costs, batch = self.costs(), min(self.prices.plain, default=1)
         plain = costs.plain(batch, self.prices.context)
-        ratios = [one / plain for one in costs.drafted(drafter, batch, most, self.prices.context)[1:]]
+        ratios = [seconds / plain for seconds in costs.drafted(drafter, batch, most, self.prices.context)]
         if judged := key is not None and self.acceptance[key][0][0] >= _ENOUGH_DRAFTS:
             rates = self.rates(most, share=1.0).rates(key)
         else:
             rates = [1.0] * most
-        speed = speedups(rates, ratios)
-        best = max(range(most), key=lambda depth: speed[depth])
-        if not judged and speed[best] >= 1:
+        expected = emitted(rates, 1.0, most)
+        depth = 1 + best_depth(expected[1:], ratios[1:])
+        speedup = expected[depth] / ratios[depth]
+        if not judged and speedup >= 1:
             return None
-        return DrafterWorth(drafter, ratios[0], rates[0] if judged else None, best + 1, speed[best])
+        return DrafterWorth(drafter, ratios[1], rates[0] if judged else None, depth, speedup)
+
+    def depths(self, most: int) -> tuple[list[DepthCost], list[DepthYield]]:
+        """Costs and acceptance at up to `most` drafted tokens a step, and the depth that follows from them."""
+        costs, context, yields = self.costs(), self.prices.context, list[DepthYield]()
+        sizes, table = sorted(self.prices.plain) or [1], list[DepthCost]()
+        ratios = dict[tuple[DrafterName, int], list[float]]()
+        for drafter in sorted({*self.prices.drafted, *(key[0] for key in self.acceptance)}):
+            for batch in sizes:
+                plain = costs.plain(batch, context)
+                curve = [seconds / plain for seconds in costs.drafted(drafter, batch, most, context)]
+                ratios[drafter, batch] = curve
+                source = self.known.get((drafter, batch), Known.GUESSED)
+                table.append(DepthCost(drafter, batch, plain if costs.measured else None, curve[1:], source))
+        acceptance = self.rates(max(1, most), share=1.0)
+        for key in sorted(self.acceptance, key=str):
+            if key[3] is None:  # all texts together, which those little seen are judged by
+                continue
+            rates = acceptance.rates(key)[:most]
+            depth = best_depth(emitted(rates, 1.0, most), ratios[key[0], sizes[0]])
+            yields.append(DepthYield(*key[:3], key[3], rates, self.acceptance[key][0][:most], depth))
+        return table, yields
 
     def to_document(self) -> dict[str, Any]:
         """Of strings, numbers, lists and null: what JSON can hold."""

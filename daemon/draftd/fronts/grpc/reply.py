@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -12,8 +11,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan
 from draftd.counts import DraftCounts
-from draftd.engine.depth.acceptance_rates import speedups
-from draftd.engine.depth.costs import Known
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.engine.remote.verifier_link import LinkState
@@ -170,42 +167,13 @@ def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
         raise NotServing(
             "nothing is known of drafting yet: the models are not loaded, or there is nothing to draft with"
         )
-    prices, costs = learnt.prices, learnt.costs()
-    acceptance = learnt.rates(max(1, most), share=1.0)
-    drafters = sorted({*prices.drafted, *(key[0] for key in learnt.acceptance)})
-    made = control_pb2.GetDepthResponse()
-    ratios: dict[tuple[object, int], list[float]] = {}
-    for drafter in drafters:
-        for batch in sorted(prices.plain) or [1]:
-            plain = costs.plain(batch, prices.context)
-            seconds = costs.drafted(drafter, batch, most, prices.context)[1:]
-            ratios[drafter, batch] = [one / plain for one in seconds]
-            source = learnt.known.get((drafter, batch), Known.GUESSED)
-            made.costs.add(
-                drafter=drafter, batch=batch, plain=duration(plain), ratios=ratios[drafter, batch], source=source
-            )
-    alone = min(prices.plain, default=1)
-    for key in sorted(learnt.acceptance, key=str):
-        drafter, sampled, seeded, workload = key
-        if workload is None:  # all texts together, which those little seen are judged by
-            continue
-        rates = acceptance.rates(key)[:most]
-        made.yields.add(
-            drafter=drafter,
-            workload=number(pb.WorkloadClass, workload),
-            sampled=sampled,
-            seeded=seeded,
-            acceptance=rates,
-            tried=learnt.acceptance[key][0][:most],
-            depth=best_depth(rates, ratios[drafter, alone]),
-        )
-    return made
-
-
-def best_depth(rates: Sequence[float], ratios: Sequence[float]) -> int:
-    """The depth with the most expected tokens over what a step takes, beside a plain one; the shortest of equals."""
-    worth = [1.0, *speedups(rates, ratios)]
-    return max(range(len(worth)), key=lambda depth: worth[depth])
+    costs, yields = learnt.depths(most)
+    return control_pb2.GetDepthResponse(
+        costs=[filled(control_pb2.DepthCost, cost, plain=duration(cost.plain)) for cost in costs],
+        yields=[
+            filled(control_pb2.DepthYield, text, workload=number(pb.WorkloadClass, text.workload)) for text in yields
+        ],
+    )
 
 
 def fallback(found: FallbackState) -> control_pb2.FallbackState:
