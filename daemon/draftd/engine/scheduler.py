@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.engine.admission import Admission
+from draftd.engine.cache.base import places_after
 from draftd.engine.delivery import Delivery
 from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
@@ -24,10 +25,10 @@ from draftd.engine.drafting import Drafting, LatestSampling
 from draftd.engine.members import Gathering, PeersTime, awake, charge, members, rests, steady
 from draftd.engine.observer import EngineObserver, PromptProgress
 from draftd.engine.prefilling import Prefilling
-from draftd.engine.sampling.grammar import masks_first
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued, places_after
+from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
 from draftd.engine.targets.base import Steps, Target
+from draftd.engine.targets.choice import masks_first
 
 _KEPT_PIECE = 128  # tokens
 _RECENT = 0.25  # weight of the latest step in what steps take of late

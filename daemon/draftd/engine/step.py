@@ -64,17 +64,6 @@ class StepResult:
     width: int
 
 
-def places_after(places: int, gone: Sequence[int]) -> list[int]:
-    """Which of `places` is where once those in `gone`, in ascending order, have left one after the other, and the last
-    one has each time moved into the gap: few move, where closing ranks would move all behind a gap."""
-    kept = list(range(places))
-    for place in gone:
-        last = kept.pop()
-        if last != place:
-            kept[kept.index(place)] = last
-    return kept
-
-
 class StepMode(enum.Enum):
     """What a decode step does."""
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.engine.cache.attention import installed
+from draftd.engine.cache.base import places_after
 from draftd.engine.cache.batched import BatchedCaches
-from draftd.engine.step import places_after
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3, layers=4)

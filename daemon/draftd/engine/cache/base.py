@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import mlx.core as mx
+
+if TYPE_CHECKING:  # mlx-lm is imported where a model is
+    from draftd.engine.cache.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,17 @@ def padded(rows: Sequence[Sequence[int]]) -> mx.array:
     return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.uint32)
 
 
+def places_after(places: int, gone: Sequence[int]) -> list[int]:
+    """Which of `places` rows is at each place once the rows in `gone`, in ascending order, have left. The last row
+    moves into each gap, so that few rows move."""
+    kept = list(range(places))
+    for place in gone:
+        last = kept.pop()
+        if last != place:
+            kept[kept.index(place)] = last
+    return kept
+
+
 def flat(caches: Sequence[Any]) -> list[Any]:
     """Opens mlx-lm's CacheList, which bundles several caches of one layer."""
     return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
@@ -113,6 +127,29 @@ def flat(caches: Sequence[Any]) -> list[Any]:
 
 class RollbackFailed(Exception):
     """A cache did not give back what it was asked to: its sequence's text can no longer be trusted."""
+
+
+class LayerOwner(Protocol):
+    """The batch of sequences that a layer's cache is for."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens held, by row."""
+
+    @property
+    def offset(self) -> int | mx.array:
+        """The lengths when this forward began: one number where they are equal."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether the model's attention reads groups of rows one by one."""
+
+    @property
+    def forwards(self) -> int:
+        """How many forwards a rollback may go back over."""
+
+    def window(self, size: int | None) -> Window:
+        """The window of this size that all of its layers share; None: all of a text is seen."""
 
 
 class LayerCache(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from draftd.engine.cache.base import LayerCache, flat
+from draftd.engine.cache.base import LayerCache, LayerOwner, flat
 from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
 from draftd.engine.cache.state import RecurrentState
 from draftd.models.mlx_lm import (
@@ -19,10 +19,7 @@ from draftd.models.mlx_lm import (
     make_prompt_cache,
 )
 
-if TYPE_CHECKING:
-    from draftd.engine.cache.batched import BatchedCaches
-
-LayerFactory = Callable[["BatchedCaches"], LayerCache]
+LayerFactory = Callable[[LayerOwner], LayerCache]
 
 
 def _factory(made: Any) -> LayerFactory | None:

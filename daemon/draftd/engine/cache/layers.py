@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import LayerCache, Part
+from draftd.engine.cache.base import LayerCache, LayerOwner, Part
 from draftd.engine.cache.groups import Group, Groups, alone, joined
 from draftd.engine.cache.window import Read, Reads
-
-if TYPE_CHECKING:
-    from draftd.engine.cache.batched import BatchedCaches
 
 
 class Held(NamedTuple):
@@ -25,7 +22,7 @@ class Held(NamedTuple):
 class BatchedAttention:
     """One layer's keys and values. To mlx-lm's models it is a KV cache, or a rotating one where there is a window."""
 
-    def __init__(self, owner: BatchedCaches, size: int | None = None) -> None:
+    def __init__(self, owner: LayerOwner, size: int | None = None) -> None:
         """`size` of the window, None where all of a text is seen."""
         self._owner = owner
         self.window = owner.window(size)

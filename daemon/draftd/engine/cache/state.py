@@ -8,15 +8,12 @@ fed again in front of the next block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import LayerCache, Part, RollbackFailed
+from draftd.engine.cache.base import LayerCache, LayerOwner, Part, RollbackFailed
 from draftd.models.mlx_lm import ArraysCache
-
-if TYPE_CHECKING:
-    from draftd.engine.cache.batched import BatchedCaches
 
 _Arrays = list[mx.array | None]  # rows × what the architecture keeps; None before anything was seen
 
@@ -31,7 +28,7 @@ class _Before(NamedTuple):
 class RecurrentState(ArraysCache):  # some models ask whether it is one
     """One layer's state for a batch of sequences. To mlx-lm's models it is their own cache of arrays."""
 
-    def __init__(self, owner: BatchedCaches, size: int) -> None:
+    def __init__(self, owner: LayerOwner, size: int) -> None:
         super().__init__(size)
         self.cache: _Arrays = [None] * size
         self._owner = owner

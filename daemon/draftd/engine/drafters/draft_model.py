@@ -7,14 +7,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, padded
+from draftd.engine.cache.base import Caches, last, padded, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence
 from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
-from draftd.engine.step import places_after
 from draftd.models.mlx_lm import vocabulary_size
 
 _FORWARDS = 32  # that a rollback goes back over: one for each token of a block

@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
-
-from draftd.core import DecodeRequest
-from draftd.engine.sampling.processors import penalised
-
-if TYPE_CHECKING:
-    from draftd.engine.targets.base import SequenceOptions
-
-
-def masks_first(asked: Sequence[DecodeRequest] | Sequence[SequenceOptions]) -> bool:
-    """Whether masks come before the choice of a token, for sequences of one batch of which some have a grammar. If
-    not, a choice is looked at once it is read: one that its grammar allows is what is chosen under the mask as well.
-    That does not hold where chance decides, or the likelihoods of all tokens; and what was counted or told of a token
-    that turns out not to be allowed cannot be taken back."""
-    bound = [one for one in asked if one.grammar]
-    if not bound:
-        return False
-    counted = any(one.sampling.filtered or penalised(one.sampling) or one.logprobs is not None for one in bound)
-    return counted or not all(one.sampling.deterministic for one in asked)
 
 
 class GrammarState:

@@ -11,11 +11,11 @@ from functools import partial
 
 import mlx.core as mx
 
-from draftd.core import TokenLogprobs
+from draftd.core import DecodeRequest, TokenLogprobs
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
-from draftd.engine.sampling.grammar import GrammarMasks, GrammarState, masks_first
+from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs, logprobs
-from draftd.engine.sampling.processors import Processor, process
+from draftd.engine.sampling.processors import Processor, penalised, process
 from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
 from draftd.engine.targets.base import SequenceOptions
 
@@ -43,6 +43,18 @@ class HeldSequence:
             except ValueError as refused:
                 return str(refused)
         return ""
+
+
+def masks_first(sequences: Sequence[DecodeRequest] | Sequence[SequenceOptions]) -> bool:
+    """Whether grammar masks come before the choice of a token, for the sequences of one batch. If not, a choice is
+    checked after it is read: one that its grammar allows is also the choice under the mask. That does not hold where
+    chance decides, or where all tokens' probabilities count; and counts and log-probabilities of a token that turns out
+    not to be allowed cannot be taken back."""
+    bound = [one for one in sequences if one.grammar]
+    if not bound:
+        return False
+    counted = any(one.sampling.filtered or penalised(one.sampling) or one.logprobs is not None for one in bound)
+    return counted or not all(one.sampling.deterministic for one in sequences)
 
 
 class StepChoice:

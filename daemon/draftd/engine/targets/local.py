@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, padded
+from draftd.engine.cache.base import Caches, last, padded, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -21,7 +21,7 @@ from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
 from draftd.engine.sampling.processors import Processor, wanted
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import Entry, EntryResult, StepPlan, StepResult, places_after
+from draftd.engine.step import Entry, EntryResult, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.choice import NOT_FINITE, HeldSequence, StepChoice
 from draftd.models.grammar import Grammars
