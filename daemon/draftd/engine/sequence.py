@@ -21,7 +21,7 @@ from draftd.core import (
     SamplingParams,
     TokenSink,
 )
-from draftd.engine.depth.acceptance_rates import Key, SequenceEvidence, key_of
+from draftd.engine.evidence import Key, SequenceEvidence, key_of
 
 
 @dataclass(slots=True, eq=False)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
-from draftd.engine.depth.acceptance_rates import SequenceEvidence
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import DEEPEST, Prices, StepCosts
 from draftd.engine.depth.saved import Learnt
+from draftd.engine.evidence import SequenceEvidence
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
 from draftd.errors import ConfigError

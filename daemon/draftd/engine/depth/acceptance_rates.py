@@ -11,22 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from draftd.core import DrafterName, FinishReason, Origin, SamplingParams, WorkloadClass
+from draftd.core import DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
-
-if TYPE_CHECKING:
-    from draftd.engine.sequence import DecodeSequence
+from draftd.engine.evidence import Key, SequenceEvidence
+from draftd.engine.sequence import DecodeSequence
 
 GUESS = 0.6  # of the first position, before anything was drafted
 
-_CLASS_MEMORY, _POOL_MEMORY, _SEQUENCE_MEMORY = 150.0, 300.0, 40.0  # drafts
-_GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT, _SEQUENCE_WEIGHT = 2.0, 4.0, 4.0, 8.0  # of the prior, in drafts
+_CLASS_MEMORY, _POOL_MEMORY = 150.0, 300.0  # drafts
+_GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # of the prior, in drafts
 _SHORTFALL = 0.5  # share of a position's shortfall that the next one is expected to have: what follows is easier
 _LEAST, _MOST = 0.005, 0.995
-
-Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, seeded; class of text (None: all texts)
 
 
 class Evidence:
@@ -57,37 +53,6 @@ class Evidence:
     def fade(self, share: float) -> None:
         self.drafted = [n * share for n in self.drafted]
         self.accepted = [n * share for n in self.accepted]
-
-
-@dataclass(slots=True)
-class SequenceEvidence:
-    """What became of one sequence's own drafts by one drafter, beside what its class made expect."""
-
-    accepted: float = 0.0
-    rejected: float = 0.0
-    expected_accepted: float = 0.0
-    expected_rejected: float = 0.0
-
-    def add(self, rates: Sequence[float], drafted: int, accepted: int) -> None:
-        for i in range(min(accepted + 1, drafted, len(rates))):
-            self.fade(1 - 1 / _SEQUENCE_MEMORY)
-            self.accepted += i < accepted
-            self.rejected += i >= accepted
-            self.expected_accepted += rates[i]
-            self.expected_rejected += 1 - rates[i]
-
-    def fade(self, share: float) -> None:
-        self.accepted *= share
-        self.rejected *= share
-        self.expected_accepted *= share
-        self.expected_rejected *= share
-
-    @property
-    def odds(self) -> float:
-        """Factor on the odds of the sequence's class."""
-        prior = _SEQUENCE_WEIGHT / 2
-        more = (self.accepted + prior) / (self.expected_accepted + prior)
-        return more * (self.expected_rejected + prior) / (self.rejected + prior)
 
 
 @dataclass(slots=True)
@@ -144,11 +109,6 @@ class Acceptance:
         if key[3] is None:
             return _shrunk(evidence, [GUESS] * self.deepest, _GUESS_WEIGHT, _POOL_WEIGHT)
         return _shrunk(evidence, self.rates(_all_texts(key)), _CLASS_WEIGHT, _CLASS_WEIGHT)
-
-
-def key_of(kind: DrafterName, sampling: SamplingParams, workload: WorkloadClass) -> Key:
-    """The key of drafts by this drafter for a text that is sampled so, of this class."""
-    return kind, not sampling.greedy, not sampling.greedy and sampling.seed is not None, workload
 
 
 def _all_texts(key: Key) -> Key:

@@ -16,12 +16,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
-from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths, SequenceEvidence
+from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
+from draftd.engine.evidence import SequenceEvidence
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft, StepMode

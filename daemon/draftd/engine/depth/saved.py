@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, Key, emitted
+from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.estimate import best_depth
+from draftd.engine.evidence import Key
 from draftd.engine.remote.mode_estimate import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, SequenceEvidence, emitted
+from draftd.engine.depth.acceptance_rates import Acceptance, emitted
 from draftd.engine.depth.saved import RemoteLearnt, counted
+from draftd.engine.evidence import SequenceEvidence
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_estimate import RemoteCosts, RemoteEstimate, break_even, estimate
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
