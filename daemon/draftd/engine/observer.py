@@ -136,7 +136,7 @@ class RemoteStatus:
     """Of sequences of another daemon's target. `counts`: of all that are over, clients' or not. Late verdicts' tokens:
     that were drafted, and of these accepted. As of about a second ago: steps `in_flight`, that have no verdict yet;
     `estimates`, by workload class, for a draft model and greedy text; and the round trip, in seconds, below which
-    drafting one step at a time is expected to pay (`break_even`), None where no model is known."""
+    drafting one step at a time is expected to pay (`break_even`), None before anything was drafted for the model."""
 
     counts: RemoteCounts = field(default_factory=RemoteCounts)
     late_drafted: int = 0

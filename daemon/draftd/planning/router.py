@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
 from draftd.engine.handle import EngineHandle
-from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
+from draftd.engine.remote.mode_estimate import RemoteEstimate
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.planning.prices import Prices, Worth, worth_of
@@ -21,11 +21,10 @@ from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteLevel, Strategy
 
 EXPECTED_TOKENS = 256.0  # of an answer, before any has ended
-_LATE_SECONDS = 600.0  # what was measured longer ago gives way to the formula, and is so tried anew
+_LATE_SECONDS = 600.0  # older measurements give way to estimates, so that a way is tried again
 _WEIGHT = 0.2  # of the newest
 _GUESSED_STEP = 0.05  # seconds of a plain step, where nothing is known
 _PREFILL = 0.07  # of a plain step: what a token of a prompt takes, where it was not measured
-_DRAFT, _ACCEPTANCE = 0.15, 0.7  # of a plain step: a drafted token; and how often it is accepted: likewise
 _LEAST_PREFILL = 16  # tokens of a prompt that say something of prefill
 _RETRY_SECONDS = 5.0
 
@@ -53,8 +52,6 @@ class Measured:
     lengths: dict[WorkloadClass | None, Average] = field(default_factory=dict)  # of answers
     prefill: Average = field(default_factory=Average)  # seconds of a token of a prompt, here
     request: Average = field(default_factory=Average)  # seconds in the engine, here
-    draft: Average = field(default_factory=Average)  # seconds of a drafted token
-    acceptance: Average = field(default_factory=Average)  # of a drafted token, given those before it
 
     def add(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome, now: float) -> None:
         stats, counts = outcome.stats, outcome.stats.counts
@@ -64,9 +61,6 @@ class Measured:
             self.lengths.setdefault(kind, Average()).add(counts.emitted, now)
             if rate := stats.decode_tokens_per_second:
                 self.rates.setdefault((plan.strategy, kind), Average()).add(rate, now)
-        if counts.drafted:
-            self.draft.add(counts.draft_seconds / counts.drafted, now)
-            self.acceptance.add(counts.accepted / (counts.accepted + counts.rollbacks or 1), now)
         if plan.strategy is not Strategy.LOCAL:
             return
         if stats.prefill_seconds is not None and stats.prompt_tokens - stats.cached_tokens >= _LEAST_PREFILL:
@@ -100,7 +94,8 @@ class EngineNow:
     @classmethod
     def of(cls, worker: EngineHandle) -> EngineNow:
         status, learnt = worker.status(), worker.learnt()
-        plain = None if learnt is None or not learnt.prices.plain else learnt.costs().plain(1, learnt.prices.context)
+        costs = None if learnt is None else learnt.costs()
+        plain = costs.plain(1, costs.prices.context) if costs is not None and costs.measured else None
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
         return cls(
             status.active - status.resting,
@@ -210,8 +205,6 @@ class Router:
                 waiting * (found.request.value or EXPECTED_TOKENS * step),
                 found.rate(Strategy.LOCAL, workload, now),
                 min(engine.active + 1, self._max_batch),
-                found.draft.value or _DRAFT * step,
-                _ACCEPTANCE if found.acceptance.value is None else found.acceptance.value,
             )
 
     def _remote(self, engine: EngineNow, asked: Asked, caller: str, workload: WorkloadClass, by_id: str) -> Remote:
@@ -229,10 +222,6 @@ class Router:
         with self._lock:
             ways = (Strategy.REMOTE, Strategy.SPECULATIVE)
             rates = {strategy: self._measured.rate(strategy, workload, now) for strategy in ways}
-        expected = engine.remote.get(workload)
-        estimated = {}
-        if expected is not None:
-            estimated = {Strategy.REMOTE: expected.rates[RemoteMode.STREAM], Strategy.SPECULATIVE: expected.rate}
         step = model.step_seconds or _GUESSED_STEP
         return Remote(
             _too_long(asked, model) or (by_id if not model.shared_tokenizer else ""),
@@ -242,9 +231,8 @@ class Router:
             prefill=model.prefill_seconds or _PREFILL * step,
             round_trip=state.round_trip or 0.0,
             busy=state.load,
-            most_drafted=min(self._settings.max_draft_tokens, model.max_draft_tokens),
             measured={strategy: rate for strategy, rate in rates.items() if rate is not None},
-            estimated=estimated,
+            expected=engine.remote.get(workload),
         )
 
 

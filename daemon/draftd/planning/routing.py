@@ -1,11 +1,8 @@
 """Which way a request goes: local, remote, or drafted here and verified there. Pure: figures in, a table out.
 
 Seconds to the complete answer = load + queue + prefill + tokens / throughput + round trips. Throughput is what was
-measured of late, or what the engine estimates from measured steps, or else a formula: the local one from a plain step,
-the remote's likewise (where it drafts by itself, that is measured), and the speculative one as E / (R + k·t_d + t_v),
-with R the round trip, k drafted tokens of t_d seconds, t_v the remote's forward over them, and E = (1 - a^(k+1)) /
-(1 - a) tokens for each, at an acceptance of a (Leviathan et al. 2023, arXiv 2211.17192); never less than the remote's
-own streaming, which is what it does where drafts do not pay.
+measured recently, or what the engine expects (engine/remote/mode_estimate.py), or else that of a plain step for each
+token.
 
 Takes the cheapest way whose answers have the wanted class and that is within the limits; of two at one price, the
 faster. Without prices it takes the fastest. If none is within the limits, it takes the one that comes nearest.
@@ -16,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
 from draftd.planning.prices import Prices, money
 from draftd.strategies import QualityClass, Strategy
 
 DEFAULT_QUALITY = QualityClass.STANDARD
 """Wanted where the request does not say."""
-DEEPEST = 16  # tokens that a step ever drafts
-_WIDER = 0.06  # of a plain step: what a forward takes longer for each more token, where it was not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +40,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """This daemon's engine now. Seconds; `prefill` of a token of a prompt, `draft` of a drafted token. `measured`:
-    tokens per second of late, None where there were none; `step` of a plain step. `batch`: that it would be decoded
-    with, itself included."""
+    """This daemon's engine now. Seconds; `prefill` of a token of a prompt, `step` of a plain step. `measured`: recent
+    tokens per second, None where there were none. `batch`: that it would be decoded with, itself included."""
 
     quality: QualityClass
     step: float
@@ -55,15 +50,13 @@ class Local:
     queue: float = 0.0
     measured: float | None = None
     batch: int = 1
-    draft: float = 0.0
-    acceptance: float = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
     """The other daemon now. `unavailable`: why it cannot be had; `speculation`: why it cannot verify for this one.
     `down`: it may be had again after `retry_after`. `busy`: requests in its hand over those that it decodes together.
-    Tokens per second by strategy: `measured` of late, and `estimated` by the engine, from measurements of steps."""
+    `measured`: recent tokens per second by strategy; `expected`: the engine's estimate, None until it has one."""
 
     unavailable: str = ""
     speculation: str = ""
@@ -74,9 +67,8 @@ class Remote:
     prefill: float = 0.0
     round_trip: float = 0.0
     busy: float = 0.0
-    most_drafted: int = DEEPEST
     measured: Mapping[Strategy, float] = field(default_factory=dict)
-    estimated: Mapping[Strategy, float] = field(default_factory=dict)
+    expected: RemoteEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,54 +161,29 @@ def ways_of(asked: Asked, local: Local, remote: Remote, prices: Prices) -> list[
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
         drafts = strategy is Strategy.SPECULATIVE
         why = remote.unavailable or ((remote.speculation or asked.drafting) if drafts else "")
-        estimate = None if why else _away(asked, local, remote, prices, drafts)
+        estimate = None if why else _away(asked, remote, prices, strategy)
         ways.append(Way(strategy, remote.quality, why, estimate))
     return ways
 
 
-def _away(asked: Asked, local: Local, remote: Remote, prices: Prices, drafts: bool) -> Estimate:
-    tokens, strategy = max(1.0, asked.tokens), Strategy.SPECULATIVE if drafts else Strategy.REMOTE
-    rate, target, drafted = 1 / remote.step, remote.step * tokens, 0.0
-    if drafts:
-        depth, rate = speculative_rate(
-            remote.round_trip, remote.step, local.draft, local.acceptance, min(DEEPEST, remote.most_drafted)
-        )
-        if depth:
-            steps = tokens / expected_tokens(local.acceptance, depth)
-            target, drafted = steps * verify_seconds(remote.step, depth), steps * depth * local.draft
+def _away(asked: Asked, remote: Remote, prices: Prices, strategy: Strategy) -> Estimate:
+    """For either way over the remote. Without an estimate drafts are taken to give what its own streaming does, which
+    is what happens where they do not pay."""
+    tokens, rate, target, draft = max(1.0, asked.tokens), 1 / remote.step, remote.step, 0.0
+    if (expected := remote.expected) is not None:
+        rate = expected.rates[RemoteMode.STREAM]
+        if strategy is Strategy.SPECULATIVE:
+            rate, target, draft = expected.rate, expected.target_seconds, expected.draft_seconds
     measured = remote.measured.get(strategy)
-    rate = measured or remote.estimated.get(strategy) or rate
-    if not drafts:
-        target = min(target, tokens / rate)  # less than a plain step for each, where the remote drafts by itself
+    rate = measured or rate
+    if strategy is Strategy.REMOTE:
+        target = min(target, 1 / rate)  # less than a plain step for each, where the remote drafts by itself
     prefill = asked.prompt_tokens * remote.prefill
     queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
-    found = Estimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
-    there = prices.there(found.seconds, prefill + target, tokens)
-    here = prices.here(drafted, 0.0)
-    return replace(found, cost=None if there is None else there + (here or 0.0))
-
-
-def expected_tokens(acceptance: float, depth: int) -> float:
-    """Of a step that drafts so many: E."""
-    return float(sum(acceptance**i for i in range(depth + 1)))
-
-
-def verify_seconds(step: float, depth: int) -> float:
-    """Of the remote's forward over so many drafted tokens, from its plain step."""
-    return step * (1 + _WIDER * depth)
-
-
-def speculative_rate(
-    round_trip: float, step: float, draft: float, acceptance: float, deepest: int
-) -> tuple[int, float]:
-    """The depth with the most tokens per second, and those; depth 0 is the remote's own streaming."""
-    best, fastest, expected = 0, 1 / step, 1.0
-    for depth in range(1, deepest + 1):
-        expected += acceptance**depth
-        rate = expected / (round_trip + depth * draft + verify_seconds(step, depth))
-        if rate > fastest:
-            best, fastest = depth, rate
-    return best, fastest
+    estimate = Estimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
+    there = prices.there(estimate.seconds, prefill + target * tokens, tokens)
+    here = prices.here(draft * tokens, 0.0)
+    return replace(estimate, cost=None if there is None else there + (here or 0.0))
 
 
 def _missed(way: Way, asked: Asked, prices: Prices) -> str:

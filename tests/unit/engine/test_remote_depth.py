@@ -48,6 +48,15 @@ def test_a_loaded_verifier_is_asked_for_steps_alone():
     assert estimate(times(0.3, load=1.0), expected(0.5), 4).mode is STREAM
 
 
+def test_an_estimate_says_what_a_token_takes_of_the_target_and_of_the_draft():
+    for load, right, mode in ((1.0, 0.9, STEPS), (0.5, 0.9, OVERLAPPED), (1.0, 0.1, STREAM)):
+        found, tokens = estimate(times(0.015, load=load), expected(right), 4), expected(right)
+        steps = times(0.0).verify[found.depth] / tokens[found.depth]
+        busy = {STEPS: steps, OVERLAPPED: 1 / found.rate, STREAM: 0.01}[mode]
+        assert (found.mode, found.target_seconds) == (mode, pytest.approx(busy))
+        assert found.draft_seconds == pytest.approx(found.depth * 0.001 / tokens[found.depth])
+
+
 class Machine:
     """Tokens a second of one text, by one way or by what was chosen."""
 

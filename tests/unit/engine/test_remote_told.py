@@ -8,11 +8,11 @@ import pytest
 
 from draftd.core import DecodeRequest
 from draftd.engine.observer import EngineObserver
-from draftd.engine.remote.mode_estimate import RemoteTimes, break_even
+from draftd.engine.remote.mode_estimate import RemoteMode, RemoteTimes, break_even
 from draftd.engine.remote.verifier_link import Open
 from draftd.remote.messages import from_edge, to_verifier
 from draftd.strategies import Strategy
-from tests.links import Clock, Edge, ScriptedLink
+from tests.links import MODEL, Clock, Edge, ScriptedLink
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
 
@@ -59,6 +59,17 @@ def test_round_trips_steps_in_flight_break_even_and_the_trace_are_told() -> None
     endless = from_edge(to_verifier(replace(opened[0], trace="0" * 10_000)))
     assert isinstance(endless, Open)
     assert endless.trace == "", "a peer's text is kept no longer than a trace can be"
+
+
+def test_estimates_begin_with_a_verifiers_hello_and_claim_nothing_unmeasured() -> None:
+    rig, says = Rig(scripted_models(1.0)), replace(MODEL, step_seconds=0.01)
+    for model, rates in ((says, [100.0]), (replace(MODEL, step_seconds=0.0), [])):
+        edge = Edge(rig, ScriptedLink(lambda _: PROMPT, Clock(), round_trip=ROUND_TRIP, model=model))
+        edge.remote.estimate()
+        estimates = edge.remote.status.estimates
+        assert list({estimate.rates[RemoteMode.STREAM] for estimate in estimates.values()}) == pytest.approx(rates)
+        assert edge.remote.status.break_even is None, "nothing was drafted for it"
+        assert (edge.remote.control.learnt() is not None) == bool(rates), "a guess is not kept"
 
 
 def test_drafting_pays_below_the_round_trip_that_the_rule_gives() -> None:

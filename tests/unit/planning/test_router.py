@@ -19,6 +19,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.counts import DraftCounts
+from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import LevelInForce, ladder_levels
@@ -33,6 +34,7 @@ MODEL = ModelInfo("m", "d", 4096, 256, (DRAFT_MODEL, PROMPT_LOOKUP), 0, 0, "cpu"
 THEIRS = RemoteModel("big", "f", 2048, 256, 8, shared_tokenizer=True, step_seconds=0.03, prefill_seconds=0.001)
 UP = LinkState(up=True, model=THEIRS, round_trip=0.015)
 OTHER = replace(UP, model=replace(THEIRS, shared_tokenizer=False, difference="token 7 is 'a' here and 'b' there"))
+PAYS = RemoteEstimate(RemoteMode.STEPS, 4, 1, {RemoteMode.STREAM: 33.0, RemoteMode.STEPS: 50.0})
 PROFESSIONAL = QualityClass.PROFESSIONAL
 
 
@@ -48,7 +50,7 @@ def planner(
         settings,
         CostSettings(remote_per_token=0.001),
         link=(lambda: link) if isinstance(link, LinkState) else link,
-        engine=lambda: EngineNow(step=0.01),
+        engine=lambda: EngineNow(step=0.01, remote=dict.fromkeys(WorkloadClass, PAYS)),
         **more,
     )
     ladder = ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,))

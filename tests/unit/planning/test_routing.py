@@ -8,16 +8,26 @@ import pytest
 
 from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
+from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
 from draftd.planning.prices import Prices, money, worth_of
-from draftd.planning.routing import Asked, Local, Remote, Route, choose, expected_tokens, speculative_rate
+from draftd.planning.routing import Asked, Local, Remote, Route, choose
 from draftd.strategies import QualityClass, RemoteCounts, Strategy
 
 DRAFT, STANDARD, PROFESSIONAL = QualityClass
 LOCAL, REMOTE, SPECULATIVE = Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE
 
 ASKED = Asked(prompt_tokens=100, tokens=100)
-HERE = Local(STANDARD, step=0.01, prefill=0.001, draft=0.002, acceptance=0.8)  # 100 tokens/s: 1.1 s
-THERE = Remote(quality=PROFESSIONAL, step=0.03, prefill=0.0005, round_trip=0.015)
+HERE = Local(STANDARD, step=0.01, prefill=0.001)  # 100 tokens/s: 1.1 s
+STREAMS = RemoteEstimate(RemoteMode.STREAM, 0, 0, {RemoteMode.STREAM: 1 / 0.03}, 0.03)
+PAYS = replace(
+    STREAMS,
+    mode=RemoteMode.STEPS,
+    depth=7,
+    rates={RemoteMode.STREAM: 1 / 0.03, RemoteMode.STEPS: 58.0},
+    target_seconds=0.0102,
+    draft_seconds=0.0034,
+)
+THERE = Remote(quality=PROFESSIONAL, step=0.03, prefill=0.0005, round_trip=0.015, expected=PAYS)
 FREE = Prices()
 PRICED = Prices(remote_per_target_hour=3.6)  # 0.001 for each second of its target
 
@@ -35,13 +45,8 @@ def taken(asked: Asked, local: Local = HERE, remote: Remote = THERE, prices: Pri
     [
         (ASKED, HERE, THERE, FREE, LOCAL),  # the fastest that is standard
         (replace(ASKED, quality=PROFESSIONAL), HERE, THERE, FREE, SPECULATIVE),
-        (
-            replace(ASKED, quality=PROFESSIONAL),
-            HERE,
-            replace(THERE, round_trip=0.5),
-            FREE,
-            REMOTE,
-        ),  # no draft pays
+        (replace(ASKED, quality=PROFESSIONAL), HERE, replace(THERE, expected=STREAMS), FREE, REMOTE),  # no draft pays
+        (replace(ASKED, quality=PROFESSIONAL), HERE, replace(THERE, expected=None), FREE, REMOTE),  # nothing known yet
         (ASKED, replace(HERE, quality=DRAFT), THERE, FREE, SPECULATIVE),  # without a wish it should be standard
         (ASKED, replace(HERE, quality=DRAFT), Remote("down"), FREE, LOCAL),  # and need not
         (replace(ASKED, quality=DRAFT), replace(HERE, quality=DRAFT), THERE, FREE, LOCAL),
@@ -102,17 +107,17 @@ def test_estimates_add_up_and_are_priced() -> None:
     assert (local.cost, local.measured) == (0.0, False)
     assert remote.seconds == pytest.approx(0.05 + 3.0 + 0.015)
     assert remote.cost == pytest.approx(0.001 * (0.05 + 3.0))
-    depth, rate = speculative_rate(0.015, 0.03, 0.002, 0.8, 16)
-    assert speculative.tokens_per_second == rate > 1 / 0.03
-    assert speculative.cost is not None
-    assert speculative.cost < remote.cost
-    steps = 100 / expected_tokens(0.8, depth)
-    assert speculative.cost == pytest.approx(0.001 * (0.05 + steps * 0.03 * (1 + 0.06 * depth)))
+    assert speculative.tokens_per_second == PAYS.rate
+    assert speculative.cost == pytest.approx(0.001 * (0.05 + 100 * 0.0102))
+    drafted = taken(ASKED, prices=replace(PRICED, per_hour=3.6)).way(SPECULATIVE).estimate
+    assert drafted is not None
+    assert drafted.cost == pytest.approx(speculative.cost + 0.001 * 100 * 0.0034), "drafting here has its price too"
 
 
-def test_a_round_trip_that_does_not_pay_streams() -> None:
-    assert speculative_rate(10.0, 0.03, 0.002, 0.8, 16) == (0, pytest.approx(1 / 0.03))
-    assert speculative_rate(0.0, 0.03, 0.002, 0.8, 0)[0] == 0
+@pytest.mark.parametrize("expected", [STREAMS, None])
+def test_drafts_that_do_not_pay_cost_and_take_what_streaming_does(expected: RemoteEstimate | None) -> None:
+    route = taken(ASKED, remote=replace(THERE, expected=expected), prices=PRICED)
+    assert route.way(SPECULATIVE).estimate == route.way(REMOTE).estimate
 
 
 def plan(strategy: Strategy) -> DecodePlan:

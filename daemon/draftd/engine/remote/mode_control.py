@@ -46,7 +46,7 @@ class RemoteControl:
 
     def learnt(self) -> RemoteLearnt | None:
         """To be saved: of the verifier that decoded last."""
-        if not self._fingerprint:
+        if not self.costs.measured:
             return self.recalled
         return RemoteLearnt(self._fingerprint, self.costs.figures, counted(self.acceptance))
 
@@ -73,8 +73,11 @@ class RemoteControl:
         return drafts and sequence.emitted < _MEASURED and self.costs.unmeasured(sequence.request.workload)
 
     def estimates(self, state: LinkState, kind: DrafterName) -> dict[WorkloadClass, RemoteEstimate]:
-        """What a greedy text of each class may expect with this drafter and without."""
-        if state.model is None:
+        """What a greedy text of each class may expect with this drafter and without; from the hello of a verifier on
+        that says what its steps take, or else from its first steps."""
+        if state.model is not None:
+            self.follow(state.model)
+        if state.model is None or not self.costs.measured:
             return {}
         most, found = self._most(state.model), {}
         for workload in (WorkloadClass.UNSPECIFIED, *CLASSES):
@@ -85,8 +88,8 @@ class RemoteControl:
 
     def break_even(self, state: LinkState, kind: DrafterName) -> float | None:
         """The round trip below which this drafter's steps, one at a time, beat streaming; for greedy text of any
-        kind."""
-        if state.model is None:
+        kind. None before it drafted for this verifier."""
+        if state.model is None or not self.costs.knows(kind):
             return None
         most = self._most(state.model)
         times = self.costs.times(state.round_trip, kind, most)

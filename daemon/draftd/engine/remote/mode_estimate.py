@@ -60,12 +60,15 @@ class RemoteTimes:
 @dataclass(frozen=True, slots=True)
 class RemoteEstimate:
     """Tokens a second that each mode is expected to give with its best depth, and which is taken: `depth` tokens at a
-    time, `ahead` proposals on their way. Where that is STREAM, no draft pays."""
+    time, `ahead` proposals on their way. Where that is STREAM, no draft pays. `target_seconds` of the verifier's target
+    and `draft_seconds` of drafting here are what a token takes."""
 
     mode: RemoteMode
     depth: int
     ahead: int
     rates: Mapping[RemoteMode, float]
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -92,8 +95,10 @@ def estimate(
     elif overlapped[0] >= stream * WORTH:
         mode, depth = RemoteMode.OVERLAPPED, overlapped[1]
     else:
-        return RemoteEstimate(RemoteMode.STREAM, 0, 0, rates)
-    return RemoteEstimate(mode, depth, _ahead(times, depth, in_flight), rates)
+        return RemoteEstimate(RemoteMode.STREAM, 0, 0, rates, times.plain)
+    works = times.verify[depth] / expected[depth] if mode is RemoteMode.STEPS else 1 / overlapped[0]  # all the time
+    drafts = depth * times.draft / expected[depth]
+    return RemoteEstimate(mode, depth, _ahead(times, depth, in_flight), rates, works, drafts)
 
 
 def break_even(times: RemoteTimes, expected: Sequence[float]) -> float | None:
@@ -213,6 +218,15 @@ class RemoteCosts:
         costs._drafted = {kind: _Mean(seconds * slower, _STREAKS) for kind, seconds in figures.streaming.items()}
         costs._draft = {kind: _Mean(seconds, _STREAKS) for kind, seconds in figures.draft.items()}
         return costs
+
+    @property
+    def measured(self) -> bool:
+        """Whether the seconds of a plain forward are more than a guess."""
+        return bool(self._forward.value or self.step_seconds)
+
+    def knows(self, kind: DrafterName) -> bool:
+        """Whether what this drafter's tokens take was measured too."""
+        return self.measured and kind in self._draft
 
     @property
     def plain(self) -> float:
