@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from draftd.core import LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import DraftSource
+from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.answer_format import AnswerFormat
 from draftd.models.tokenizer import ChatTemplate, Detokenizer

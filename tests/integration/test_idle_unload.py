@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from draftd.engine.drafters.loaded import DraftSource
+from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.pair import LoadedModels
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted import scripted_models

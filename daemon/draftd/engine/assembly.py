@@ -21,8 +21,9 @@ from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.calibration import Calibration
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
+from draftd.engine.draft_weights import Drafters
 from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.drafters.loaded import Drafters, DraftSource
+from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.memory import free_bytes
 from draftd.engine.model_keys import ModelKeys

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import Drafters, weight_bytes
+from draftd.engine.draft_weights import Drafters
 from draftd.engine.inbox import Keep, LogitGap, Lower, Reload
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
 from draftd.errors import DraftdError, EngineFailure, ModelLoadError, NotServing, in_one_line
+from draftd.models.folder import weight_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
-from draftd.engine.drafters.loaded import DraftSource, Unfit, in_folder, parameters, try_out, weight_bytes
 from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
+from draftd.engine.drafters.sources import DraftSource, Unfit, in_folder, try_out
 from draftd.model_info import ModelInfo
 from draftd.models.advice import warnings, without_draft
 from draftd.models.blas import compute_backend, load_blas
 from draftd.models.check import not_served
 from draftd.models.configuration import declared_context
-from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, read
+from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, parameters, read, weight_bytes
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 

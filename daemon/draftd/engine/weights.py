@@ -11,14 +11,15 @@ from collections.abc import Callable, Generator
 
 from draftd.clocks import elapsed
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.drafters.loaded import Drafters, DraftSource, parameters, try_out, weight_bytes
+from draftd.engine.draft_weights import Drafters
+from draftd.engine.drafters.sources import DraftSource, try_out
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.memory import give_back
 from draftd.engine.scheduler import Scheduler
 from draftd.engine.targets.local import LocalTarget
 from draftd.errors import ModelLoadError
 from draftd.model_info import ModelInfo
-from draftd.models.folder import ModelFiles, read
+from draftd.models.folder import ModelFiles, parameters, read, weight_bytes
 from draftd.models.mlx_lm import vocabulary_size
 
 _log = logging.getLogger(__name__)

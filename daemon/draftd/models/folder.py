@@ -302,6 +302,17 @@ def _whole_numbers(model: Any) -> str:
     return ""
 
 
+def parameters(model: Any) -> list[Any]:
+    """A model's arrays, those that it uses first at the end: `read` takes them from there."""
+    from mlx.utils import tree_flatten
+
+    return [array for _, array in reversed(tree_flatten(model.parameters()))]
+
+
+def weight_bytes(model: Any) -> int:
+    return sum(array.nbytes for array in parameters(model))
+
+
 def read(arrays: list[Any], what: str) -> Iterator[None]:
     """Reads weights a piece at a time, and takes each array from the list then: whoever wants them holds them besides.
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.loaded import Drafters
+from draftd.engine.draft_weights import Drafters
 from draftd.engine.inbox import Keep, Reload
 from draftd.engine.jobs import BackgroundJobs
 from draftd.errors import ModelLoadError

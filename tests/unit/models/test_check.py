@@ -17,7 +17,7 @@ import pytest
 from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
 from draftd.core import DRAFT_MODEL
-from draftd.engine.drafters.loaded import mismatch
+from draftd.engine.drafters.sources import mismatch
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import ModelLoadError, NotServing, in_one_line

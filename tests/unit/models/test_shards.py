@@ -11,10 +11,9 @@ import pytest
 
 from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
-from draftd.engine.drafters.loaded import parameters
 from draftd.engine.pair import load_models
 from draftd.models.fingerprint import Fingerprints
-from draftd.models.folder import ModelFolder
+from draftd.models.folder import ModelFolder, parameters
 from draftd.models.shards import INDEX, surplus
 from draftd.settings import load_settings
 from tests.conftest import NanoPair

@@ -15,7 +15,7 @@ from draftd.cli.findings import Finding, bad, note, ok
 from draftd.cli.state import measured_worth, paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.depth.saved import DrafterWorth
-from draftd.engine.drafters.loaded import OTHER_DRAFT, DraftSource, mismatch, weight_bytes
+from draftd.engine.drafters.sources import OTHER_DRAFT, DraftSource, mismatch
 from draftd.engine.pair import assemble, context_length_of, raised_context
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
@@ -25,7 +25,7 @@ from draftd.model_info import drafter_in_words
 from draftd.models import blas
 from draftd.models.advice import LARGE_DRAFT, warnings, without_draft
 from draftd.models.check import not_served
-from draftd.models.folder import ModelFolder
+from draftd.models.folder import ModelFolder, weight_bytes
 from draftd.models.hub import CachedModel, cached, free_bytes, is_hub_id, no_room, storage_folder
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.request import ServedModel

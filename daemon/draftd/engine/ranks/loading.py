@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from draftd.engine.cache.layouts import share
-from draftd.engine.drafters.loaded import parameters
 from draftd.engine.memory import free_bytes
 from draftd.engine.ranks.caches import RankedModel
 from draftd.engine.ranks.channel import RecordSender
@@ -15,7 +14,7 @@ from draftd.engine.ranks.group import RankGroup
 from draftd.engine.ranks.part import Part
 from draftd.engine.ranks.sharding import share_of
 from draftd.models.blas import load_blas
-from draftd.models.folder import ModelFolder, check_scales, read
+from draftd.models.folder import ModelFolder, check_scales, parameters, read
 
 
 def open_share(folder: ModelFolder, group: RankGroup) -> tuple[Part, dict[str, Any]]:

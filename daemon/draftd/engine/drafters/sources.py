@@ -1,0 +1,68 @@
+"""Where weights come from, so that they can be released and loaded again; and whether a draft's fit the target.
+
+Imports no MLX: models are opened here before anything else needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from draftd.errors import ModelLoadError
+from draftd.models.folder import ModelFiles, ModelFolder, check_scales
+
+OTHER_DRAFT = "use a draft of the same family, or --drafter prompt_lookup"
+
+
+class Unfit(ModelLoadError):
+    """The error for a draft that can be loaded but does not fit the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSource:
+    """Where a model comes from; called on the engine thread. `name` is for errors. `open` returns a model whose weights
+    may not have been read yet; raises ModelLoadError, or Unfit. `files`: its files as they are now; None for a model
+    that was made in memory, where a release frees nothing."""
+
+    name: str
+    open: Callable[[], Any]
+    files: Callable[[], ModelFiles | None] = lambda: None
+
+
+def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
+    """The source of a draft in a folder; `open` checks its tokens against the target's. The tokenizer is mlx-lm's."""
+    fitting = ""  # digest of the latest tokenizer that fits the target's
+
+    def open_fitting() -> Any:
+        nonlocal fitting
+        model, config = folder.open()
+        digest = folder.tokenizer_digest()
+        if digest != fitting:
+            if complaint := mismatch(target_tokenizer, folder.tokenizer(config)):
+                raise Unfit(complaint, OTHER_DRAFT)
+            fitting = digest
+        return model
+
+    return DraftSource(folder.called, open_fitting, folder.files)
+
+
+def try_out(model: Any, name: str) -> None:
+    """Checks a model whose weights were read: its packed scales, and, in a short trial that is remembered, how its
+    sequences can share forwards. Raises ModelLoadError, naming the model, if a scale or an output is not finite."""
+    from draftd.engine.cache.layouts import why_not_batched
+
+    check_scales(model, name)
+    try:
+        why_not_batched(model)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{name}: {error.what}", error.cure) from None
+
+
+def mismatch(target: Any, draft: Any) -> str:
+    """How two tokenizers differ, by id; empty if they have the same tokens."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours == theirs:
+        return ""
+    tokens = ours.keys() | theirs.keys()
+    differing = sum(1 for token in tokens if ours.get(token) != theirs.get(token))
+    return f"the draft's tokenizer is not the target's ({differing:,} of {len(tokens):,} tokens differ)"
