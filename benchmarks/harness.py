@@ -30,8 +30,7 @@ from benchmarks.arms import Draftd, Prompt, daemon, fixed_depth, fixed_drafter
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.samples import sampling
-from draftd.acceptance.session import ANSWER_SECONDS, Session, capture
+from draftd.acceptance.session import ANSWER_SECONDS, Session, capture, sampling
 from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.acceptance.ticks import Place, Stage
 from draftd.client.client import Ask, DraftdClient

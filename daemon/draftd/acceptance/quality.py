@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from draftd.acceptance.folder import RunError, RunFolder
 from draftd.acceptance.options import QualityOptions
-from draftd.acceptance.samples import sampling
-from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
+from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
 from draftd.acceptance.statistics import Interval, bootstrap
-from draftd.acceptance.sweep.plan import Step, key_of, measured, pending
+from draftd.acceptance.sweep.plan import key_of, measured, pending
 from draftd.acceptance.ticks import Arm, Stage, Tick, usable
 from draftd.canaries.prompts import MOST_TOKENS, Canary, FrozenPrompts, folded
 from draftd.canaries.schemas import Schema, mismatch, schema_of

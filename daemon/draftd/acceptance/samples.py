@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from draftd.acceptance.ticks import Stage
 from draftd.v1 import control_pb2 as control
-
-if TYPE_CHECKING:
-    from draftd.acceptance.session import Session
-
-_CALL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +74,3 @@ def sample(status: control.GetStatusResponse, stage: Stage, session: int, arm: s
 def _name(kind: type, value: int | None) -> str | None:
     """MEMORY_PRESSURE_WARN is warn."""
     return None if not value else kind.Name(value).rsplit("_", 1)[-1].lower()  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def sampling(
-    session: Session, stage: Stage, keep: Callable[[Sample], None], period_seconds: float = 1.0
-) -> Iterator[None]:
-    """Asks the daemon how the machine is, every so often, on a thread of its own, until the block ends.
-
-    A call that fails leaves a gap: whether the daemon still answers, the requests say. `keep` is called on the
-    sampler's thread.
-    """
-    from draftd.client.client import CallError  # brings gRPC in: who only reads samples does without
-
-    stop = threading.Event()
-
-    def run() -> None:
-        while True:
-            arm = next(iter(session.in_hand), "")
-            with contextlib.suppress(CallError):
-                status = session.client.status(timeout=_CALL_SECONDS)
-                keep(sample(status, stage, session.number, arm, time.perf_counter() - session.began))
-            if stop.wait(period_seconds):
-                return
-
-    thread = threading.Thread(target=run, name="draftd-sampler", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(_CALL_SECONDS + 1)

@@ -22,14 +22,14 @@ import grpc
 
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import Options
-from draftd.acceptance.ticks import Arm, Chunk, Granted, Place, Served, Stage, Tick
+from draftd.acceptance.samples import Sample, sample
+from draftd.acceptance.ticks import Arm, Chunk, Granted, Key, Place, Served, Stage, Tick
 from draftd.client.client import Ask, CallError, gather
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
 from draftd.protocol import DECODED, DEPTH_MODES, REASONS
 
 if TYPE_CHECKING:
-    from draftd.acceptance.sweep.plan import Step
     from draftd.client.client import DraftdClient
     from draftd.client.prompts import Prompt
     from draftd.v1 import inference_pb2 as pb
@@ -41,6 +41,7 @@ _START_SECONDS = 60.0  # until the last of the threads runs
 _HOLD_SECONDS, _RENEW_SECONDS = 120.0, 40.0
 _JOIN_SECONDS = 15.0  # a renewal under way ends by then
 _NO_LADDER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
+_SAMPLE_SECONDS = 5.0  # that one reading of the machine may take
 _T = TypeVar("_T")
 
 
@@ -67,6 +68,19 @@ class Advance:
 
 
 Progress = Callable[[Advance], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Prompts that are asked together: `arm.concurrency` of them."""
+
+    arm: Arm
+    prompts: tuple[Prompt, ...]
+    repetition: int  # from 1
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple((self.arm.id, prompt.group, prompt.name, self.repetition) for prompt in self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,35 @@ class Session:
             tick = taken.tick(Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
             ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
         return ticks
+
+
+@contextlib.contextmanager
+def sampling(
+    session: Session, stage: Stage, keep: Callable[[Sample], None], period_seconds: float = 1.0
+) -> Iterator[None]:
+    """Samples the machine every `period_seconds` on its own thread until the block ends.
+
+    A call that fails leaves a gap: the requests show whether the daemon still answers. `keep` is called on the
+    sampler's thread.
+    """
+    stop = threading.Event()
+
+    def run() -> None:
+        while True:
+            arm = next(iter(session.in_hand), "")
+            with contextlib.suppress(CallError):
+                status = session.client.status(timeout=_SAMPLE_SECONDS)
+                keep(sample(status, stage, session.number, arm, time.perf_counter() - session.began))
+            if stop.wait(period_seconds):
+                return
+
+    thread = threading.Thread(target=run, name="draftd-sampler", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_SAMPLE_SECONDS + 1)
 
 
 class ErrorLimit:

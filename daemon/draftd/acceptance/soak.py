@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from draftd.acceptance.cost import alpha_of
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
-from draftd.acceptance.samples import Sample, sampling
-from draftd.acceptance.session import Advance, MeasurementStopped, Progress, Session, on_threads
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.session import Advance, MeasurementStopped, Progress, Session, Step, on_threads, sampling
 from draftd.acceptance.statistics import Curve, Growth, after_warm_up, growth, quantile
 from draftd.acceptance.summary import total
-from draftd.acceptance.sweep.plan import Step, chosen_prompts
+from draftd.acceptance.sweep.plan import chosen_prompts
 from draftd.acceptance.ticks import Stage, Tick
 
 if TYPE_CHECKING:

@@ -15,6 +15,8 @@ from itertools import pairwise
 from draftd.core import DRAFT_MODEL, DecodeMode, DepthMode, DrafterName, FinishReason, WorkloadClass
 from draftd.counts import DraftCounts
 
+Key = tuple[str, str, str, int]  # of a request: Arm.id, prompt's group and name, repetition
+
 
 class Stage(StrEnum):
     """What a tick was measured for."""

@@ -34,6 +34,11 @@ def both(slow: float | None, fast: float | None, factor: float = 1.0) -> str:
     return " → ".join(rate(None if value is None else value * factor) for value in (slow, fast))
 
 
+def export_state(exporting: bool) -> str:
+    """Whether spans, metrics and logs are sent."""
+    return "exporting" if exporting else "not exporting (no OTEL endpoint)"
+
+
 def in_local_time(text: str, zone: tzinfo | None = None) -> str:
     """A text of the daemon's, whose times are UTC, for people: in their zone, this machine's by default."""
 

@@ -35,8 +35,8 @@ from draftd.errors import (
 )
 from draftd.fallback.logs import RateLimitedLog
 from draftd.models.grammar import Compiled
+from draftd.service.rate_limits import Pace, Share
 from draftd.service.stream import Mailbox
-from draftd.service.turns import Pace, Share
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan
 

@@ -36,9 +36,10 @@ from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
 from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, prefill_share, summed
+from draftd.service.rate_limits import Pace, Share
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
-from draftd.service.turns import Pace, Share, give_turns
+from draftd.service.turns import give_turns
 from draftd.settings import Settings
 from draftd.strategies import PeerCounts, VerificationStatus
 from draftd.telemetry.remote import VerificationSpan

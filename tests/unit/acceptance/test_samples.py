@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.acceptance import samples as module
+from draftd.acceptance import session as module
 from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.samples import Sample, sample, sampling
-from draftd.acceptance.session import Session
+from draftd.acceptance.samples import Sample, sample
+from draftd.acceptance.session import Session, sampling
 from draftd.acceptance.ticks import Stage
 from draftd.client.client import CallError, DraftdClient
 from draftd.protocol import duration
@@ -121,7 +121,7 @@ def test_leaving_ends_the_pause_between_two_samples() -> None:
 
 def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call has a deadline; were it not kept, the block still ends, a second after."""
-    monkeypatch.setattr(module, "_CALL_SECONDS", -0.9)
+    monkeypatch.setattr(module, "_SAMPLE_SECONDS", -0.9)
     asked, release = threading.Event(), threading.Event()
     deadlines = []
 

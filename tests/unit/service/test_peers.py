@@ -21,7 +21,8 @@ from draftd.service.peers import (
     count,
     prefill_share,
 )
-from draftd.service.turns import Share, fair, give_turns, in_order
+from draftd.service.rate_limits import Share
+from draftd.service.turns import fair, give_turns, in_order
 from tests.wire_edge import opened
 
 

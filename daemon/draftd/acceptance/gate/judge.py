@@ -11,12 +11,13 @@ from enum import StrEnum
 from itertools import combinations, product
 from pathlib import Path
 
+from draftd.acceptance import summary
 from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.gate.metrics import METRICS, Evidence, Metric, Reading, read
+from draftd.acceptance.gate.metrics import METRICS, TOTAL_THROUGHPUT, Evidence, Metric, Reading
 from draftd.acceptance.gate.spec import Candidate, Criterion, Spec
 from draftd.acceptance.manifest import Difference, Manifest, differences
 from draftd.acceptance.sweep.result import knee, swept_drafter
-from draftd.acceptance.ticks import Arm, Stage
+from draftd.acceptance.ticks import Arm, Stage, Tick
 
 
 class Outcome(StrEnum):
@@ -153,7 +154,7 @@ def judge(criterion: Criterion, candidate: Candidate, run: Evidence, baseline: E
     """`baseline` is another run, for criteria that are against it."""
     metric = METRICS[criterion.metric]
     arm = _arm(criterion, candidate) if metric.stage is Stage.SWEEP else None
-    reading = read(criterion, arm, run, baseline if criterion.against == "baseline" else None)
+    reading = read_metric(criterion, arm, run, baseline if criterion.against == "baseline" else None)
     outcome, reason = weigh(criterion, reading, metric)
     return Judgement(criterion, arm.id if arm is not None else "", reading, outcome, reason)
 
@@ -164,6 +165,52 @@ def _arm(criterion: Criterion, candidate: Candidate) -> Arm | None:
     if length == "knee":
         return None
     return Arm(length, candidate.drafter if length else None, criterion.temperature, criterion.concurrency)
+
+
+def read_metric(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None = None) -> Reading:
+    """The value of the criterion's metric in a run, for a sweep's metric that of `arm`; with `baseline`, another run,
+    its ratio to the value there."""
+    metric = METRICS[criterion.metric]
+    if not getattr(run, metric.stage):
+        return Reading.none(f"the run has no {metric.stage}")
+    if metric.read is None:
+        return _of_sweep(criterion, arm, run, baseline)
+    ours = metric.read(getattr(run, metric.stage))
+    if baseline is None or ours.value is None:
+        return ours
+    if not getattr(baseline, metric.stage):
+        return Reading.none(f"the baseline has no {metric.stage}")
+    theirs = metric.read(getattr(baseline, metric.stage))
+    if theirs.value is None:
+        return theirs
+    if not theirs.value:
+        return Reading.none("it is 0 in the baseline")
+    return Reading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
+
+
+def _of_sweep(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None) -> Reading:
+    """The figure of one arm: by itself, over its autoregressive arm, or over the same arm of another run."""
+    if arm is None:
+        return Reading.none("the candidate's block length is not known: the sweep shows no knee")
+    name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
+
+    def narrowed(ticks: Iterable[Tick]) -> list[Tick]:
+        return [one for one in ticks if group in (None, one.place.group) and workload in (None, one.place.workload)]
+
+    ticks = narrowed(run.sweep)
+    if name == TOTAL_THROUGHPUT:
+        found = summary.total_throughput(ticks, arm.id)
+    elif criterion.against == "autoregressive":
+        found = summary.against(ticks, arm.id, arm.baseline.id, name)
+        whose += f" and {arm.baseline.id}"
+    elif baseline is not None:
+        found = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
+    else:
+        found = summary.measure(summary.select(ticks, arm=arm.id), name)
+    if found is None:
+        both = " in both runs" if baseline is not None else ""
+        return Reading.none(f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}")
+    return Reading.of(found)
 
 
 def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outcome, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from draftd.acceptance import summary
 from draftd.acceptance.folder import RunError, RunFolder
@@ -18,12 +18,10 @@ from draftd.acceptance.quality import Comparison, QualityResult, quality_result
 from draftd.acceptance.soak import SoakResult, soak_result
 from draftd.acceptance.statistics import Growth, Interval
 from draftd.acceptance.sweep.plan import measured, missing_requests
-from draftd.acceptance.ticks import Arm, Stage, Tick
-
-if TYPE_CHECKING:
-    from draftd.acceptance.gate.spec import Criterion
+from draftd.acceptance.ticks import Stage, Tick
 
 _OF_DRAFTS = ("acceptance", "acceptance_at_position_0", "mean_accepted_length")
+TOTAL_THROUGHPUT = "total_tokens_per_second"
 _ONE_WAY = "no prompt was answered both ways"
 
 
@@ -103,57 +101,6 @@ class Metric:
     divisible: bool = True
     autoregressive: bool = False  # it exists without drafts
     moves: Moves = "both ways"
-
-
-def read(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None = None) -> Reading:
-    """The criterion's metric, where it is a sweep's of that arm; as a ratio to `baseline`, another run, where one is
-    given."""
-    metric = METRICS[criterion.metric]
-    if not getattr(run, metric.stage):
-        return Reading.none(f"the run has no {metric.stage}")
-    if metric.read is None:
-        return _of_sweep(criterion, arm, run, baseline)
-    ours = metric.read(getattr(run, metric.stage))
-    if baseline is None or ours.value is None:
-        return ours
-    if not getattr(baseline, metric.stage):
-        return Reading.none(f"the baseline has no {metric.stage}")
-    theirs = metric.read(getattr(baseline, metric.stage))
-    if theirs.value is None:
-        return theirs
-    if not theirs.value:
-        return Reading.none("it is 0 in the baseline")
-    return Reading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
-
-
-# the sweep: one arm by itself, over its autoregressive arm, or over the same arm of another run
-
-_TOGETHER = "total_tokens_per_second"
-
-
-def _of_sweep(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None) -> Reading:
-    if arm is None:
-        return Reading.none("the candidate's block length is not known: the sweep shows no knee")
-    name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
-
-    def narrowed(ticks: Iterable[Tick]) -> list[Tick]:
-        """Of all arms."""
-        return [one for one in ticks if group in (None, one.place.group) and workload in (None, one.place.workload)]
-
-    ticks = narrowed(run.sweep)
-    if name == _TOGETHER:
-        found = summary.total_throughput(ticks, arm.id)
-    elif criterion.against == "autoregressive":
-        found = summary.against(ticks, arm.id, arm.baseline.id, name)
-        whose += f" and {arm.baseline.id}"
-    elif baseline is not None:
-        found = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
-    else:
-        found = summary.measure(summary.select(ticks, arm=arm.id), name)
-    if found is None:
-        both = " in both runs" if baseline is not None else ""
-        return Reading.none(f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}")
-    return Reading.of(found)
 
 
 # the soak
@@ -272,7 +219,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             name: Metric(Stage.SWEEP, one.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS)
             for name, one in summary.METRICS.items()
         },
-        _TOGETHER: Metric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
+        TOTAL_THROUGHPUT: Metric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
         "soak.seconds": _soak("s", "sessions", lambda soak: Reading(soak.seconds, samples=soak.sessions), moves="up"),
         "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves="up"),
         "soak.errors": _soak("", "requests", _errors, moves="up"),

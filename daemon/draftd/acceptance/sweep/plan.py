@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING, Any
 from draftd.acceptance.folder import RunFolder
 from draftd.acceptance.manifest import prompt_checksum
 from draftd.acceptance.options import LONG, MEDIUM, SHORT, TIERS, SweepOptions
-from draftd.acceptance.samples import Sample, sampling
-from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
+from draftd.acceptance.samples import Sample
+from draftd.acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
+from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Key, Stage, Tick
 from draftd.client.prompts import Prompt, from_file, held_out, spread, suited_classes
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import DraftdError
 
 if TYPE_CHECKING:
     from draftd.v1 import inference_pb2 as pb
-
-Key = tuple[str, str, str, int]  # Arm.id, prompt's group and name, repetition
 
 CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
 _SETS = Path(__file__).parents[1] / "prompt_sets"
@@ -205,19 +203,6 @@ def _obstacle(arm: Arm, model: pb.GetModelResponse, max_batch: int | None, promp
     if arm.concurrency > prompts:
         return f"there are {prompts} prompts, and each is asked once at a time"
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is asked at one time: `arm.concurrency` prompts, all at once."""
-
-    arm: Arm
-    prompts: tuple[Prompt, ...]
-    repetition: int  # from 1
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple((self.arm.id, prompt.group, prompt.name, self.repetition) for prompt in self.prompts)
 
 
 def schedule(plan: SweepPlan) -> list[Step]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from draftd.cli import ladder, options, output, ranks, remote
-from draftd.cli.figures import UNKNOWN, length, percent, size, span
+from draftd.cli.figures import UNKNOWN, export_state, length, percent, size, span
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.model_info import prefix_room, speculation
 from draftd.protocol import DEPTH_MODES, draft_counts
@@ -66,13 +66,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         made.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
         made.append(("drafter errors", str(status.drafter_errors)))
-    made.append(("telemetry", telemetry(status)))
+    made.append(("telemetry", export_state(status.telemetry_exporting)))
     return made
-
-
-def telemetry(status: pb.GetStatusResponse) -> str:
-    """Whether spans, metrics and logs are sent."""
-    return "exporting" if status.telemetry_exporting else "not exporting (no OTEL endpoint)"
 
 
 def _pair(model: inference.GetModelResponse) -> list[tuple[str, str]]:

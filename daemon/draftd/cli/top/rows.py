@@ -11,7 +11,6 @@ from rich.text import Text
 from draftd.cli import figures, ladder
 from draftd.cli import ranks as group
 from draftd.cli import remote as two
-from draftd.cli.commands.status import telemetry
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import enum_name
 from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
@@ -92,6 +91,7 @@ def unavailable(seen: History) -> Text | None:
 
 def serving(seen: History, now: datetime) -> list[Row]:
     status, lately = seen.status, seen.minute
+    exporting = status.telemetry_exporting
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
     waiting = f"{status.queued_requests} of {status.queue_capacity} waiting"
     return [
@@ -103,7 +103,7 @@ def serving(seen: History, now: datetime) -> list[Row]:
         ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
         ("failed", _failed(seen, lately.failed if lately else None)),
         ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
-        ("telemetry", Text(telemetry(status), GOOD if status.telemetry_exporting else DIM)),
+        ("telemetry", Text(figures.export_state(exporting), GOOD if exporting else DIM)),
     ]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from draftd.acceptance.folder import RunFolder
+from draftd.acceptance.gate.judge import read_metric
 from draftd.acceptance.gate.metrics import METRICS, Evidence, Reading
-from draftd.acceptance.gate.metrics import read as read_metric
 from draftd.acceptance.gate.spec import Comparison, Criterion
 from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import synthetic_run
