@@ -23,7 +23,7 @@ from benchmarks.arms import Prompt
 from benchmarks.remote_daemons import Daemons
 from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import load_tokenizer
-from draftd.engine.remote.verifier_link import Close, Closed, Open, Step, Verdict
+from draftd.engine.remote.verifier_link import Close, Closed, Connected, LinkLost, Open, Step, Verdict
 from draftd.engine.targets.base import SequenceOptions
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
@@ -59,6 +59,7 @@ class Player:
     waiting: bool = False  # for a verdict
     due: float = 0.0
     done: bool = False
+    connection: int = 0
 
 
 @dataclass
@@ -75,7 +76,6 @@ class Replay:
     def run(self) -> None:
         for player in self.players:
             player.link.listen(self.wake.set)
-            self._next(player)
         held = time.monotonic()
         while not self.failed and not all(one.done for one in self.players):
             self.wake.wait(0.002)
@@ -98,7 +98,8 @@ class Replay:
             return
         player.sequence, player.known, player.waiting, player.due = player.sequence + 1, 0, False, 0.0
         options = SequenceOptions(len(player.text.prompt), len(player.text.prompt), SamplingParams())
-        player.link.send(Open(player.sequence, player.text.prompt, options, len(player.text.answer)))
+        opened = Open(player.sequence, player.text.prompt, options, len(player.text.answer))
+        player.link.send(opened, player.connection)
 
     def _step(self, player: Player) -> None:
         text, known = player.text, player.known
@@ -106,22 +107,28 @@ class Replay:
         last = text.answer[known - 1] if known else text.prompt[-1]
         place = len(text.prompt) + known
         if self.drafts and known < len(text.answer) - 1:
-            player.link.send(Step(player.sequence, place, last, text.proposals[known]))
+            step = Step(player.sequence, place, last, text.proposals[known])
         else:
-            player.link.send(Step(player.sequence, place, last, run=1 if self.drafts else len(text.answer)))
+            step = Step(player.sequence, place, last, run=1 if self.drafts else len(text.answer))
+        player.link.send(step, player.connection)
         player.waiting = True
 
     def _take(self, player: Player, message: object) -> None:
         text = player.text
-        if isinstance(message, Closed) and message.sequence == player.sequence and (message.error or message.lost):
-            self.failed = message.error or "a sequence was lost"
+        if isinstance(message, Connected):
+            player.connection = message.connection
+            self._next(player)
+        if isinstance(message, LinkLost):
+            self.failed = message.why
+        if isinstance(message, Closed) and message.sequence == player.sequence and message.error:
+            self.failed = message.error
         if text is None or not isinstance(message, Verdict) or message.sequence != player.sequence:
             return
         if tuple(message.tokens) != text.answer[player.known : player.known + len(message.tokens)]:
             self.failed = "the verifier's text is another one than was recorded"
         player.known += len(message.tokens)
         if player.known >= len(text.answer) or message.finished is FinishReason.STOP:
-            player.link.send(Close(player.sequence, len(text.prompt) + player.known))
+            player.link.send(Close(player.sequence, len(text.prompt) + player.known), player.connection)
             self._next(player)
         elif self.drafts:
             player.waiting = False

@@ -10,8 +10,13 @@ from dataclasses import replace
 
 from draftd.core import PEER, DecodePlan, DecodeRequest, FinishReason, SamplingParams
 from draftd.engine.remote.peer import PeerSequence
-from draftd.engine.remote.verifier_link import Step, Verdict, left_of
+from draftd.engine.remote.verifier_link import Step, Verdict
 from tests.rig import autoregressive, request, speculative
+
+
+def left_of(guess: list[int], tokens: Sequence[int]) -> list[int]:
+    """What is left of a guess once the text goes on with these tokens."""
+    return guess[len(tokens) :] if guess[: len(tokens)] == list(tokens) else []
 
 
 class Edge:
@@ -60,7 +65,7 @@ class Edge:
         while self._under_way and most:
             verdict, most = self._under_way.popleft(), most - 1
             assert verdict.known == len(self.text)
-            self.guess = left_of(self.guess, verdict)
+            self.guess = left_of(self.guess, verdict.tokens)
             self.text += verdict.tokens
             if not verdict.drafted:
                 self.granted = max(0, self.granted - len(verdict.tokens))

@@ -9,7 +9,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from draftd.core import DecodeRequest, Emission, FinishReason
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, TextDrafter
@@ -18,7 +18,10 @@ from draftd.engine.remote.remote_decoder import RemoteDecoder
 from draftd.engine.remote.verifier_link import (
     Close,
     Closed,
+    Connected,
+    FromLink,
     FromVerifier,
+    LinkLost,
     LinkState,
     Open,
     Opened,
@@ -26,11 +29,11 @@ from draftd.engine.remote.verifier_link import (
     Step,
     ToVerifier,
     Verdict,
-    left_of,
 )
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.strategies import PeerCounts, RemoteCounts, Verifier
+from tests.edge import left_of
 from tests.rig import Collected, Rig
 
 MODEL = RemoteModel("remote", "f" * 64, 4096, 256, 8, shared_tokenizer=True, step_seconds=0.01)
@@ -91,10 +94,11 @@ class ScriptedLink:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._held: dict[int, _Held] = {}
-        self._inbound: deque[tuple[float, FromVerifier]] = deque()
-        self._delivered: dict[int, tuple[Open, list[int]]] = {}  # what is open, with its text as the engine knows it
-        self._deaf: set[int] = set()  # whose `Opened` the engine has not received since the connection was lost
+        self._inbound: deque[tuple[float, FromLink]] = deque()
         self._connection = 0
+        self.complaints: list[str] = []
+        if model is not None:
+            self._say(Connected(0), clock.now, 0.0)
         self.wake: Callable[[], None] = lambda: None
 
     # the seam
@@ -107,31 +111,23 @@ class ScriptedLink:
         why = "" if self.up else "it is down"
         return LinkState(self.up, why, None if self.up else 3.0, self._model, self.round_trip, self.load)
 
-    def send(self, message: ToVerifier) -> None:
+    def send(self, message: ToVerifier, connection: int) -> None:
         self.sent.append(message)
-        if isinstance(message, Open):
-            self._delivered[message.sequence] = message, list(message.tokens)
-            if not self.up:
-                self._say(Closed(message.sequence, "it is down", 3.0, lost=True), self.clock.now, 0.0)
-                return
-        if isinstance(message, Close):
-            self._delivered.pop(message.sequence, None)
-        elif message.sequence in self._deaf:
-            return
-        for _ in range(1 + (self._twice and isinstance(message, Step))):
-            self._carry(message, self.clock.now + self.round_trip / 2)
+        if connection == self._connection:
+            for _ in range(1 + (self._twice and isinstance(message, Step))):
+                self._carry(message, self.clock.now + self.round_trip / 2)
 
-    def received(self) -> Sequence[FromVerifier]:
+    def received(self) -> Sequence[FromLink]:
         self.run(self.clock.now)
         found = []
         while self._inbound and self._inbound[0][0] <= self.clock.now:
-            message = self._inbound.popleft()[1]
-            found.append(message)
-            if isinstance(message, Verdict) and message.sequence in self._delivered:
-                self._delivered[message.sequence][1].extend(message.tokens)
-            elif isinstance(message, Opened):
-                self._deaf.discard(message.sequence)
+            found.append(self._inbound.popleft()[1])
         return found
+
+    def failed(self, why: str) -> None:
+        self.complaints.append(why)
+
+    broken = failed
 
     # the time
 
@@ -152,35 +148,37 @@ class ScriptedLink:
         connection = self._connection
         self._at(arrives, lambda at: self._arrive(message, at) if connection == self._connection else None)
 
-    def _say(self, message: FromVerifier, at: float, delay: float | None = None) -> None:
+    def _say(self, message: FromLink, at: float, delay: float | None = None) -> None:
         self._inbound.append((at + (self.round_trip / 2 if delay is None else delay), message))
 
     # faults
 
     def cut(self, *, resumed: bool) -> None:
-        """The connection is lost: what is on its way is too. Either open sequences are resumed from what the engine
-        has received, or given up."""
+        """The connection is lost: what is on its way is too. Another follows, at once or once all was given up."""
         self._connection += 1
         self._inbound.clear()
-        for number, (opened, text) in self._delivered.items():
-            if (held := self._held.pop(number, None)) is not None:
-                self.counts.discarded += held.length - len(text)
-                held.over = True
-            if resumed:
-                self._deaf.add(number)
-                self._carry(replace(opened, tokens=tuple(text)), self.clock.now + 2 * self.round_trip)
-            else:
-                self._say(Closed(number, lost=True), self.clock.now)
-        for number in [number for number in self._held if number not in self._delivered]:
-            held = self._held.pop(number)
+        for held in self._held.values():
             held.over = True
-            closes = [one for one in self.sent if isinstance(one, Close) and one.sequence == number]
-            self.counts.discarded += held.length - closes[0].known
+        if not resumed:
+            self._say(LinkLost("it is down"), self.clock.now, 0.0)
+        connection = self._connection
+        self._at(self.clock.now + (2 * self.round_trip if resumed else 1.0), lambda at: self._connect(connection, at))
+
+    def strays(self, count: int) -> None:
+        """It speaks of what was never open."""
+        for _ in range(count):
+            self._say(Opened(1 << 30, 0), self.clock.now, 0.0)
+
+    def _connect(self, connection: int, at: float) -> None:
+        if self.up and connection == self._connection:
+            self._say(Connected(connection), at, 0.0)
 
     # the verifier
 
     def _arrive(self, message: ToVerifier, at: float) -> None:
         if isinstance(message, Open):
+            if (before := self._held.get(message.sequence)) is not None:
+                self.counts.discarded += before.length - len(message.tokens)
             held = _Held(message, self._whole(message), len(message.tokens))
             self._held[message.sequence] = held
             assert held.text == list(message.tokens), "what is opened is its own text"
@@ -252,7 +250,7 @@ class ScriptedLink:
         counts.accepted += accepted
         counts.tokens += len(tokens)
         counts.target_seconds += seconds
-        held.guess, held.length, held.busy = left_of(held.guess, made), held.length + len(tokens), False
+        held.guess, held.length, held.busy = left_of(held.guess, tokens), held.length + len(tokens), False
         if not drafted:
             held.run = max(0, held.run - len(tokens))
         held.over = finished is not None

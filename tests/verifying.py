@@ -17,6 +17,7 @@ from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open
 from draftd.remote.messages import VERSION, from_edge, to_edge
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
+from tests.edge import left_of
 
 VOCABULARY = 97
 
@@ -54,6 +55,7 @@ class Text:
 
     tokens: list[int]
     most: int
+    prompt: int
     guess: list[int] = field(default_factory=list)
     run: int = 0
 
@@ -61,12 +63,13 @@ class Text:
 class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
     """`silent`: it gives no verdict. `deaf`: it answers no ping either. `stalls`: what comes is lost. `lies`: a verdict
     that does not go on from the text; `floods`: verdicts without end. `refuses`: what an `Open` is answered with.
-    `closed`: what each sequence was closed with, by edge."""
+    `holds`: tokens of an answer after which no verdict comes. `closed`: what each sequence was closed with, by edge."""
 
     def __init__(self, words: Words | None = None, fingerprint: str = "weights") -> None:
         self.words, self.fingerprint = words or Words(), fingerprint
         self.silent = self.deaf = self.lies = self.floods = self.stalls = False
         self.refuses = ""
+        self.holds = 1 << 30
         self.edges: list[str] = []
         self.metadata: dict[str, str] = {}  # of the last call
         self.opened: list[Open] = []
@@ -111,7 +114,8 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
             if self.refuses:
                 yield Closed(message.sequence, self.refuses)
                 return
-            texts[message.sequence] = Text(list(message.tokens), message.options.prompt + message.max_tokens)
+            prompt = message.options.prompt
+            texts[message.sequence] = Text(list(message.tokens), prompt + message.max_tokens, prompt)
             yield Opened(message.sequence, 0)
         elif isinstance(message, Close):
             self.closed[message.sequence] = message.known
@@ -125,7 +129,8 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
             if len(ahead) >= len(text.tokens) and ahead[: len(text.tokens)] == text.tokens:
                 text.guess = ahead[len(text.tokens) :]
             text.run = message.run
-            while self.floods or ((text.guess or text.run) and len(text.tokens) < text.most):
+            most = min(text.most, text.prompt + self.holds)
+            while self.floods or ((text.guess or text.run) and len(text.tokens) < most):
                 yield self._verdict(message.sequence, text)
             if len(text.tokens) >= text.most:
                 yield Closed(message.sequence)
@@ -140,7 +145,7 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
         if not drafted:
             text.run -= 1
         text.tokens += tokens
-        text.guess = text.guess[len(tokens) :] if text.guess[: len(tokens)] == tokens else []
+        text.guess = left_of(text.guess, tokens)
         finished = FinishReason.LENGTH if len(text.tokens) >= text.most else None
         known += self.lies
         return Verdict(sequence, known, tuple(tokens), len(tokens) - 1, len(drafted), finished)

@@ -22,12 +22,12 @@ from draftd.engine.remote.verifier_link import (
     Step,
     ToVerifier,
     Verdict,
-    left_of,
 )
 from draftd.engine.targets.base import SequenceOptions
 from draftd.remote.messages import VERSION, from_verifier, to_verifier
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
+from tests.edge import left_of
 from tests.serving import Served
 
 Propose = Callable[[Sequence[int], int], list[int]]
@@ -234,7 +234,7 @@ async def _decode(
             made.drafted += told.drafted
             made.accepted += told.accepted
             text += told.tokens
-            guess, finished = left_of(guess, told), told.finished
+            guess, finished = left_of(guess, told.tokens), told.finished
             if loses and dice.random() < loses:
                 await asyncio.sleep(0.02 * dice.random())  # for verdicts that are on their way
                 await edge.lose(connection)

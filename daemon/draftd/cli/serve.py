@@ -130,7 +130,9 @@ def run_daemon(
         memory_share=lambda: memory_share(hardware.state),
         headroom=lambda: takeable(hardware.state),
         available=lambda: None if hardware.state is None else hardware.state.available,
-        remote=RemoteLimits(settings.remote.max_draft_tokens, settings.remote.in_flight),
+        remote=RemoteLimits(
+            settings.remote.max_draft_tokens, settings.remote.in_flight, step_seconds=settings.remote.step_seconds
+        ),
     )
     worker: EngineHandle
     if plan is None:

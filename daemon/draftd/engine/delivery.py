@@ -58,7 +58,8 @@ class Delivery:
             drafter=sequence.latest_drafter,
             strategy=sequence.plan.strategy,
         )
-        sequence.tokens.extend(emitted)
+        if sequence.guess is None:  # else they are in its text
+            sequence.tokens.extend(emitted)
         stats = sequence.stats
         stats.counts.add(counted)
         here = done.draft_seconds + (done.verify_seconds if verifier is Verifier.LOCAL else 0.0)

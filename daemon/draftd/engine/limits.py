@@ -24,6 +24,7 @@ class RemoteLimits:
     max_draft_tokens: int = 8  # proposed at a time; 0 streams without drafts
     in_flight: int = 4  # proposals of a sequence on their way
     sequences: int = 64  # open at a time; more wait
+    step_seconds: float = 5.0  # in which a verdict comes, besides what steps wait in the verifier's queue
 
 
 @dataclass(frozen=True, slots=True)

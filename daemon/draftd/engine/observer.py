@@ -134,14 +134,15 @@ class PrefixStatus:
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
     """Of sequences of another daemon's target. `counts`: of all that are over, clients' or not. Late verdicts' tokens:
-    that were drafted, and of these accepted. As of about a second ago: steps `in_flight`, that have no verdict yet;
-    `estimates`, by workload class, for a draft model and greedy text; and the round trip, in seconds, below which
-    drafting one step at a time is expected to pay (`break_even`), None before anything was drafted for the model."""
+    that were drafted, and of these accepted. As of about a second ago: `open_sequences`; steps `in_flight`, that have
+    no verdict yet; `estimates`, by workload class, for a draft model and greedy text; and the round trip, in seconds,
+    below which drafting one step at a time is expected to pay (`break_even`), None until anything was drafted."""
 
     counts: RemoteCounts = field(default_factory=RemoteCounts)
     late_drafted: int = 0
     late_accepted: int = 0
     estimates: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+    open_sequences: int = 0
     in_flight: int = 0
     break_even: float | None = None
 
@@ -166,10 +167,11 @@ class EngineStatus:
     caches there is no memory. `loaded`: drafters whose weights are held. `unloaded`: no weights are, until the
     next request. `resting`: of the active ones, those of peers without a step in hand. `remote`: of all sequences of
     another daemon's target that are over, the daemon's own as well, and `late`: tokens of verdicts that came after
-    their end, drafted and of these accepted. `remote_in_flight` steps have no verdict yet, and at a round trip of
-    `remote_break_even` seconds, as last estimated, drafting for it pays as much as not to. `remote_estimates`: what a
-    text may expect of that target, by workload class, with a draft model and without. `prompts`: those that are being
-    prefilled; `prefilled_tokens`: of all prompts, computed by the target since it started."""
+    their end, drafted and of these accepted. `remote_open_sequences` are open there, `remote_in_flight` steps have no
+    verdict yet, and at a round trip of `remote_break_even` seconds, as last estimated, drafting for it pays as much as
+    not to. `remote_estimates`: what a text may expect of that target, by workload class, with a draft model and
+    without. `prompts`: those that are being prefilled; `prefilled_tokens`: of all prompts, computed by the target since
+    it started."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -189,6 +191,7 @@ class EngineStatus:
     unloaded: bool = False
     resting: int = 0
     remote: RemoteCounts = field(default_factory=RemoteCounts)
+    remote_open_sequences: int = 0
     remote_in_flight: int = 0
     remote_break_even: float | None = None
     late: tuple[int, int] = (0, 0)
@@ -202,6 +205,7 @@ def with_remote(status: EngineStatus, told: RemoteStatus) -> EngineStatus:
     return replace(
         status,
         remote=told.counts,
+        remote_open_sequences=told.open_sequences,
         remote_in_flight=told.in_flight,
         remote_break_even=told.break_even,
         late=(told.late_drafted, told.late_accepted),

@@ -22,6 +22,7 @@ from draftd.core import (
     TokenSink,
 )
 from draftd.engine.evidence import Key, SequenceEvidence, key_of
+from draftd.engine.guess import Guess
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +41,7 @@ class DecodeSequence:
     generator: random.Random  # what a sampled sequence without a seed draws from
     most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered, or since a peer allows no more
     id: int = 0  # what the target calls it
-    guesses: int = 0  # of its tokens, those at the end that the target has not judged: none, all are its own
+    guess: Guess | None = None  # over its tokens, while another daemon's target decodes it
     replays: int = 0  # tokens that the target computes again in its next step
     degraded: str = ""
     lowered: str = ""
@@ -76,6 +77,11 @@ class DecodeSequence:
             most=request.plan.max_draft_tokens,
             own_most=request.plan.max_draft_tokens,
         )
+
+    @property
+    def guesses(self) -> int:
+        """Of its tokens, those at the end that the target has not judged."""
+        return 0 if self.guess is None else len(self.guess)
 
     @property
     def of_peer(self) -> bool:

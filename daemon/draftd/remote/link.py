@@ -1,8 +1,8 @@
-"""The link to a verifier: it connects, keeps watch, resumes what was open, and gives up what cannot go on.
+"""The link to a verifier: it connects, keeps watch, and carries messages.
 
-A circuit breaker: the link goes down where a connection cannot be resumed, and after several errors in a row; from then
-on it tries again once a probe period, with jitter, until a verifier has greeted it. Then it is up; but until a verdict
-has come, the next error takes it down again.
+A circuit breaker: the link goes down where a lost connection cannot be followed by another at once, and after several
+errors in a row; from then on it tries again once a probe period, with jitter, until a verifier has greeted it. Then it
+is up; but until a verdict has come, the next error takes it down again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 from draftd.engine.remote.verifier_link import (
-    Close,
     Closed,
-    FromVerifier,
+    Connected,
+    FromLink,
+    LinkLost,
     LinkState,
     Open,
-    Opened,
     RemoteModel,
-    Step,
     ToVerifier,
     Verdict,
 )
@@ -32,7 +31,6 @@ from draftd.remote.connection import Connection, Traffic
 from draftd.remote.failures import LinkError, connect_error
 from draftd.remote.greeting import Vocabulary, remote_model
 from draftd.remote.messages import from_verifier, to_verifier
-from draftd.remote.sequences import Sequences
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.threads import lasting
@@ -45,9 +43,7 @@ _FIRST_PING_SECONDS = 0.1
 _LEAST_OF = 4  # round trips, of which the least is smoothed: what waited in a queue is none
 _SMOOTHING = 0.25
 _MOST_IN = 8192  # messages that the engine has not received
-_MOST_STRAY = 4096  # messages in a row that nothing awaits: those of sequences that were given up are fewer
-_MOST_CLOSES = 1024  # kept for the next connection
-_TICK_SECONDS = 0.5  # how often deadlines are looked at, at least
+_TICK_SECONDS = 0.5  # how often pings are looked at, at least
 _LOADING_SECONDS = 0.1
 
 _UNTRIED = LinkError(LinkFailure.OTHER, "it has not connected yet")
@@ -80,15 +76,13 @@ class GrpcLink:
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
         self._changed = threading.Condition(threading.RLock())
-        self._sequences = Sequences(settings.step_seconds)
         self._trying: Connection | None = None
         self._connection: Connection | None = None  # that is up
         self._up, self._why = False, _UNTRIED
         self._probe_at: float | None = None
         self._tried_at = 0.0
         self._model: RemoteModel | None = None
-        self._incoming: deque[FromVerifier] = deque()
-        self._closes: dict[int, Close] = {}  # that the verifier has not confirmed: the next connection has them again
+        self._incoming: deque[FromLink] = deque()
         self._pings: dict[int, float] = {}
         self._ping_at, self._nonce = 0.0, 0
         self._latest: deque[float] = deque(maxlen=_LEAST_OF)
@@ -96,7 +90,6 @@ class GrpcLink:
         self._load = 0.0
         self._connections = self._errors = self._streak = 0
         self._failures: Counter[LinkFailure] = Counter(dict.fromkeys(LinkFailure, 0))  # no key is added later
-        self._strays = 0  # messages in a row that nothing awaited
         self._failing = False  # no verdict has come since an error
 
     def start(self) -> None:
@@ -128,40 +121,32 @@ class GrpcLink:
     def listen(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
-    def send(self, message: ToVerifier) -> None:
-        lost = False
+    def send(self, message: ToVerifier, connection: int) -> None:
         with self._changed:
-            now, connection = self._clock(), self._connection
-            if isinstance(message, Open):
-                if lost := not self._up:
-                    self._incoming.append(
-                        Closed(message.sequence, self._why.message, self._retry_after(now), lost=True)
-                    )
-                else:
-                    self._sequences.open(message)
-                    if connection is not None:
-                        self._send_open(connection, message.sequence, now)
-            elif isinstance(message, Step):
-                if self._sequences.step(message, now) and connection is not None:
-                    connection.send(to_verifier(message))
-            else:
-                self._sequences.close(message.sequence, now)
-                self._closes[message.sequence] = message
-                if len(self._closes) > _MOST_CLOSES:
-                    del self._closes[next(iter(self._closes))]
-                if connection is not None:
-                    connection.send(to_verifier(message))
-        if lost:
-            self._wake()
+            if self._connection is None or connection != self._connections:
+                return
+            fingerprint = self._model.fingerprint if isinstance(message, Open) and self._model is not None else ""
+            self._connection.send(to_verifier(message, fingerprint))
 
-    def received(self) -> Sequence[FromVerifier]:
+    def received(self) -> Sequence[FromLink]:
         with self._changed:
             messages = list(self._incoming)
             self._incoming.clear()
-            for one in messages:
-                if isinstance(one, Opened):
-                    self._sequences.received(one.sequence)
         return messages
+
+    def failed(self, why: str) -> None:
+        with self._changed:
+            if self._connection is None:  # it is lost, which was counted
+                return
+            self._count_error()
+            self._failures[LinkFailure.LATE] += 1
+            if self._streak >= _TRIP:
+                self._connection.end(LinkError(LinkFailure.LATE, f"{_TRIP} times in a row {why}"))
+
+    def broken(self, why: str) -> None:
+        with self._changed:
+            if self._connection is not None:
+                self._connection.end(LinkError(LinkFailure.BROKEN_RULE, why))
 
     @property
     def state(self) -> LinkState:
@@ -179,7 +164,6 @@ class GrpcLink:
                 connections=self._connections,
                 errors=self._errors,
                 failures=dict(self._failures),
-                open_sequences=len(self._sequences),
             )
 
     def _retry_after(self, now: float) -> float | None:
@@ -250,7 +234,6 @@ class GrpcLink:
         while (welcome := connection.welcome(max(0.0, min(self._tick, until - self._clock())))) is None:
             if self._clock() >= until:
                 raise connect_error(LinkFailure.CONNECT_TIMEOUT, self._settings)
-            self._give_up_overdue()  # of those that are to be resumed
         return remote_model(welcome, connection, tokenizer, self._settings, self._differences)
 
     def _opened(self, connection: Connection, model: RemoteModel, again: bool) -> None:
@@ -258,23 +241,18 @@ class GrpcLink:
         with self._changed:
             before, self._model = self._model, model
             if again and before is not None and before.fingerprint != model.fingerprint:
-                self._lose(f"the verifier serves {model.model} with other weights now")
-            self._sequences.prefill_seconds, self._sequences.vocabulary = model.prefill_seconds, model.vocab_size
+                self._incoming.append(LinkLost(f"the verifier serves {model.model} with other weights now"))
             self._connections += 1
             self._connection, self._up, self._probe_at = connection, True, None
-            now = self._clock()
+            self._incoming.append(Connected(self._connections))
             self._pings.clear()
             self._latest.clear()
-            self._ping_at = now
-            for message in self._closes.values():
-                connection.send(to_verifier(message))
-            for sequence in self._sequences:
-                self._send_open(connection, sequence, now)
+            self._ping_at = self._clock()
         self._announcements.up(model, before)
         self._wake()
 
     def _watch(self, connection: Connection) -> None:
-        """Pings, and looks at deadlines, until the connection is over."""
+        """Pings, until the connection is over."""
         step_seconds = self._settings.step_seconds
         while True:
             with self._changed:
@@ -291,11 +269,8 @@ class GrpcLink:
                     connection.send(pb.VerifyRequest(ping=pb.Ping(nonce=self._nonce)))
                     slow = len(self._latest) >= _FIRST_PINGS
                     self._ping_at = now + (_PING_SECONDS if slow else _FIRST_PING_SECONDS)
-            self._give_up_overdue()
             self._announcements.settle()
             with self._changed:
-                if self._streak >= _TRIP:
-                    connection.end(LinkError(LinkFailure.LATE, "several steps in a row passed their deadline"))
                 if connection.why is None and not self._closing.is_set():
                     self._changed.wait(max(0.0, min(self._tick, self._ping_at - self._clock())))
 
@@ -306,90 +281,39 @@ class GrpcLink:
     # a verifier's message, on the thread that reads it
 
     def _take(self, connection: Connection, response: pb.VerifyResponse) -> None:
-        """Raises BrokenRule and LinkError, which end the connection."""
+        """Raises LinkError, which ends the connection."""
         message = from_verifier(response)
         with self._changed:
             if connection is not self._connection:
                 return
-            now = self._clock()
-            if isinstance(message, Opened):
-                known = self._sequences.opened(message.sequence, now)
-            elif isinstance(message, Verdict):
-                if known := self._sequences.verdict(message, now):
-                    self._streak, self._failing, self._load = 0, False, message.load
+            if message is None:
+                self._ponged(response.pong.nonce, self._clock())
+                return
+            if isinstance(message, Verdict):
+                self._streak, self._failing, self._load = 0, False, message.load
             elif isinstance(message, Closed):
-                if not self._sequences.finished(message.sequence):  # else it says so, and answers a `Close` besides
-                    self._closes.pop(message.sequence, None)
-                resuming = self._sequences.closed(message.sequence)
-                known = resuming is not None
                 self._errors += bool(message.error) and message.retry_after is None
                 self._failures[LinkFailure.REFUSED] += bool(message.error)
-                if resuming:
-                    message = Closed(message.sequence, message.error, message.retry_after, lost=True)
-            else:
-                known = self._ponged(response.pong.nonce, now)
-            self._strays = 0 if known else self._strays + 1
-            if self._strays >= _MOST_STRAY:
-                why = f"the verifier sent {_MOST_STRAY} messages of nothing that is open"
-                raise LinkError(LinkFailure.BROKEN_RULE, why)
-            if not known or message is None:
-                return
             if len(self._incoming) >= _MOST_IN:
                 why = f"the verifier sent {_MOST_IN} messages that were not taken yet"
                 raise LinkError(LinkFailure.BROKEN_RULE, why)
             self._incoming.append(message)
         self._wake()
 
-    def _ponged(self, nonce: int, now: float) -> bool:
-        """Whether it was awaited."""
+    def _ponged(self, nonce: int, now: float) -> None:
         if (sent := self._pings.pop(nonce, None)) is None:
-            return False
+            raise LinkError(LinkFailure.BROKEN_RULE, "the verifier answered a ping that was not sent")
         self._latest.append(now - sent)
         least = min(self._latest)
         before = self._round_trip
         self._round_trip = least if before is None else before + _SMOOTHING * (least - before)
-        return True
 
     # what ends
-
-    def _send_open(self, connection: Connection, sequence: int, now: float) -> None:
-        message, early = self._sequences.sent(sequence, now)
-        fingerprint = "" if self._model is None else self._model.fingerprint
-        connection.send(to_verifier(message, fingerprint))
-        for step in early:
-            connection.send(to_verifier(step))
-
-    def _give_up_overdue(self) -> None:
-        """What passed its deadline. Without a connection that is no error besides."""
-        with self._changed:
-            overdue = self._sequences.overdue(self._clock())
-            for sequence in overdue:
-                if awaited := self._sequences.awaited(sequence):
-                    self._incoming.append(Closed(sequence, "no verdict came within its deadline", lost=True))
-                else:
-                    self._incoming.append(Closed(sequence))
-                self._sequences.closed(sequence)
-                if awaited and self._connection is not None:
-                    self._count_error()
-                    self._failures[LinkFailure.LATE] += 1
-        if overdue:
-            self._wake()
 
     def _suspend(self, why: LinkError) -> None:
         """The connection is lost; another is tried at once."""
         with self._changed:
             self._connection, self._why = None, why
-            for sequence in self._sequences.suspend():
-                self._incoming.append(Closed(sequence))
-        self._wake()
-
-    def _lose(self, why: str) -> None:
-        with self._changed:
-            for sequence in self._sequences:
-                lost = self._sequences.awaited(sequence)
-                self._sequences.closed(sequence)
-                self._incoming.append(Closed(sequence, why if lost else "", lost=lost))
-        self._wake()
 
     def _failed(self, why: LinkError) -> None:
         """An attempt to connect, or what was up."""
@@ -400,9 +324,10 @@ class GrpcLink:
     def _down(self, why: LinkError) -> None:
         with self._changed:
             self._up, self._why, self._connection = False, why, None
-            self._lose(why.message)
+            self._incoming.append(LinkLost(why.message))
             # A verifier that comes back has to give a verdict before it may fail more than once.
             self._streak = _TRIP - 1
+        self._wake()
         if not self._closing.is_set():
             self._announcements.down(why)
 

@@ -37,12 +37,12 @@ COUNTS: Mapping[Metric, Callable[[RemoteCounts], float]] = {
 }
 _LINK: Mapping[Metric, Callable[[LinkState], Values]] = {
     catalog.UP: lambda s: s.up,
-    catalog.OPEN_SEQUENCES: lambda s: s.open_sequences,
     catalog.CONNECTIONS: lambda s: s.connections,
     catalog.ERRORS: lambda s: s.failures,
     catalog.IO: lambda s: {"transmit": s.bytes_sent, "receive": s.bytes_received},
 }
 _ENGINE: Mapping[Metric, Callable[[EngineStatus], Values]] = {
+    catalog.OPEN_SEQUENCES: lambda s: s.remote_open_sequences,
     catalog.IN_FLIGHT: lambda s: s.remote_in_flight,
     catalog.BREAK_EVEN: lambda s: s.remote_break_even,
     catalog.FAILOVERS: lambda s: s.remote.failed_over,

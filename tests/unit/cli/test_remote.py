@@ -25,10 +25,11 @@ LINK = LinkState(
     bytes_sent=9000,
     bytes_received=4000,
     failures={LinkFailure.LATE: 2, LinkFailure.REFUSED: 3},
-    open_sequences=1,
 )
 COUNTS = RemoteCounts(steps=50, proposed=200, verdicts=100, tokens=260, wasted=50, hidden=31, reopened=1, failed_over=3)
-ENGINE = EngineStatus(DraftCounts(), {}, remote=COUNTS, remote_in_flight=2, remote_break_even=0.0175)
+ENGINE = EngineStatus(
+    DraftCounts(), {}, remote=COUNTS, remote_open_sequences=1, remote_in_flight=2, remote_break_even=0.0175
+)
 SIGNAL = Signal(Cause.REMOTE_ROUND_TRIP, RemoteLevel.STREAMING, "round trip 800 ms")
 LOWERED = RemoteState(1, NOW - 60, SIGNAL, None, (SIGNAL,), 600.0, 0)
 

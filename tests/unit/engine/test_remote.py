@@ -296,3 +296,13 @@ def test_one_whose_drafter_fails_streams_on(edge, answer):
     (sink,) = one.run(asked(speculative(4)))
     assert sink.tokens == answer()
     assert "scripted failure" in sink.done.degraded
+
+
+def test_a_verifier_that_speaks_of_nothing_open_is_told_off(edge):
+    one = edge()
+    one.link.strays(4095)
+    one.turn()
+    assert not one.link.complaints
+    one.link.strays(1)
+    one.turn()
+    assert one.link.complaints == ["the verifier sent 4096 messages of nothing that is open"]

@@ -41,9 +41,9 @@ class LiveLink(ScriptedLink):
         self._thread = threading.Thread(target=self._carry_on, daemon=True)
         self._thread.start()
 
-    def send(self, message) -> None:
+    def send(self, message, connection) -> None:
         with self.lock:
-            super().send(message)
+            super().send(message, connection)
 
     def received(self):
         with self.lock:

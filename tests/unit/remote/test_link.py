@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from draftd.core import SamplingParams
-from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, Verdict
+from draftd.engine.limits import RemoteLimits
+from draftd.engine.remote.remote_decoder import RemoteDecoder
+from draftd.engine.remote.verifier_link import Open
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.base import SequenceOptions
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
-from draftd.strategies import LinkFailure, QualityClass
+from draftd.strategies import LinkFailure, QualityClass, Strategy
+from tests.links import Heard
 from tests.proxy import Proxy, proxied
+from tests.rig import Rig, autoregressive, request
+from tests.scripted import scripted_models
 from tests.verifying import FakeVerifier, Words, continued, fake_verifier
 from tests.waiting import until
 
@@ -25,47 +30,47 @@ PROMPT = (5, 6, 7)
 QUICK: dict[str, Any] = {"step_seconds": 0.4, "probe_seconds": 0.3, "connect_seconds": 0.6}
 
 
-@dataclass
 class Edge:
-    """What an engine does with a link, without a draft: it proposes what the caller says."""
+    """An engine's sequences over a link, in the test's own thread; what is given up goes on here."""
 
-    link: GrpcLink
-    heard: list[FromVerifier] = field(default_factory=list)
-    texts: dict[int, list[int]] = field(default_factory=dict)
-    woken: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, link: GrpcLink, step_seconds: float) -> None:
+        self.link, self.rig = link, Rig(scripted_models(1.0))
+        self.woken = threading.Event()
+        link.listen(self.woken.set)
+        scheduler = self.rig.scheduler
+        self.remote = RemoteDecoder(
+            link,
+            scheduler.drafting,
+            scheduler.delivery,
+            local=scheduler.add,
+            context_length=4096,
+            limits=RemoteLimits(step_seconds=step_seconds),
+            chunk=512,
+        )
 
-    def open(self, sequence: int, most: int = 40) -> None:
-        self.texts[sequence] = list(PROMPT)
-        options = SequenceOptions(len(PROMPT), len(PROMPT), SamplingParams(seed=1))
-        self.link.send(Open(sequence, PROMPT, options, most))
+    def ask(self, tokens: int = 40) -> Heard:
+        asked, sink = request(list(PROMPT), autoregressive(), max_tokens=tokens), Heard()
+        asked = replace(asked, plan=replace(asked.plan, strategy=Strategy.REMOTE), ignore_eos=True)
+        self.remote.add(DecodeSequence.of(asked, sink, 4096))
+        return sink
 
-    def step(self, sequence: int, *proposed: int, run: int = 0) -> None:
-        text = self.texts[sequence]
-        self.link.send(Step(sequence, len(text), text[-1], proposed, run))
+    def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
+        """Turns of the engine, until then."""
 
-    def hear(self) -> None:
-        for message in self.link.received():
-            self.heard.append(message)
-            if isinstance(message, Verdict):
-                text = self.texts[message.sequence]
-                assert message.known == len(text)
-                text += message.tokens
+        def turned() -> bool:
+            self.remote.step(busy=False)
+            if not self.rig.scheduler.idle:
+                self.rig.scheduler.step()
+            return condition()
 
-    def answer(self, sequence: int) -> list[int]:
-        self.hear()
-        return self.texts[sequence][len(PROMPT) :]
-
-    def said(self, kind: type, sequence: int) -> list[Any]:
-        self.hear()
-        return [one for one in self.heard if isinstance(one, kind) and one.sequence == sequence]
+        until(turned, seconds)
 
 
 @contextlib.contextmanager
 def linked(port: int, *, words: Words | None = None, wait: bool = True, **settings: Any) -> Iterator[Edge]:
     made = RemoteSettings(**{"enabled": True, "target": f"127.0.0.1:{port}", **QUICK, **settings})
     link = GrpcLink(made, lambda: words or Words())
-    edge = Edge(link)
-    link.listen(edge.woken.set)
+    edge = Edge(link, made.step_seconds)
     link.start()
     try:
         if wait:
@@ -88,7 +93,7 @@ def proxy(fake: FakeVerifier) -> Iterator[Proxy]:
 
 def test_verdicts_and_the_verifiers_name_come_through(fake: FakeVerifier, proxy: Proxy) -> None:
     proxy.network.delay = 0.02
-    with linked(proxy.port, quality="standard", token="the-verifiers-own-token") as edge:
+    with linked(proxy.port, quality="standard", token="the-verifiers-own-token", step_seconds=20) as edge:
         assert fake.metadata["authorization"] == "Bearer the-verifiers-own-token"
         state = edge.link.state
         assert state.model is not None
@@ -97,21 +102,18 @@ def test_verdicts_and_the_verifiers_name_come_through(fake: FakeVerifier, proxy:
             True,
             QualityClass.STANDARD,
         )
-        expected = continued(PROMPT, 6)
-        edge.open(1, most=6)
-        edge.step(1, *expected[:3])
-        until(lambda: edge.answer(1) == expected[:4])
+        sink = edge.ask(6)
+        edge.until(lambda: sink.outcome is not None)
         assert edge.woken.is_set()
-        edge.step(1, run=9)
-        until(lambda: edge.said(Closed, 1) == [Closed(1)])
-        assert edge.answer(1) == expected
-        until(lambda: (edge.link.state.round_trip or 0) > 0.035)
+        assert sink.tokens == continued(PROMPT, 6)
+        edge.until(lambda: (edge.link.state.round_trip or 0) > 0.035)
+        edge.until(lambda: fake.closed.get(1) == len(PROMPT) + 6)
         state = edge.link.state
         assert state.round_trip is not None
         assert state.round_trip < 0.3
         assert state.bytes_sent > 100
         assert state.bytes_received > 100
-        assert (state.open_sequences, state.connections, state.errors) == (0, 1, 0)
+        assert (state.connections, state.errors) == (1, 0)
 
 
 def test_another_tokenizer_is_told_by_its_first_difference(fake: FakeVerifier) -> None:
@@ -132,135 +134,135 @@ def test_padding_of_a_vocabulary_is_no_difference(fake: FakeVerifier) -> None:
 
 
 def test_a_lost_connection_resumes_with_the_verdicts_received(fake: FakeVerifier, proxy: Proxy) -> None:
-    with linked(proxy.port) as edge:
-        edge.open(1)
-        edge.step(1, run=3)
-        until(lambda: len(edge.answer(1)) == 3)
+    fake.holds = 3
+    with linked(proxy.port, step_seconds=20) as edge:
+        sink = edge.ask()
+        edge.until(lambda: len(sink.tokens) == 3)
+        fake.holds = 40
         proxy.reset()
-        until(lambda: len(edge.said(Opened, 1)) == 2)
-        assert fake.opened[-1].tokens == tuple(edge.texts[1])
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.tokens == continued(PROMPT, 40)
+        assert sink.remote.reopened == 1
+        assert fake.opened[-1].tokens == (*PROMPT, *sink.tokens[:3])
         assert fake.opened[-1].options.prompt == len(PROMPT)
         assert len(set(fake.edges)) == 1
-        edge.step(1, run=2)
-        until(lambda: edge.answer(1) == continued(PROMPT, 5))
         assert edge.link.state.connections == 2
 
 
 def test_a_connection_lost_before_opening_loses_no_step(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port, step_seconds=20) as edge:
         fake.stalls = True
-        edge.open(1)
-        edge.step(1, run=3)
-        until(lambda: len(fake.opened) == 1)
+        sink = edge.ask()
+        edge.until(lambda: len(fake.opened) == 1)
         fake.stalls = False
         proxy.reset()
-        until(lambda: len(edge.answer(1)) == 3)
-        assert len(edge.said(Opened, 1)) == 1
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.tokens == continued(PROMPT, 40)
+        assert sink.remote.reopened == 0
 
 
-def test_steps_are_void_until_the_resumption_is_received(proxy: Proxy) -> None:
+def test_what_is_sent_over_a_lost_connection_is_dropped(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port) as edge:
-        edge.open(1)
-        edge.step(1, run=1)
-        until(lambda: len(edge.answer(1)) == 1)
+        options = SequenceOptions(len(PROMPT), len(PROMPT), SamplingParams(seed=1))
+        opened = Open(1, PROMPT, options, 40)
         proxy.reset()
         until(lambda: edge.link.state.connections == 2)
-        time.sleep(0.05)
-        edge.step(1, run=1)
-        until(lambda: len(edge.said(Opened, 1)) == 2)
-        time.sleep(0.05)
-        assert len(edge.answer(1)) == 1
+        edge.link.send(opened, 1)
+        edge.link.send(replace(opened, sequence=2), 2)
+        until(lambda: len(fake.opened) == 1)
+        assert fake.opened[0].sequence == 2
 
 
 def test_other_weights_take_new_sequences_and_no_old_ones(fake: FakeVerifier, proxy: Proxy) -> None:
-    with linked(proxy.port) as edge:
-        edge.open(1)
-        fake.fingerprint = "others"
+    fake.holds = 3
+    with linked(proxy.port, step_seconds=20) as edge:
+        sink = edge.ask()
+        edge.until(lambda: len(sink.tokens) == 3)
+        fake.fingerprint, fake.holds = "others", 40
         proxy.reset()
-        until(lambda: bool(edge.said(Closed, 1)))
-        (closed,) = edge.said(Closed, 1)
-        assert closed.lost
-        assert "other weights" in closed.error
-        until(lambda: edge.link.state.up)
-        edge.open(2)
-        edge.step(2, run=1)
-        until(lambda: len(edge.answer(2)) == 1)
+        edge.until(lambda: sink.outcome is not None)
+        assert "other weights" in sink.done.failed_over
+        assert sink.remote.tokens == 3
+        edge.until(lambda: edge.link.state.up)
+        again = edge.ask()
+        edge.until(lambda: again.outcome is not None)
+        assert again.tokens == continued(PROMPT, 40)
 
 
 def test_an_outage_loses_all_and_is_over_after_a_probe(fake: FakeVerifier, proxy: Proxy) -> None:
-    with linked(proxy.port) as edge:
-        edge.open(1)
-        edge.step(1, run=2)
-        until(lambda: len(edge.answer(1)) == 2)
+    fake.holds = 2
+    with linked(proxy.port, step_seconds=20) as edge:
+        sink = edge.ask()
+        edge.until(lambda: len(sink.tokens) == 2)
         proxy.cut()
-        until(lambda: bool(edge.said(Closed, 1)))
-        assert edge.said(Closed, 1)[0].lost
-        until(lambda: edge.link.state.retry_after is not None)  # which is not told while it is tried again
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.remote.tokens == 2
+        edge.until(lambda: edge.link.state.retry_after is not None)  # which is not told while it is tried again
         state = edge.link.state
         assert not state.up
         assert state.failure is LinkFailure.CONNECTION_LOST
         assert state.errors == 1
-        edge.open(2)
-        assert edge.said(Closed, 2)[0].lost
-        edge.link.send(Close(1, len(edge.texts[1])))
+        refused = edge.ask()
+        edge.until(lambda: refused.outcome is not None)
+        assert refused.done.failed_over == state.why
+        assert refused.remote.tokens == 0
         proxy.restore()
-        until(lambda: edge.link.state.up, 4 * QUICK["probe_seconds"])
-        until(lambda: fake.closed.get(1) == len(edge.texts[1]))
+        edge.until(lambda: edge.link.state.up)
+        edge.until(lambda: fake.closed.get(1) == len(PROMPT) + 2)
 
 
-def test_a_black_hole_is_noticed_by_its_silence(proxy: Proxy) -> None:
+def test_a_black_hole_is_noticed_by_its_silence(fake: FakeVerifier, proxy: Proxy) -> None:
+    fake.holds = 2
     with linked(proxy.port) as edge:
-        edge.open(1)
         proxy.swallow()
-        until(lambda: bool(edge.said(Closed, 1)), 5)
-        assert edge.said(Closed, 1)[0].lost
-        until(lambda: not edge.link.state.up, 5)
+        sink = edge.ask()
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.done.failed_over
+        edge.until(lambda: not edge.link.state.up)
         proxy.restore()
-        until(lambda: edge.link.state.up, 5)
+        edge.until(lambda: edge.link.state.up)
 
 
 def test_a_step_is_not_late_because_the_network_is_tried_again(fake: FakeVerifier, proxy: Proxy) -> None:
+    fake.silent = True
     with linked(proxy.port, step_seconds=0.5, connect_seconds=30) as edge:
-        fake.silent = True
-        edge.open(1)
-        until(lambda: bool(edge.said(Opened, 1)))
-        edge.step(1, run=1)
+        sink = edge.ask()
+        edge.until(lambda: bool(fake.opened))
         proxy.swallow()
-        until(lambda: bool(edge.said(Closed, 1)), 10)
-        assert edge.said(Closed, 1)[0].lost
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.done.failed_over == "no verdict came within its deadline"
 
 
 def test_a_step_without_a_verdict_ends_in_time(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.silent = True
     with linked(proxy.port) as edge:
-        edge.open(1)
-        edge.open(2)
-        until(lambda: bool(edge.said(Opened, 2)))
-        edge.step(1, run=1)
-        until(lambda: bool(edge.said(Closed, 1)), 5)
-        assert edge.said(Closed, 1)[0].lost
-        assert not edge.said(Closed, 2)  # has no step in hand
-        assert edge.link.state.up
-        edge.link.send(Close(1, len(PROMPT)))
-        until(lambda: fake.closed.get(1) == len(PROMPT))
+        sink = edge.ask()
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.done.failed_over == "no verdict came within its deadline"
+        state = edge.link.state
+        assert (state.up, state.errors, state.failures[LinkFailure.LATE]) == (True, 1, 1)
+        edge.until(lambda: fake.closed.get(1) == len(PROMPT))
 
 
 @pytest.mark.parametrize("fault", ["lies", "floods"])
 def test_a_verifier_that_breaks_the_rules_is_cut_off(fake: FakeVerifier, proxy: Proxy, fault: str) -> None:
     with linked(proxy.port, probe_seconds=60) as edge:
-        edge.open(1, most=4)
         setattr(fake, fault, True)
-        edge.step(1, run=1)
-        until(lambda: not edge.link.state.up)
-        assert "sequence 1: a verdict" in edge.link.state.why
+        sink = edge.ask(4)
+        edge.until(lambda: sink.outcome is not None and not edge.link.state.up)
+        assert edge.link.state.failure is LinkFailure.BROKEN_RULE
         assert (edge.link.state.retry_after or 0) > 30
-        assert edge.said(Closed, 1)[0].lost is (fault == "lies")  # the flood begins once the text has ended
-        assert continued(PROMPT, 40)[: len(edge.answer(1))] == edge.answer(1)
+        if fault == "lies":
+            assert "sequence 1: a verdict goes on from token 4 of a text of 3" in edge.link.state.why
+            assert "broke the protocol" in sink.done.failed_over
+        else:  # the flood begins once the text has ended
+            assert sink.tokens == continued(PROMPT, 4)
 
 
 def test_a_refused_sequence_is_told_and_the_link_stays_up(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.refuses = "too many sequences"
     with linked(proxy.port) as edge:
-        edge.open(1)
-        until(lambda: edge.said(Closed, 1) == [Closed(1, "too many sequences")])
+        sink = edge.ask()
+        edge.until(lambda: sink.outcome is not None)
+        assert sink.done.failed_over == "too many sequences"
         assert edge.link.state.up

@@ -79,6 +79,7 @@ STATUS = EngineStatus(
     1200,
     prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900, unfit=7),
     remote=REMOTE_COUNTS,
+    remote_open_sequences=1,
     remote_in_flight=2,
     remote_break_even=0.03,
     group=GROUP,
@@ -90,7 +91,6 @@ LINK = LinkState(
     bytes_received=400,
     connections=2,
     errors=5,
-    open_sequences=1,
     failures={LinkFailure.LATE: 4, LinkFailure.CONNECTION_LOST: 1},
 )
 PEER = PeerCounts(2, 8, 1, 50, 4, 48, 90, 60, 108, 5, 3, 700, 600, 0.25, 0.5)

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from draftd.core import FinishReason, TokenLogprobs
-from draftd.engine.remote.verifier_link import Opened, Step, Verdict, left_of
+from draftd.engine.guess import Guess
+from draftd.engine.remote.verifier_link import Opened, Step, Verdict
 
 _MOST_GUESSED = 256  # tokens: 16 steps of 16 may be on their way
 _RECENT = 0.25  # weight of the latest in how long it takes from a verdict to the next step
@@ -33,9 +34,8 @@ class PeerSequence:
         self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
         self._deepest = deepest
         self._lock = threading.Lock()
-        self._text: list[int] = []  # empty before the engine has it
+        self._guess = Guess([])  # without a text before the engine has it
         self._early: list[Step] = []  # that came before
-        self._guess: list[int] = []  # what follows the text, as proposed
         self._run = 0  # tokens that may be decoded without a proposal
         self._last: Step | None = None  # that was taken since the last verdict
         self._ended = False
@@ -52,7 +52,7 @@ class PeerSequence:
     def offer(self, step: Step) -> bool:
         """Takes a step, whose ids must be of the vocabulary; False where it is stale."""
         with self._lock:
-            if self._text:
+            if self._guess.decided:
                 taken = self._take(step)
             elif taken := len(self._early) < _MOST_EARLY:
                 self._early.append(step)
@@ -66,7 +66,7 @@ class PeerSequence:
 
     def begin(self, tokens: Sequence[int]) -> None:
         with self._lock:
-            self._text = list(tokens)
+            self._guess = Guess(list(tokens))
             for step in self._early:
                 self.stale += not self._take(step)
             self._early = []
@@ -92,8 +92,8 @@ class PeerSequence:
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         """What is given is in the forward that begins now."""
         with self._lock:
-            assert len(tokens) == len(self._text), "the engine has told of all its steps"
-            found = self._guess[: min(most, self._deepest)]
+            assert len(tokens) == self._guess.decided, "the engine has told of all its steps"
+            found = self._guess.pending[: min(most, self._deepest)]
             self._drafting = len(found)
             self._queued = self._clock() - self._arrived[0][1] if found and self._arrived else 0.0
         return found
@@ -114,7 +114,7 @@ class PeerSequence:
         with self._lock:
             verdict = Verdict(
                 self._sequence,
-                len(self._text),
+                self._guess.decided,
                 tuple(tokens),
                 accepted,
                 drafted,
@@ -126,52 +126,36 @@ class PeerSequence:
                 tuple(logprobs),
                 own_drafted,
             )
-            before, self._guess = self._guess, left_of(self._guess, verdict)
-            agreed = _common(before, tokens)
+            before = len(self._guess)
+            agreed = self._guess.decide(tokens)
             if agreed < len(tokens):
-                self.wasted += max(0, len(before) - max(drafted, agreed))
-            self._text += tokens
+                self.wasted += max(0, before - max(drafted, agreed))
             if not drafted:
                 self._run = max(0, self._run - len(tokens))
             self._drafting, self._last, self._told_at = 0, None, self._clock()
-            while self._arrived and (not self._guess or self._arrived[0][0] <= len(self._text)):
+            while self._arrived and (not self._guess or self._arrived[0][0] <= self._guess.decided):
                 self._arrived.popleft()
             if finished is not None:
                 self._ended, self._run = True, 0
-                self.wasted += len(self._guess)
-                self._guess = []
+                self.wasted += self._guess.cut()
         self._tell(verdict)
 
     # under the lock
 
     def _take(self, step: Step) -> bool:
-        """Whether it agrees with the text. What it proposes beyond that, and beyond the guess or in its place, is the
-        guess from there on; where it says no more than was known, as when it comes twice, nothing changes."""
-        text, place = self._text, step.known - len(self._text)  # where its proposal begins, after the text
-        full = text[step.known - 1 : step.known] if place <= 0 else self._guess[place - 1 : place]
-        if self._ended or step.known < 1 or full != [step.last]:
-            return False
+        """Whether it agrees with the text. Where it says no more than was known, as when it comes twice, nothing
+        changes."""
         if step == self._last:
-            return True
+            return not self._ended
+        before = len(self._guess)
+        dropped = None if self._ended else self._guess.propose(step.known, step.last, step.proposed)
+        if dropped is None:
+            return False
         self._last, self._run = step, step.run
         if self._told_at is not None:
             took, self._told_at = self._clock() - self._told_at, None
             self._answers += _RECENT * (took - self._answers) if self._answers else took
-        late = max(0, -place)  # tokens of the proposal that the text has already
-        if list(step.proposed[:late]) != text[step.known : step.known + len(step.proposed)][:late]:
-            return True
-        proposed, place = step.proposed[late:], max(0, place)
-        agreed = _common(self._guess[place:], proposed)
-        if agreed < len(proposed):
-            self.wasted += max(0, len(self._guess) - max(place + agreed, self._drafting))
-            guess = [*self._guess[:place], *proposed]
-            self.wasted += max(0, len(guess) - _MOST_GUESSED)
-            self._guess = guess[:_MOST_GUESSED]
-            self._arrived.append((len(text) + len(self._guess), self._clock()))
+        if dropped or len(self._guess) > before:
+            self.wasted += min(dropped, max(0, before - self._drafting)) + self._guess.cut(_MOST_GUESSED)
+            self._arrived.append((len(self._guess.tokens), self._clock()))
         return True
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

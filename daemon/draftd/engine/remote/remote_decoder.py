@@ -24,11 +24,23 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.observer import RemoteStatus
+from draftd.engine.remote.link_session import LinkSession, UnconfirmedClose
 from draftd.engine.remote.mode_control import Judged, RemoteControl
 from draftd.engine.remote.mode_estimate import RemoteMode
 from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.remote_sequence import RemoteSequence
-from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Verdict, VerifierLink
+from draftd.engine.remote.verifier_link import (
+    Close,
+    Closed,
+    Connected,
+    FromLink,
+    LinkLost,
+    Open,
+    Opened,
+    Step,
+    Verdict,
+    VerifierLink,
+)
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
 from draftd.engine.targets.base import SequenceOptions
@@ -72,6 +84,7 @@ class RemoteDecoder:
         self._waiting: deque[DecodeSequence] = deque()
         self._texts: dict[int, RemoteSequence] = {}
         self._opened = 0
+        self._session = LinkSession(link, limits.step_seconds)
         self.control = RemoteControl(limits)
         self._drafts = RemoteDrafting(drafting, self.control, limits, chunk, own, timer, headroom)
         self.status = RemoteStatus()
@@ -114,7 +127,8 @@ class RemoteDecoder:
         if (self._room and self._waiting) or self._drafts.behind(texts) or any(map(self._drafts.due, texts)):
             return 0.0
         deadlines = [one.request.deadline for one in self.sequences if one.request.deadline is not None]
-        return max(0.0, min(deadlines, default=math.inf) - self._clock())
+        due = [text.due for text in texts if text.due is not None]
+        return max(0.0, min([*deadlines, *due], default=math.inf) - self._clock())
 
     def add(self, sequence: DecodeSequence) -> None:
         if not sequence.sampling.deterministic:  # whoever drafts, and wherever it goes on, the text is one and the same
@@ -149,7 +163,11 @@ class RemoteDecoder:
             if sequence.request.deadline is not None and now >= sequence.request.deadline:
                 sequence.end(FinishReason.DEADLINE)
         for message in self._link.received():
-            self._take(message)
+            self._take(message, now)
+        for text in [one for one in self._texts.values() if one.due is not None and one.due < now]:
+            why = "no verdict came within its deadline"
+            self._link.failed(why)
+            self._go_on(text, why, None)
         self._reap()
         while self._waiting and self._room:
             self._open(self._waiting.popleft())
@@ -163,75 +181,108 @@ class RemoteDecoder:
 
     def _open(self, sequence: DecodeSequence) -> None:
         self._opened += 1
-        request, model = sequence.request, self._link.state.model
+        state, model = self._link.state, self._link.state.model
         sequence.id = -self._opened
         sequence.stats.scheduled = self._clock()
         sequence.stats.remote = counts = RemoteCounts()
         text = RemoteSequence(self._opened, sequence, counts)
-        if model is None or not model.shared_tokenizer:
-            why = self._link.state.why or "the verifier was never reached"
-            self._go_on(text, why if model is None else model.difference, self._link.state.retry_after)
+        if model is None or not model.shared_tokenizer or not self._session.up:
+            why = model.difference if model is not None and not model.shared_tokenizer else state.why
+            self._go_on(text, why or "the verifier was never reached", state.retry_after)
             return
         self.control.follow(model)
+        self._texts[text.number] = text
+        self._send_open(text)
+        self._decide(text)
+
+    def _send_open(self, text: RemoteSequence) -> None:
+        """Opens it over the present connection, with all of its text."""
+        sequence, request = text.sequence, text.sequence.request
+        text.reopen(self._session.prefill_deadline(text.known, self._clock()))
         options = SequenceOptions(
             prompt=len(request.prompt),
-            length=len(sequence.tokens),
+            length=text.known,
             sampling=sequence.sampling,
             ends=tuple(sorted(self._delivery.ends(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
             grammar=request.grammar,
         )
-        self._texts[text.number] = text
-        self._link.send(
-            Open(
-                text.number,
-                tuple(sequence.tokens),
-                options,
-                sequence.max_tokens,
-                request.trace,
-                request.skip_prefix_cache,
-            )
-        )
-        self._decide(text)
+        tokens = tuple(sequence.tokens)
+        opened = Open(text.number, tokens, options, sequence.max_tokens, request.trace, request.skip_prefix_cache)
+        self._session.send(opened)
+
+    def _send_step(self, text: RemoteSequence, step: Step) -> None:
+        self._session.send(step)
+        text.expect(self._session.deadline(self._clock()))
 
     # what is received
 
-    def _take(self, message: FromVerifier) -> None:
-        text = self._texts.get(message.sequence)
-        if isinstance(message, Verdict):
-            if text is None or text.sequence.finish is not None:
-                self._late(message)
-            else:
-                self._verdict(text, message)
-        elif text is None or text.sequence.finish is not None:
+    def _take(self, message: FromLink, now: float) -> None:
+        if isinstance(message, Connected | LinkLost):
+            self._changed(message)
             return
-        elif isinstance(message, Opened):
-            if not text.opened and not text.sequence.emitted:
-                text.sequence.stats.looked_up, text.sequence.stats.cached_tokens = True, message.cached
-            text.reopened()
-        else:
+        text = self._texts.get(message.sequence)
+        self._session.judge(message, opened=None if text is None else text.opened)
+        if isinstance(message, Verdict):
+            self._verdict(text, message, now)
+        elif isinstance(message, Closed):
             self._closed(text, message)
+        elif text is not None and text.sequence.finish is None:
+            self._opened_there(text, message)
 
-    def _closed(self, text: RemoteSequence, message: Closed) -> None:
-        why = message.error or ("the verifier cannot be reached" if message.lost else "the verifier closed it")
-        self._go_on(text, why, message.retry_after)
+    def _changed(self, message: Connected | LinkLost) -> None:
+        """Opens all anew over another connection, or gives all up."""
+        if isinstance(message, Connected):
+            self._session.connected(message.connection)
+        else:
+            self._session.lost()
+        for text in [text for text in self._texts.values() if text.sequence.finish is None]:
+            if isinstance(message, Connected):
+                self._send_open(text)
+            else:
+                self._go_on(text, message.why, None)
+
+    def _opened_there(self, text: RemoteSequence, message: Opened) -> None:
+        if not text.counts.reopened and not text.sequence.emitted:
+            text.sequence.stats.looked_up, text.sequence.stats.cached_tokens = True, message.cached
+        text.opened = True
+        text.due = text.due if text.owed else None
+
+    def _closed(self, text: RemoteSequence | None, message: Closed) -> None:
+        if text is not None and text.finished:
+            text.finished = False  # it has said so, and confirms the `Close` besides
+        elif text is not None and text.sequence.finish is None:
+            self._go_on(text, message.error or "the verifier closed it", message.retry_after)
+        else:
+            self._session.confirm(message.sequence)
 
     def _late(self, verdict: Verdict) -> None:
         counts = replace(self.status.counts, late=self.status.counts.late + 1)
         drafted, accepted = self.status.late_drafted + verdict.drafted, self.status.late_accepted + verdict.accepted
         self.status = replace(self.status, counts=counts, late_drafted=drafted, late_accepted=accepted)
 
-    def _verdict(self, text: RemoteSequence, verdict: Verdict) -> None:
+    def _verdict(self, text: RemoteSequence | None, verdict: Verdict, now: float) -> None:
+        if text is None or text.sequence.finish is not None:
+            self._late(verdict)
+            ended = text or self._session.closes.get(verdict.sequence)
+            if ended is not None and verdict.known >= ended.end:
+                self._link.broken(f"sequence {verdict.sequence}: a verdict follows the last token of its answer")
+            elif ended is not None:
+                ended.finished = ended.finished or verdict.finished is not None
+            return
         model = self._link.state.model
-        why = text.refusal(verdict, model.vocab_size if model is not None else 1 << 31)
+        why = text.implausible(verdict, model.vocab_size if model is not None else 1 << 31)
         if why:
             _log.warning("request %s: %s", text.sequence.request.id, why)
             self._late(verdict)
+            self._link.broken(f"sequence {verdict.sequence}: {why}")
             self._go_on(text, f"the verifier broke the protocol: {why}", None)
             return
-        now, sequence = self._clock(), text.sequence
+        sequence = text.sequence
         judged, waited = text.take(verdict, now)
+        self._session.queued(verdict.queue_seconds)
+        text.due = self._session.deadline(now) if text.owed else None
         if text.trip is not None:
             self._delivery.round_trip(sequence, text.trip)
         break_even = self._learn(text, verdict, judged, waited, now)
@@ -247,7 +298,6 @@ class RemoteDecoder:
         text.last_verdict = now
         if sequence.finish is not None:
             return
-        text.resume()
         if verdict.finished in (FinishReason.STOP, FinishReason.LENGTH):
             sequence.end(verdict.finished)
         elif verdict.finished is not None:
@@ -297,7 +347,9 @@ class RemoteDecoder:
         state, in_flight = self._link.state, sum(text.in_flight for text in self._texts.values())
         kind = self._drafts.likeliest
         found, pays = self.control.estimates(state, kind), self.control.break_even(state, kind)
-        self.status = replace(self.status, estimates=found, in_flight=in_flight, break_even=pays)
+        self.status = replace(
+            self.status, open_sequences=len(self._texts), estimates=found, in_flight=in_flight, break_even=pays
+        )
 
     # what is due
 
@@ -309,7 +361,7 @@ class RemoteDecoder:
         now = self._clock()
         for text, kind, tokens in proposals:
             run = 0 if text.mode is RemoteMode.STEPS else self._run(text)
-            self._link.send(text.propose(kind, tokens, run, now))
+            self._send_step(text, text.propose(kind, tokens, run, now))
         for text in texts:
             self._renew(text)
         if (found := self._drafts.behind(texts)) is not None:
@@ -328,12 +380,12 @@ class RemoteDecoder:
 
     def _renew(self, text: RemoteSequence) -> None:
         """Grants more before a grant is used up, and where nothing else would come."""
-        if text.sequence.finish is not None or text.sequence.guesses:
+        if text.sequence.finish is not None or text.guess:
             return
         run = self._run(text)
         low = text.grant <= 0 if text.mode is RemoteMode.STEPS else 2 * text.grant <= run
         if low:
-            self._link.send(text.allow(run))
+            self._send_step(text, text.allow(run))
 
     # leaving
 
@@ -354,9 +406,10 @@ class RemoteDecoder:
 
     def _leave(self, text: RemoteSequence) -> None:
         """The verifier hears how much of its text was used."""
-        text.void()
+        end, finished = text.end, text.finished
+        text.leave()
         if self._texts.pop(text.number, None) is not None:
-            self._link.send(Close(text.number, text.known))
+            self._session.close(UnconfirmedClose(Close(text.number, text.known), end, finished))
         self._drafts.leave(text.sequence)
 
     def _sum(self, counts: RemoteCounts) -> None:
@@ -380,7 +433,7 @@ class RemoteDecoder:
                 sequence.failed_over, text.counts.failed_over = why, 1
         self._sum(text.counts)
         if not text.counts.failed_over:
-            known = retry_after if retry_after is not None else self._link.state.retry_after
-            sequence.unavailable = _RETRY_SECONDS if known is None else known
+            delay = retry_after if retry_after is not None else self._link.state.retry_after
+            sequence.unavailable = _RETRY_SECONDS if delay is None else delay
             sequence.end(FinishReason.ERROR, why)
             self._finish(sequence)

@@ -101,7 +101,7 @@ class RemoteDrafting:
         """A slice of a text, for its drafter, a short one where local sequences are `busy`; whether that was the
         last."""
         try:
-            with text.without_guess():
+            with text.guess.aside():
                 chunk = min(self._chunk, _SLICE) if busy else self._chunk
                 return self._drafting.drafters[kind].prefill(text.sequence, chunk)
         except Exception as error:

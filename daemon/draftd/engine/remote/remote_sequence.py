@@ -1,20 +1,19 @@
-"""One sequence that a target on another daemon decodes: what is known of its text, what was proposed beyond that, and
-what may come without a proposal.
+"""One sequence that a target on another daemon decodes: its text and the guess behind it, what was proposed and is on
+its way, and what may come without a proposal.
 
-A sequence's tokens are its text and behind it the guess, so that drafters go on from there: what was proposed and not
-decided. A verdict is applied to it by the rule that the verifier follows as well (`left_of`)."""
+A sequence's tokens are its text and behind it the guess, so that drafters go on from there."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from draftd.core import DrafterName
+from draftd.engine.guess import Guess, common
 from draftd.engine.remote.mode_control import Judged
 from draftd.engine.remote.mode_estimate import RemoteMode
-from draftd.engine.remote.verifier_link import Step, Verdict, left_of
+from draftd.engine.remote.verifier_link import Step, Verdict
 from draftd.engine.sequence import DecodeSequence
 from draftd.strategies import RemoteCounts
 
@@ -43,7 +42,9 @@ class _Draft:
 @dataclass(slots=True, eq=False)
 class RemoteSequence:
     """`number`: what the verifier calls it. `mode`, `depth` and `ahead`: how it is decoded now, as in `RemoteEstimate`;
-    `decided`: verdicts since that was decided. `parked`: nothing is proposed for now, whatever the drafters know."""
+    `decided`: verdicts since that was decided. `parked`: nothing is proposed for now, whatever the drafters know. Of
+    the connection: `opened`, the verifier has said so; `answered`, with a verdict since. `due`: when the verifier must
+    have said something, and `prefilled_by`, its first verdict."""
 
     number: int
     sequence: DecodeSequence
@@ -54,6 +55,10 @@ class RemoteSequence:
     decided: int = 0
     parked: bool = False
     opened: bool = False
+    answered: bool = False
+    finished: bool = False  # a verdict has ended its text
+    prefilled_by: float = 0.0
+    due: float | None = None
     draft_forwards: int = 0  # since the last verdict
     draft_seconds: float = 0.0  # likewise
     try_at: int = 0  # tokens of its answer, from which on a draft is tried where none is sent
@@ -61,22 +66,26 @@ class RemoteSequence:
     streak: tuple[int, int, float] | None = None  # tokens of a grant in a row, drafted by the verifier; since when
     last_verdict: float | None = None
     trip: float | None = None  # round trip that the latest verdict ended, the verifier's own time left out
+    guess: Guess = field(init=False)
     _sent: deque[_Sent] = field(default_factory=deque)
     _drafts: deque[_Draft] = field(default_factory=deque)  # what was proposed, as it was drafted
     _trial: _Draft | None = None  # that was not sent
     _proposed: dict[int, set[int]] = field(default_factory=dict)  # by place in the text: all that was ever sent
     _undrafted: int = 0  # tokens that were decided without a draft
     _granted: int = 0  # of these, as many as may come: what is certain of it
-    _left: list[int] = field(default_factory=list)  # of the guess, while a verdict is applied
+
+    def __post_init__(self) -> None:
+        self.guess = self.sequence.guess = Guess(self.sequence.tokens)
 
     @property
     def known(self) -> int:
         """Tokens of its text."""
-        return len(self.sequence.tokens) - self.sequence.guesses
+        return self.guess.decided
 
     @property
-    def guess(self) -> list[int]:
-        return self.sequence.tokens[self.known :]
+    def end(self) -> int:
+        """Tokens of its text at most."""
+        return len(self.sequence.request.prompt) + self.sequence.max_tokens
 
     @property
     def in_flight(self) -> int:
@@ -91,27 +100,18 @@ class RemoteSequence:
     @property
     def owed(self) -> bool:
         """Whether a verdict will come."""
-        return bool(self.sequence.guesses) or self.grant > 0
-
-    @contextmanager
-    def without_guess(self) -> Iterator[None]:
-        """As drafters must see it that take a text in for good."""
-        guess = self._stripped()
-        try:
-            yield
-        finally:
-            self._extend(guess)
+        return bool(self.guess) or self.grant > 0
 
     # what is sent
 
     def propose(self, kind: DrafterName, tokens: Sequence[int], run: int, now: float) -> Step:
         """The guess goes on with these; the grant is replaced by `run`."""
-        start, last = len(self.sequence.tokens), self.sequence.tokens[-1]
+        start, last = len(self.guess.tokens), self.guess.tokens[-1]
         self._drafts.append(_Draft(kind, start, list(tokens)))
         for place, token in enumerate(tokens, start):
             self._proposed.setdefault(place, set()).add(token)
         self._sent.append(_Sent(start + len(tokens), now, self._undrafted + run, alone=not self.owed))
-        self._extend(list(tokens))
+        self.guess.propose(start, last, tokens)
         if not run:  # the grants before it are withdrawn
             self._granted = self._undrafted
             for sent in self._sent:
@@ -123,7 +123,7 @@ class RemoteSequence:
     def allow(self, run: int) -> Step:
         """Nothing is proposed, and there is no guess: so many may come without. What continues a text that is known is
         never stale."""
-        assert not self.sequence.guesses, "a step without a proposal would end the guess"
+        assert not self.guess, "a step without a proposal would end the guess"
         self._granted = self._undrafted + run
         self.counts.steps += 1
         return Step(self.number, self.known, self.sequence.tokens[-1], (), run)
@@ -138,7 +138,7 @@ class RemoteSequence:
 
     # what comes
 
-    def refusal(self, verdict: Verdict, vocabulary: int) -> str:
+    def implausible(self, verdict: Verdict, vocabulary: int) -> str:
         """Why a verdict cannot be true; empty where it can."""
         tokens, accepted, drafted = verdict.tokens, verdict.accepted, verdict.drafted
         if verdict.known != self.known:
@@ -158,67 +158,66 @@ class RemoteSequence:
         return ""
 
     def take(self, verdict: Verdict, now: float) -> tuple[list[Judged], float | None]:
-        """What became of the drafts, and the round trip of a step that nothing was owed beside. The text is without a
-        guess until `resume`; the verdict's tokens are for the caller to add."""
-        guess, counts = self._stripped(), self.counts
-        agreed = _agreeing(verdict.tokens, guess)
-        wrong = agreed < min(len(verdict.tokens), len(guess))
+        """Goes on with a verdict. Returns what became of the drafts, and the round trip of a step that nothing
+        was owed beside."""
+        tokens, counts, guessed = verdict.tokens, self.counts, len(self.guess)
+        agreed = self.guess.decide(tokens)
+        wrong = agreed < min(len(tokens), guessed)
         frontier = verdict.known + agreed
         waited, self.trip = None, None
         if verdict.drafted:
             waited = self._waited(verdict, now)
         if not verdict.drafted:
-            self._undrafted += len(verdict.tokens)
+            self._undrafted += len(tokens)
         elif self._sent:
             self._granted = max(self._granted, self._sent[0].grant)  # it was taken
         while self._sent and self._sent[0].end <= frontier:
             self._granted = max(self._granted, self._sent.popleft().grant)
         judged = [*self._judged(frontier, wrong), *self._trial_judged(verdict)]
-        self._left = left_of(guess, verdict)
         if wrong:
-            counts.wasted += max(0, len(guess) - verdict.drafted)
+            counts.wasted += max(0, guessed - verdict.drafted)
             self._sent.clear()
-        for place in range(verdict.known, verdict.known + len(verdict.tokens)):
+        for place in range(verdict.known, verdict.known + len(tokens)):
             self._proposed.pop(place, None)
         counts.verdicts += 1
-        counts.hidden += bool(self._left)
+        counts.hidden += bool(self.guess)
         counts.queue_seconds += verdict.queue_seconds
         counts.target_seconds += verdict.share_seconds
         self.decided += 1
+        self.answered, self.finished = True, verdict.finished is not None
         return judged, waited
-
-    def resume(self) -> None:
-        """The verdict's tokens are in the text: what is left of the guess follows them."""
-        self._extend(self._left)
-        self._left = []
-
-    def reopened(self) -> None:
-        """The verifier has neither a guess nor a grant any more."""
-        self.counts.reopened += self.opened
-        if self.opened:
-            self.void()
-        self.opened = True
 
     def void(self) -> None:
         """What was sent is of no use any more."""
-        self.counts.wasted += len(self._stripped()) + len(self._left)
-        self._left, self._trial, self.empty_at, self.streak = [], None, -1, None
+        self.counts.wasted += self.guess.cut()
+        self._trial, self.empty_at, self.streak = None, -1, None
         self._sent.clear()
         self._drafts.clear()
         self._proposed.clear()
         self._granted = self._undrafted
 
-    def _stripped(self) -> list[int]:
-        sequence = self.sequence
-        guess = self.guess
-        if guess:
-            del sequence.tokens[-len(guess) :]
-            sequence.guesses = 0
-        return guess
+    def leave(self) -> None:
+        """Ends its part at the verifier. What a verdict has beyond the end of its text is dropped."""
+        self.void()
+        sequence, self.sequence.guess = self.sequence, None
+        self.guess.decided = len(sequence.request.prompt) + sequence.emitted
+        del sequence.tokens[self.guess.decided :]
 
-    def _extend(self, guess: list[int]) -> None:
-        self.sequence.tokens.extend(guess)
-        self.sequence.guesses += len(guess)
+    # when
+
+    def reopen(self, by: float) -> None:
+        """Begins over another connection, where the first verdict must come `by` then."""
+        self.counts.reopened += self.opened
+        self.void()
+        self.opened = self.answered = False
+        self.due = self.prefilled_by = by
+
+    def expect(self, deadline: float) -> None:
+        """Awaits the verdict of a step that was sent, until the `deadline` where none was due."""
+        if not self.owed:
+            self.due = None if self.opened else self.prefilled_by
+        elif self.due is None:
+            self.due = deadline if self.answered else max(deadline, self.prefilled_by)
 
     def _waited(self, verdict: Verdict, now: float) -> float | None:
         """Counts the round trip of the oldest proposal on its way, of which this is the first verdict."""
@@ -246,7 +245,7 @@ class RemoteSequence:
         if trial is None:
             return
         at = verdict.known - trial.start
-        agreed = _agreeing(verdict.tokens, trial.tokens[at:])
+        agreed = common(verdict.tokens, trial.tokens[at:])
         if agreed < min(len(verdict.tokens), len(trial.tokens) - at):
             yield Judged(trial.kind, at + agreed + 1, at + agreed)
         elif at + agreed >= len(trial.tokens):
@@ -254,10 +253,3 @@ class RemoteSequence:
         else:
             return
         self._trial = None
-
-
-def _agreeing(tokens: Sequence[int], guess: Sequence[int]) -> int:
-    """Tokens at the beginning that are alike."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(tokens, guess, strict=False)) if a != b), min(len(tokens), len(guess))
-    )

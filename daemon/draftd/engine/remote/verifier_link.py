@@ -1,9 +1,7 @@
 """What an edge and a verifier say to each other of a sequence, as plain values, and the seam to whatever carries it.
 
-The verifier keeps, of each sequence, its text and a guess of how that goes on: what the edge proposed. A step extends
-the guess; where it disagrees with the text it is stale, and dropped. Each of the verifier's steps takes a part of the
-guess as its draft; what it decides is a verdict, which both sides apply to their guess by the same rule (`left_of`).
-So any number of steps may be on their way, and one that comes twice changes nothing.
+Both keep, of each sequence, its text and a guess of how that goes on (engine/guess.py). A step proposes tokens of the
+guess; each of the verifier's steps takes a part of it as its draft, and what that decides is a verdict.
 """
 
 from __future__ import annotations
@@ -98,17 +96,31 @@ class Close:
 @dataclass(frozen=True, slots=True)
 class Closed:
     """The last that is said of a sequence. `error`: why the verifier refused it or gave it up, empty where the edge
-    closed it or its text had ended; `retry_after`: seconds, where a retry may help. `lost`: the link gave it up, since
-    the verifier cannot be reached or has changed; the text may go on locally."""
+    closed it or its text had ended; `retry_after`: seconds, where a retry may help."""
 
     sequence: int
     error: str = ""
     retry_after: float | None = None
-    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The link has another connection, with this number. The verifier has in hand nothing that was sent over those
+    before: what is to go on is opened anew, from its text."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """Nothing that is open goes on at the verifier, which cannot be had or serves other weights: `why`, for people."""
+
+    why: str
 
 
 ToVerifier = Open | Step | Close
 FromVerifier = Opened | Verdict | Closed
+FromLink = Connected | LinkLost | FromVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,37 +158,33 @@ class LinkState:
     connections: int = 0  # that came up, ever
     errors: int = 0  # ever: steps past their deadline, refusals, lost connections; once until a verdict comes again
     failures: Mapping[LinkFailure, int] = field(default_factory=dict)  # ever: the same and each attempt to connect
-    open_sequences: int = 0
     failure: LinkFailure | None = None  # `why` in a word
 
 
 class VerifierLink(Protocol):
-    """To one verifier. It connects, reconnects, resumes open sequences (by `Open` with what was accepted) and gives up
-    what cannot go on; the engine sees only messages. Any thread; nothing blocks and nothing raises.
+    """To one verifier: connects, reconnects and carries messages. Any thread; nothing blocks and nothing raises.
 
-    Of a sequence the engine receives `Opened`, verdicts, each of which goes on where the one before ended, and last
-    one `Closed`. Steps need not wait for the first `Opened`. Another `Opened` says that the connection was lost and the
-    sequence resumed from the verdicts received so far: the verifier has neither a guess nor a grant of it, what was
-    sent before this was received is void, and the engine goes on from its text as after the first one.
+    The engine receives `Connected` before anything of a connection, and of a sequence `Opened`, verdicts, each of which
+    goes on where the one before ended, and last one `Closed`. Steps need not wait for `Opened`. A connection that is
+    lost is followed by another `Connected` or, where there is none at once, by `LinkLost`.
 
-    The engine sends exactly one `Close` for each `Open`, also after a `Closed`: from it the verifier counts what was
-    discarded. Verdicts may still come until the `Closed`; what concerns no open sequence is ignored."""
+    The engine sends one `Close` for each `Open`, over each connection until a `Closed` confirms it: from it the
+    verifier counts what was discarded. Verdicts may still come until then."""
 
     def listen(self, wake: Callable[[], None]) -> None:
         """`wake` is called, on any thread, when something was received."""
 
-    def send(self, message: ToVerifier) -> None:
-        """In order. Bounded by what the engine has open; what cannot be sent ends in a `Closed` that is `lost`."""
+    def send(self, message: ToVerifier, connection: int) -> None:
+        """In order. Dropped where that connection is lost."""
 
-    def received(self) -> Sequence[FromVerifier]:
+    def received(self) -> Sequence[FromLink]:
         """What has come since the last call, in order."""
+
+    def failed(self, why: str) -> None:
+        """A verdict has not come in time. After several in a row the connection ends, and the link is down."""
+
+    def broken(self, why: str) -> None:
+        """The verifier has said what cannot be true: the connection ends, and the link is down."""
 
     @property
     def state(self) -> LinkState: ...
-
-
-def left_of(guess: list[int], verdict: Verdict) -> list[int]:
-    """What is left of a guess that went on from the first `verdict.known` tokens: what follows the verdict's tokens in
-    it, nothing where they went another way."""
-    tokens = list(verdict.tokens)
-    return guess[len(tokens) :] if guess[: len(tokens)] == tokens else []

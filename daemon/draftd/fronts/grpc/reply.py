@@ -236,6 +236,7 @@ def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteSt
         reason=None if link.failure is None else link.failure.value,
         errors=sum(link.failures.values()),
         failures={kind.value: count for kind, count in link.failures.items() if count},
+        open_sequences=engine.remote_open_sequences,
         steps_in_flight=engine.remote_in_flight,
         counts=remote_counts(engine.remote),
         failed_over=engine.remote.failed_over,
