@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,44 +53,58 @@ def nano(nano_pair: Any) -> LoadedModels:
     return load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None)
 
 
-def answers(models: LoadedModels, plan: Any, sampling: SamplingParams, source: str, *, free: int = 0) -> list[Any]:
-    """Of four requests at once that follow a grammar, and of `free` beside them that do not."""
+@pytest.fixture(scope="module")
+def small(nano_pair: Any) -> LoadedModels:
+    """The embedded draft as target and as draft: for many answers."""
+    return load_models(nano_pair.draft, nano_pair.draft, progress=lambda line: None)
+
+
+def answers(
+    models: LoadedModels, plan: Any, samplings: Sequence[SamplingParams], source: str, *, free: int = 0
+) -> list[Any]:
+    """Of four requests at once that follow a grammar, and of `free` beside them that do not. They take `samplings` in
+    turn."""
     prompts = [models.tokenizer.render_chat([{"role": "user", "content": text}]) for text in TEXTS]
-    asked = [request(ids, plan, max_tokens=100, sampling=sampling, grammar=source) for ids in prompts]
-    asked += [request(ids, plan, max_tokens=24, sampling=sampling) for ids in prompts[:free]]
+    ways = [samplings[i % len(samplings)] for i in range(len(prompts))]
+    asked = [
+        request(ids, plan, max_tokens=100, sampling=way, grammar=source) for ids, way in zip(prompts, ways, strict=True)
+    ]
+    asked += [
+        request(ids, plan, max_tokens=24, sampling=way) for ids, way in zip(prompts[:free], ways[:free], strict=True)
+    ]
     return Rig(models).run(asked)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-def test_constrained_text_is_the_same_at_every_plan(nano: LoadedModels, sampling: SamplingParams):
-    source = grammar.json_schema(json.dumps(SCHEMA))
-    plain = answers(nano, autoregressive(), sampling, source, free=1)
+def test_constrained_text_is_the_same_at_every_plan(nano: LoadedModels):
+    """Beside each other: greedy, with a seed, and with a seed and filters."""
+    source, samplings = grammar.json_schema(json.dumps(SCHEMA)), list(SAMPLINGS.values())
+    plain = answers(nano, autoregressive(), samplings, source, free=3)
     for sink in plain[:4]:
         assert sink.done.reason is FinishReason.STOP
         found = json.loads(nano.tokenizer.decode(sink.tokens))
         assert list(found) == SCHEMA["required"]
         assert all(0 <= bag <= 40 for bag in found["bags"])
-    [free] = answers(nano, autoregressive(), sampling, "", free=0)[:1]
-    assert plain[4].tokens == free.tokens[:24]
+    free = answers(nano, autoregressive(), samplings, "")
+    assert [sink.tokens for sink in plain[4:]] == [sink.tokens[:24] for sink in free[:3]]
     for name, plan in PLANS.items():
-        assert [sink.tokens for sink in answers(nano, plan, sampling, source, free=1)] == [
+        assert [sink.tokens for sink in answers(nano, plan, samplings, source, free=3)] == [
             sink.tokens for sink in plain
         ], name
 
 
-def test_unseeded_answers_have_the_masked_distribution(nano: LoadedModels):
+def test_unseeded_answers_have_the_masked_distribution(small: LoadedModels):
     """Of 320 answers, the token after a drafted one: each share within 4.5 standard deviations of the target's, over
     what is left of the vocabulary by the grammar."""
-    texts, tokenizer = ["So yes", "So no", "So maybe"], nano.tokenizer
+    texts, tokenizer = ["So yes", "So no", "So maybe"], small.tokenizer
     prompt = tokenizer.render_chat([{"role": "user", "content": "Is it?"}])
     first = tokenizer.encode_rendered("So")
     pieces = [tokenizer.decode([token]) for token in range(4096)]
     legal = [i for i, piece in enumerate(pieces) if piece and any(one[2:].startswith(piece) for one in texts)]
-    logits = nano.target(mx.array([[*prompt, *first]]))[0, -1].astype(mx.float32)
+    logits = small.target(mx.array([[*prompt, *first]]))[0, -1].astype(mx.float32)
     p = dict(zip(legal, np.array(mx.softmax(logits[mx.array(legal)] / 2.0)), strict=True))
     sampling = SamplingParams(temperature=2.0)
     for plan in (speculative(2), speculative(2, GRAMMAR)):
-        rig = Rig(nano, max_batch=64)
+        rig = Rig(small, max_batch=64)
         asked = request(prompt, plan, max_tokens=8, sampling=sampling, grammar=grammar.regex("So( yes| no| maybe)"))
         sinks = [rig.add(replace(asked, id=str(i))) for i in range(320)]
         rig.drain()
@@ -123,16 +138,16 @@ def test_a_choice_that_is_not_legal_is_made_again(nano_pair: Any):
         *made, tokenizer, model="tiny", draft_model="tiny", context_length=512, backend="test"
     )  # fmt: skip
     source = grammar.json_schema(json.dumps(SCHEMA))
-    plain = answers(models, autoregressive(), SamplingParams(), source, free=2)
+    plain = answers(models, autoregressive(), [SamplingParams()], source, free=2)
     assert [sink.done.reason for sink in plain[:4]] == [FinishReason.STOP] * 4
     for plan in (PLANS["draft model"], PLANS["automatic"]):
-        assert [sink.tokens for sink in answers(models, plan, SamplingParams(), source, free=2)] == [
+        assert [sink.tokens for sink in answers(models, plan, [SamplingParams()], source, free=2)] == [
             sink.tokens for sink in plain
         ]
 
 
 def test_forced_tokens_are_drafted_and_accepted(nano: LoadedModels):
-    sinks = answers(nano, speculative(6, GRAMMAR), SamplingParams(), grammar.json_schema(json.dumps(SCHEMA)))
+    sinks = answers(nano, speculative(6, GRAMMAR), [SamplingParams()], grammar.json_schema(json.dumps(SCHEMA)))
     counts = [sink.done.stats.counts for sink in sinks]
     assert sum(one.drafted for one in counts) > sum(one.emitted for one in counts) / 2
     assert sum(one.accepted for one in counts) > 0.8 * sum(one.drafted for one in counts)
@@ -142,7 +157,7 @@ def test_forced_tokens_are_drafted_and_accepted(nano: LoadedModels):
 def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
     """After a step that failed every sequence is prefilled anew, with what its answer has by then."""
     source = grammar.json_schema(json.dumps(SCHEMA))
-    [whole, *_] = answers(nano, autoregressive(), SamplingParams(), source)
+    [whole, *_] = answers(nano, autoregressive(), [SamplingParams()], source)
     rig = Rig(nano)
     prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
     sink = rig.add(request(prompt, speculative(4), max_tokens=100, grammar=source))
@@ -229,14 +244,14 @@ def test_a_held_grammar_stays_compiled(nano: LoadedModels, monkeypatch: pytest.M
     assert held is grammars.compile(grammar.choice(["held"]))[0]
 
 
-def test_an_illegal_draw_is_replaced_by_what_is_left(nano: LoadedModels):
+def test_an_illegal_draw_is_replaced_by_what_is_left(small: LoadedModels):
     """A draft that puts half on an illegal token, half on the likeliest legal one, which must not become likelier: its
     share of second tokens, after one first, is within 4.5 standard deviations."""
-    assert nano.grammars is not None
-    tokenizer, dice = nano.tokenizer, random.Random(3)
+    assert small.grammars is not None
+    tokenizer, dice = small.tokenizer, random.Random(3)
     prompt = tokenizer.render_chat([{"role": "user", "content": "Hello"}])
     legal = [i for i in range(4096) if (text := tokenizer.decode([i])) and set(text) <= {"a", "b"}]
-    p = np.array(mx.softmax(nano.target(mx.array([[*prompt, legal[0]]]))[0, -1][mx.array(legal)] / 4.0))
+    p = np.array(mx.softmax(small.target(mx.array([[*prompt, legal[0]]]))[0, -1][mx.array(legal)] / 4.0))
     likeliest, illegal = legal[int(p.argmax())], next(i for i in range(10, 4096) if i not in legal)
 
     class Half(Drafter):
@@ -245,7 +260,7 @@ def test_an_illegal_draw_is_replaced_by_what_is_left(nano: LoadedModels):
             q = (one_hot(mx.array([[likeliest]]), 4096) + one_hot(mx.array([[illegal]]), 4096)) / 2
             return Draft(tokens, [1] * len(sequences), mx.repeat(q, len(sequences), axis=0), [1] * len(sequences))
 
-    rig = Rig(nano, max_batch=64, drafters={DRAFT_MODEL: Half(), GRAMMAR: ForcedTokens(nano.grammars, 4096)})
+    rig = Rig(small, max_batch=64, drafters={DRAFT_MODEL: Half(), GRAMMAR: ForcedTokens(small.grammars, 4096)})
     sampling, source = SamplingParams(temperature=4.0), grammar.regex("[ab]{4,}")
     asked = request(prompt, speculative(1), max_tokens=3, sampling=sampling, grammar=source)
     sinks = [rig.add(replace(asked, id=str(i))) for i in range(1200)]
