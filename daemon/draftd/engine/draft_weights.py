@@ -45,7 +45,7 @@ class Drafters:
         self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not held yet
         self.loadable = frozenset(self._sources)
         self.held = HeldWeights(files=models.files.drafts)
-        self._changed({})
+        self._update({})
 
     def make(self) -> dict[DrafterName, Drafter]:
         """New drafters, without sequences, for all names that can draft now."""
@@ -81,13 +81,13 @@ class Drafters:
     def hold(self, kind: DrafterName, model: Any) -> None:
         """Makes `model` the draft of that name, and releases the one before."""
         self._models[kind] = model
-        self._changed({kind: self._read.pop(kind)} if kind in self._read else {})
+        self._update({kind: self._read.pop(kind)} if kind in self._read else {})
 
     def release(self, kind: DrafterName) -> None:
         """Frees the weights, and returns their memory to the system if it takes it."""
         self._models.pop(kind, None)
         files = self.held.files.get(kind)
-        self._changed({} if files is None else {kind: replace(files, stamps=None)})
+        self._update({} if files is None else {kind: replace(files, stamps=None)})
 
     def _source(self, kind: DrafterName) -> DraftSource:
         source = self._sources.get(kind)
@@ -95,8 +95,10 @@ class Drafters:
             raise ModelLoadError(f"no {kind.replace('_', ' ')} is configured that goes with the target")
         return source
 
-    def _changed(self, files: Mapping[DrafterName, ModelFiles]) -> None:
+    def _update(self, files: Mapping[DrafterName, ModelFiles]) -> None:
         """Updates `held` after a change of models; `files`: those that new weights were read from."""
-        sizes, held = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.held
-        self.held = HeldWeights(frozenset(sizes), sum(sizes.values()), {**held.sizes, **sizes}, {**held.files, **files})
+        sizes, before = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.held
+        self.held = HeldWeights(
+            frozenset(sizes), sum(sizes.values()), {**before.sizes, **sizes}, {**before.files, **files}
+        )
         give_back()

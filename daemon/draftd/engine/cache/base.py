@@ -43,7 +43,7 @@ def copied(layers: Sequence[Sequence[mx.array]], row: int, start: int, end: int)
 
 
 class Snapshot(Protocol):
-    """What the caches of one sequence hold after its first `length` tokens."""
+    """The contents of one sequence's caches after its first `length` tokens."""
 
     @property
     def length(self) -> int: ...
@@ -71,8 +71,8 @@ def last(widths: Sequence[int]) -> Positions:
     return [[max(width, 1) - 1] for width in widths]
 
 
-class Part(NamedTuple):
-    """What one layer's cache holds of a row's first tokens, in memory of its own."""
+class LayerSlice(NamedTuple):
+    """A copy of one layer's cache of a row's first tokens."""
 
     arrays: list[mx.array]
     first: int = 0  # the position that lies first
@@ -83,7 +83,7 @@ class Part(NamedTuple):
 class BatchedSnapshot:
     """`Snapshot` of one row of caches whose layers do not all keep whole texts: a part of each layer."""
 
-    parts: list[Part]
+    parts: list[LayerSlice]
     length: int
 
     @property
@@ -159,9 +159,9 @@ class LayerCache(Protocol):
     the model asks of it depends on the architecture, which is why a trial decides at load (layouts.py).
     """
 
-    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
-        """Takes tokens back, from `held` to `wanted` for each sequence. Returns the lengths that it reached, none of
-        them longer than wanted: a memory that cannot stop there stops earlier, and the rest is fed again."""
+    def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:
+        """Rolls each sequence back from `lengths` to `wanted`. Returns the lengths that it reached: a memory that
+        cannot stop at `wanted` stops earlier, and the rest is fed again."""
 
     def join(self, place: int, other: LayerCache) -> None:
         """Takes over the sequences of another, which is used up, as those from `place` on."""
@@ -186,9 +186,9 @@ class LayerCache(Protocol):
         """Frees its arrays."""
 
     def arrays(self) -> list[mx.array]:
-        """What is held, each slots × …, in any order; none while nothing is."""
+        """All of its arrays, each slots × …, in any order; none while it is empty."""
 
-    def extract(self, row: int, length: int) -> Part | None:
+    def extract(self, row: int, length: int) -> LayerSlice | None:
         """A copy of what is held of a row's first `length` tokens; None where that can no longer be told apart."""
 
 
@@ -253,7 +253,7 @@ class Caches(Protocol):
         """Bytes that one row takes at most in layers that keep a window of a text; 0 while nothing is held."""
 
     def arrays(self) -> list[Any]:
-        """What must be evaluated for the caches to be up to date."""
+        """All arrays that must be evaluated for the caches to be up to date."""
 
     @property
     def nbytes(self) -> int: ...

@@ -20,7 +20,7 @@ from draftd.engine.cache.factories import LayerFactory, batched_layers, listed
 from draftd.engine.cache.groups import CALL
 from draftd.engine.cache.layers import BatchedAttention
 from draftd.engine.cache.logits import logits_at
-from draftd.engine.cache.state import RecurrentState
+from draftd.engine.cache.recurrent import RecurrentState
 from draftd.engine.cache.window import Window
 
 _FORWARDS = 8  # over which groups change, some layers in each: all at once would hold the rows up

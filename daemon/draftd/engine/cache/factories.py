@@ -1,4 +1,4 @@
-"""Which of our layers stands for which of mlx-lm's caches."""
+"""The batched layer for each of mlx-lm's caches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from draftd.engine.cache.base import LayerCache, LayerOwner, flat
 from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
-from draftd.engine.cache.state import RecurrentState
+from draftd.engine.cache.recurrent import RecurrentState
 from draftd.models.mlx_lm import (
     ArraysCache,
     CacheList,
@@ -22,45 +22,45 @@ from draftd.models.mlx_lm import (
 LayerFactory = Callable[[LayerOwner], LayerCache]
 
 
-def _factory(made: Any) -> LayerFactory | None:
-    """For a layer that mlx-lm makes this cache for; None where no batched layout is for it."""
-    if type(made) is KVCache:
+def _factory(cache: Any) -> LayerFactory | None:
+    """The batched layer for one of mlx-lm's caches; None if there is none."""
+    if type(cache) is KVCache:
         return BatchedAttention
-    if type(made) is RotatingKVCache and not made.keep:
-        return functools.partial(BatchedAttention, size=made.max_size)
-    if type(made) is ChunkedKVCache:
-        return functools.partial(ChunkedAttention, size=made.chunk_size)
-    if type(made) is ArraysCache and made.left_padding is None:
-        return functools.partial(RecurrentState, size=len(made.cache))
+    if type(cache) is RotatingKVCache and not cache.keep:
+        return functools.partial(BatchedAttention, size=cache.max_size)
+    if type(cache) is ChunkedKVCache:
+        return functools.partial(ChunkedAttention, size=cache.chunk_size)
+    if type(cache) is ArraysCache and cache.left_padding is None:
+        return functools.partial(RecurrentState, size=len(cache.cache))
     return None
 
 
 def batched_layers(model: Any) -> list[LayerFactory]:
-    """One for each cache of each layer. Raises KeyError, with a name, where no batched layout is for one."""
-    made = flat(make_prompt_cache(model))
-    found = [_factory(cache) for cache in made]
-    missing = sorted({type(cache).__name__ for cache, factory in zip(made, found, strict=True) if factory is None})
+    """A factory for each cache of each layer. Raises KeyError, with the caches' names, if some have none."""
+    caches = flat(make_prompt_cache(model))
+    factories = [_factory(cache) for cache in caches]
+    missing = {type(cache).__name__ for cache, factory in zip(caches, factories, strict=True) if factory is None}
     if missing:
-        raise KeyError(", ".join(missing))
-    return [factory for factory in found if factory is not None]
+        raise KeyError(", ".join(sorted(missing)))
+    return [factory for factory in factories if factory is not None]
 
 
 FULL = "full attention"
 
 
 def layer_kinds(model: Any) -> dict[str, int]:
-    """How many of its caches, of which a layer may have several, keep what of a text: in words for people."""
+    """How many of a model's caches are of each kind, in words for people. A layer may have several caches."""
     return dict(Counter(map(_kind, flat(make_prompt_cache(model)))))
 
 
-def _kind(made: Any) -> str:
-    if type(made) is KVCache:
+def _kind(cache: Any) -> str:
+    if type(cache) is KVCache:
         return FULL
-    if isinstance(made, RotatingKVCache):
-        return f"window of {made.max_size}"
-    if isinstance(made, ChunkedKVCache):
-        return f"chunks of {made.chunk_size}"
-    return "recurrent state" if isinstance(made, ArraysCache) else type(made).__name__
+    if isinstance(cache, RotatingKVCache):
+        return f"window of {cache.max_size}"
+    if isinstance(cache, ChunkedKVCache):
+        return f"chunks of {cache.chunk_size}"
+    return "recurrent state" if isinstance(cache, ArraysCache) else type(cache).__name__
 
 
 def listed(model: Any, layers: Sequence[LayerCache]) -> list[Any]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import LayerCache, LayerOwner, Part
+from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice
 from draftd.engine.cache.groups import Group, Groups, alone, joined
 from draftd.engine.cache.window import Read, Reads
 
 
-class Held(NamedTuple):
+class GroupArrays(NamedTuple):
     """Keys and values of one group, slots × heads × capacity × dim."""
 
     keys: mx.array
@@ -29,7 +29,7 @@ class BatchedAttention:
         if size is not None:
             self.max_size = size
         self.groups: Groups = ()
-        self.parts: list[Held] = []  # of each group; none before anything was written, and a model may never write
+        self.parts: list[GroupArrays] = []  # by group; empty until the model writes, which it may never do
         self._reads: Reads | None = None  # of the last forward
 
     @property
@@ -38,24 +38,23 @@ class BatchedAttention:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         if not self.parts:
-            self.groups = self.window.groups
-            self.parts = [Held(_zeros(keys, group), _zeros(values, group)) for group in self.groups]
+            self.groups, self.parts = self.window.groups, _empty(GroupArrays(keys, values), self.window.groups)
         self._reads = self.window.reads(self.groups)
         whole = self._reads.whole
         if whole is not None and whole.written is None:  # as most are: in place, in fewer operations
             (part,) = self.parts
-            _written(part.keys, keys, whole)
-            _written(part.values, values, whole)
+            _write(part.keys, keys, whole)
+            _write(part.values, values, whole)
         else:
             self.parts = [
-                Held(_written(part.keys, keys, read), _written(part.values, values, read))
+                GroupArrays(_write(part.keys, keys, read), _write(part.values, values, read))
                 for part, read in zip(self.parts, self._reads.groups, strict=True)
             ]
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What this forward reads: layers that have none of their own ask the one whose they share. Where attention
-        takes groups apart it asks for `apart`, and this is not read."""
+        """The keys and values that this forward reads; layers without their own ask the one that they share with. If
+        attention takes groups apart, it calls `apart` instead."""
         assert self._reads is not None
         if (read := self._reads.whole) is not None:
             (part,) = self.parts
@@ -65,7 +64,7 @@ class BatchedAttention:
         return self._together([part.keys for part in self.parts]), self._together([part.values for part in self.parts])
 
     def apart(self) -> list[tuple[Read, mx.array, mx.array]]:
-        """What this forward reads of each group; empty where one call of attention reads all."""
+        """The part of each group that this forward reads; empty if one call of attention reads all."""
         if self._reads is None or not self._owner.apart or self._reads.whole is not None:
             return []
         return [
@@ -78,7 +77,7 @@ class BatchedAttention:
         return None if self._reads is None else self._reads.order
 
     def _together(self, parts: Sequence[mx.array]) -> mx.array:
-        """Of all groups in one array, as the rows of the batch lie."""
+        """All groups in one array, in the order of the batch's rows."""
         assert self._reads is not None
         first, end = self.window.first, self.window.end
         same = [
@@ -91,25 +90,24 @@ class BatchedAttention:
     def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
         return self.window.mask(n, return_array, window_size)
 
-    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
-        return wanted  # what lies beyond a sequence's length is masked, and overwritten later
+    def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:
+        return wanted  # positions beyond a sequence's length are masked, and overwritten later
 
     # rows
 
     def regroup(self) -> None:
-        """Has the window's groups. Those that it has already are not copied."""
-        known = dict(zip(self.groups, self.parts, strict=False))
-        parts = [known.get(group) or self._gathered(group.rows, group) for group in self.window.groups]
+        """Changes to the window's groups. Groups that stay are not copied."""
+        present = dict(zip(self.groups, self.parts, strict=False))
+        parts = [present.get(group) or self._gather(group.rows, group) for group in self.window.groups]
         self.groups, self.parts = self.window.groups, parts
 
     def join(self, place: int, other: LayerCache) -> None:
         assert isinstance(other, BatchedAttention)
         if self.parts or other.parts:
             like = (self.parts or other.parts)[0]
-            for one in (self, other):
-                if not one.parts:  # rows with nothing in them
-                    one.groups = one.window.groups
-                    one.parts = [Held(_zeros(like.keys, group), _zeros(like.values, group)) for group in one.groups]
+            for layer in (self, other):
+                if not layer.parts:  # rows with nothing in them
+                    layer.groups, layer.parts = layer.window.groups, _empty(like, layer.window.groups)
         self.groups, self.parts = joined(self.groups, place, other.groups), self.parts + other.parts
 
     def select(self, rows: Sequence[int]) -> None:
@@ -117,13 +115,14 @@ class BatchedAttention:
             return
         self.groups, moves = self.window.left(self.groups, rows)
         if moves is not None:
-            self.parts = [_moved(part, own) for part, own in zip(self.parts, moves, strict=True) if own is not None]
+            parts = zip(self.parts, moves, strict=True)
+            self.parts = [_move_slots(part, own) for part, own in parts if own is not None]
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
         assert isinstance(other, BatchedAttention)
         if other.parts:
             self.groups = self.window.groups
-            self.parts = [other._gathered([rows[row] for row in group.rows], group) for group in self.groups]
+            self.parts = [other._gather([rows[row] for row in group.rows], group) for group in self.groups]
 
     def move(self, other: LayerCache, row: int) -> bool:
         assert isinstance(other, BatchedAttention)
@@ -141,8 +140,7 @@ class BatchedAttention:
         if not other.parts:
             return
         if not self.parts:
-            self.groups, like = self.window.groups, other.parts[0]
-            self.parts = [Held(_zeros(like.keys, group), _zeros(like.values, group)) for group in self.groups]
+            self.groups, self.parts = self.window.groups, _empty(other.parts[0], self.window.groups)
         for i, row in enumerate(rows):
             (mine, slot), (theirs, source) = self._place(row), other._place(i)
             end = min(mine.keys.shape[2], theirs.keys.shape[2])
@@ -154,14 +152,14 @@ class BatchedAttention:
         for i, (group, part) in enumerate(zip(self.groups, self.parts, strict=False)):
             own = [moves[row] for row in group.rows]
             if any(own):
-                self.parts[i] = Held(*(shifted(held, own) for held in part))
+                self.parts[i] = GroupArrays(*(shift_positions(array, own) for array in part))
 
     def restore(self, arrays: Sequence[Sequence[mx.array]]) -> None:
         """Holds one sequence, given as its keys and values for successive positions."""
         self.groups = self.window.groups
         if all(arrays):  # a model may have caches that it never uses
             (group,) = self.groups
-            self.parts = [Held(*(_joined(pieces, group.capacity) for pieces in zip(*arrays, strict=True)))]
+            self.parts = [GroupArrays(*(_concatenate(pieces, group.capacity) for pieces in zip(*arrays, strict=True)))]
 
     def clear(self) -> None:
         self.groups, self.parts = (), []
@@ -176,30 +174,30 @@ class BatchedAttention:
         part, slot = self._place(row)
         return [mx.contiguous(held[slot : slot + 1, :, start:end]) for held in part]
 
-    def extract(self, row: int, length: int) -> Part | None:
+    def extract(self, row: int, length: int) -> LayerSlice | None:
         start = self.window.starts[row]
         least = start + (self.window.size or 0) - 1 if start else 0
         if length < least:
             return None
-        return Part(self.positions(row, 0, length - start), start, least)
+        return LayerSlice(self.positions(row, 0, length - start), start, least)
 
-    def _place(self, row: int) -> tuple[Held, int]:
-        """Where it lies: the arrays, and the slot."""
+    def _place(self, row: int) -> tuple[GroupArrays, int]:
+        """The arrays and the slot that hold a row."""
         return next(
             (part, group.rows.index(row))
             for group, part in zip(self.groups, self.parts, strict=True)
             if row in group.rows
         )
 
-    def _gathered(self, rows: Sequence[int], group: Group) -> Held:
+    def _gather(self, rows: Sequence[int], group: Group) -> GroupArrays:
         """A copy of these rows, in arrays for this group."""
-        found = Held(*(_zeros(held, group) for held in self.parts[0]))
+        (copy,) = _empty(self.parts[0], [group])
         for slot, row in enumerate(rows):
             part, source = self._place(row)
             end = min(group.capacity, part.keys.shape[2])
-            for to, of in zip(found, part, strict=True):
+            for to, of in zip(copy, part, strict=True):
                 to[slot : slot + 1, :, :end] = of[source : source + 1, :, :end]
-        return found
+        return copy
 
     # mlx-lm's models ask no more of a cache than the above; some check these, or have one array wait for another.
 
@@ -227,7 +225,7 @@ class BatchedAttention:
 
 
 class KeyPositions(NamedTuple):
-    """Where the keys lie in their texts that a forward reads of rows of unlike length: `positions`, rows × keys."""
+    """The positions, in their texts, of the keys that a forward reads: rows × keys, for rows of unequal length."""
 
     positions: mx.array
 
@@ -238,7 +236,7 @@ class ChunkedAttention(BatchedAttention):
 
     @property
     def start_position(self) -> int | KeyPositions:
-        """Of the first key that this forward reads."""
+        """The position of the first key that this forward reads."""
         starts, first = self.window.starts, self.window.first
         if isinstance(self.offset, int) and min(starts) == max(starts):
             return starts[0] + first
@@ -248,47 +246,52 @@ class ChunkedAttention(BatchedAttention):
         """The window has given back what is not seen any more."""
 
 
-def _written(held: mx.array, new: mx.array, read: Read) -> mx.array:
+def _write(array: mx.array, new: mx.array, read: Read) -> mx.array:
     """In place, where nothing else refers to it."""
     if read.rows is not None:
         new = new[read.rows]
     width = new.shape[2]
     if read.written is None:
-        held[: read.used, :, read.end - width : read.end] = new
-        return held
-    spare = held.shape[0] - read.used
+        array[: read.used, :, read.end - width : read.end] = new
+        return array
+    spare = array.shape[0] - read.used
     if spare:  # what is written into slots without a row is never read
         new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
     at = mx.broadcast_to(read.written, new.shape)
-    return mx.put_along_axis(held, at, new, axis=2)
+    return mx.put_along_axis(array, at, new, axis=2)
 
 
-def _moved(part: Held, moves: Sequence[tuple[int, int]]) -> Held:
+def _move_slots(part: GroupArrays, moves: Sequence[tuple[int, int]]) -> GroupArrays:
     """Copies slots: (to, from)."""
     if moves:
         source = mx.array([slot for _, slot in moves])
-        copies = [held[source] for held in part]
+        copies = [array[source] for array in part]
         mx.eval(copies)  # or these would still refer to the arrays that are written next
-        for held, copy in zip(part, copies, strict=True):
+        for array, copy in zip(part, copies, strict=True):
             for i, (slot, _) in enumerate(moves):
-                held[slot : slot + 1] = copy[i : i + 1]
+                array[slot : slot + 1] = copy[i : i + 1]
     return part
 
 
-def _joined(pieces: Sequence[mx.array], capacity: int) -> mx.array:
+def _concatenate(pieces: Sequence[mx.array], capacity: int) -> mx.array:
     """One array of successive segments, with room to grow."""
     rows, heads, _, dim = pieces[0].shape
     spare = mx.zeros((rows, heads, capacity - sum(piece.shape[2] for piece in pieces), dim), pieces[0].dtype)
     return mx.concatenate([*pieces, spare], axis=2)
 
 
-def _zeros(like: mx.array, group: Group) -> mx.array:
-    return mx.zeros((group.slots, like.shape[1], group.capacity, like.shape[3]), like.dtype)
+def _empty(like: GroupArrays, groups: Iterable[Group]) -> list[GroupArrays]:
+    """Zeros for each of these groups, with the heads, dimensions and types of `like`."""
+
+    def zeros(array: mx.array, group: Group) -> mx.array:
+        return mx.zeros((group.slots, array.shape[1], group.capacity, array.shape[3]), array.dtype)
+
+    return [GroupArrays(zeros(like.keys, group), zeros(like.values, group)) for group in groups]
 
 
-def shifted(held: mx.array, moves: Sequence[int]) -> mx.array:
+def shift_positions(array: mx.array, moves: Sequence[int]) -> mx.array:
     """Each slot's positions, so many nearer to the front. What comes from beyond the arrays means nothing."""
-    slots, heads, capacity, dim = held.shape
+    slots, heads, capacity, dim = array.shape
     by = mx.array([*moves, *[0] * (slots - len(moves))])[:, None]
     source = mx.clip(mx.arange(capacity)[None] + by, 0, capacity - 1)[:, None, :, None]
-    return mx.take_along_axis(held, mx.broadcast_to(source, (slots, heads, capacity, dim)), axis=2)
+    return mx.take_along_axis(array, mx.broadcast_to(source, (slots, heads, capacity, dim)), axis=2)

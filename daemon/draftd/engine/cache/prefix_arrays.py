@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, Part
+from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, LayerSlice
 from draftd.engine.cache.per_sequence import OwnSnapshot, PerSequenceCaches
 from draftd.engine.cache.prefix_file import Kind, Stored
 
@@ -58,7 +58,7 @@ def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches)
         return caches.snapshot([_unflattened(state, rest) for state in form["states"]], length)
     if caches.segmented:
         return KVSegment([[next(rest) for _ in range(n)] for n in form["layers"]], length)
-    parts = [Part([next(rest) for _ in range(n)], first, least) for n, first, least in form["parts"]]
+    parts = [LayerSlice([next(rest) for _ in range(n)], first, least) for n, first, least in form["parts"]]
     return BatchedSnapshot(parts, length)
 
 

@@ -1,4 +1,4 @@
-"""Where weights come from, so that they can be released and loaded again; and whether a draft's fit the target.
+"""Sources of weights, which can be released and loaded again; checks whether a draft fits the target.
 
 Imports no MLX: models are opened here before anything else needs it."""
 
@@ -20,7 +20,7 @@ class Unfit(ModelLoadError):
 
 @dataclass(frozen=True, slots=True)
 class DraftSource:
-    """Where a model comes from; called on the engine thread. `name` is for errors. `open` returns a model whose weights
+    """The source of a model; called on the engine thread. `name` is for errors. `open` returns a model whose weights
     may not have been read yet; raises ModelLoadError, or Unfit. `files`: its files as they are now; None for a model
     that was made in memory, where a release frees nothing."""
 

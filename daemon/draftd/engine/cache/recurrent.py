@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import LayerCache, LayerOwner, Part, RollbackFailed
+from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice, RollbackFailed
 from draftd.models.mlx_lm import ArraysCache
 
 _Arrays = list[mx.array | None]  # rows × what the architecture keeps; None before anything was seen
 
 
 class _Before(NamedTuple):
-    """What rows held before a forward: so many tokens, and the state after them."""
+    """The rows before a forward: their lengths in tokens, and the state after these."""
 
     lengths: list[int]
     arrays: _Arrays
@@ -33,10 +33,10 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         self.cache: _Arrays = [None] * size
         self._owner = owner
         self._before: list[_Before] = []  # the forwards since the last rollback, the latest last
-        self._settled = False  # what was taken back has been
+        self._settled = False  # there was a rollback since the last forward
 
     def begin(self, widths: Sequence[int], width: int) -> None:
-        """Before a forward that takes so many of `width` tokens of each row."""
+        """Prepares a forward of `width` tokens, of which each row takes `widths[row]`."""
         rows = len(widths)
         self.cache = [a if a is None or a.shape[0] == rows else a[:rows] for a in self.cache]  # the last ones have left
         if self._settled:
@@ -44,20 +44,20 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         self._before = [*self._before, _Before(list(self._owner.lengths), list(self.cache))][-self._owner.forwards :]
         self.lengths = None if all(w == width for w in widths) else mx.array(widths)
 
-    def rollback(self, held: list[int], wanted: list[int]) -> list[int]:
+    def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:
         self._settled = True
         reached = list(wanted)
         back: dict[int, list[int]] = {}  # by forward, the rows that go back to before it
-        for row, (now, to) in enumerate(zip(held, wanted, strict=True)):
+        for row, (now, to) in enumerate(zip(lengths, wanted, strict=True)):
             if to < now:
-                found = [k for k, before in enumerate(self._before) if before.lengths[row] <= to]
-                if not found:
+                earlier = [k for k, before in enumerate(self._before) if before.lengths[row] <= to]
+                if not earlier:
                     raise RollbackFailed(f"row {row}: a state of {now} tokens cannot go back to {to}")
-                reached[row] = self._before[found[-1]].lengths[row]
-                back.setdefault(found[-1], []).append(row)
+                reached[row] = self._before[earlier[-1]].lengths[row]
+                back.setdefault(earlier[-1], []).append(row)
         for forward, rows in back.items():
             arrays = self._before[forward].arrays
-            self.cache = [_replaced(now, then, rows) for now, then in zip(self.cache, arrays, strict=True)]
+            self.cache = [_replace_rows(now, then, rows) for now, then in zip(self.cache, arrays, strict=True)]
         return reached
 
     def join(self, place: int, other: LayerCache) -> None:
@@ -111,30 +111,30 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
     def arrays(self) -> list[mx.array]:
         return [a for a in self.cache if a is not None]
 
-    def extract(self, row: int, length: int) -> Part | None:
-        known = [*self._before, _Before(self._owner.lengths, self.cache)]
-        found = next((arrays for lengths, arrays in reversed(known) if lengths[row] == length), None)
-        if found is None or any(a is None for a in found):
+    def extract(self, row: int, length: int) -> LayerSlice | None:
+        states = [*self._before, _Before(self._owner.lengths, self.cache)]
+        arrays = next((state.arrays for state in reversed(states) if state.lengths[row] == length), None)
+        if arrays is None or any(a is None for a in arrays):
             return None
-        return Part([mx.contiguous(a[row : row + 1]) for a in found if a is not None], least=length)
+        return LayerSlice([mx.contiguous(a[row : row + 1]) for a in arrays if a is not None], least=length)
 
 
 def _beside(mine: _Arrays, place: int, theirs: _Arrays, count: int) -> _Arrays:
     """The first `place` rows of mine, and then theirs."""
     out: _Arrays = []
-    for one, other in zip(mine, theirs, strict=True):
-        like = one if one is not None else other
+    for own, other in zip(mine, theirs, strict=True):
+        like = own if own is not None else other
         if like is None:
             out.append(None)
             continue
         blank = mx.zeros((max(place, count), *like.shape[1:]), like.dtype)
         out.append(
-            mx.concatenate([(blank if one is None else one)[:place], (blank if other is None else other)[:count]])
+            mx.concatenate([(blank if own is None else own)[:place], (blank if other is None else other)[:count]])
         )
     return out
 
 
-def _replaced(now: mx.array | None, then: mx.array | None, rows: Sequence[int]) -> mx.array | None:
+def _replace_rows(now: mx.array | None, then: mx.array | None, rows: Sequence[int]) -> mx.array | None:
     """`now`, with these rows as they were `then`."""
     if now is None:
         return None
