@@ -73,13 +73,22 @@ def mean_accepted_length(selector: str, window: str, by: Sequence[str] = (), *, 
     return f"1 + {accepted} / ({drafts} > 0)"
 
 
+def draft_cost(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
+    """Cost of a drafted step in autoregressive ones of the same batch, measured. No value where it is not known."""
+    drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
+    unpriced = summed(catalog.UNPRICED_DRAFTS, selector, window, by, offset=offset)
+    needed = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
+    return f"(1 + {needed} / (({drafts} - {unpriced}) > 0))"
+
+
 def break_even_acceptance(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
     """The accepted/drafted at which the same steps would have been just as fast as autoregressive ones: what is cut at
     a text's end has to be accepted in addition."""
-    tokens = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
+    drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
+    cost = draft_cost(selector, window, by, offset=offset)
     cut = summed(catalog.CUT_TOKENS, selector, window, by, offset=offset)
     drafted = summed(catalog.DRAFT_TOKENS, selector, window, by, offset=offset)
-    return f"({tokens} + {cut}) / ({drafted} > 0)"
+    return f"({drafts} * ({cost} - 1) + {cut}) / ({drafted} > 0)"
 
 
 def speedup(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
@@ -88,8 +97,8 @@ def speedup(selector: str, window: str, by: Sequence[str] = (), *, offset: str =
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
     cut = summed(catalog.CUT_TOKENS, selector, window, by, offset=offset)
-    needed = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
-    return f"({drafts} + {accepted} - {cut}) / (({drafts} + {needed}) > 0)"
+    cost = draft_cost(selector, window, by, offset=offset)
+    return f"({drafts} + {accepted} - {cut}) / (({drafts} * {cost}) > 0)"
 
 
 def forwards_per_token(forwards: Metric, selector: str, window: str, by: Sequence[str] = ()) -> str:

@@ -60,8 +60,9 @@ With vLLM's definitions, over the same labels and the same time:
 - acceptance at position *i*: `accepted_tokens_per_pos / draft_tokens_per_pos` at `draftd.position` *i*; at 0 it does
   not depend on the block's length;
 - acceptance of reached tokens: `accepted_tokens / (accepted_tokens + rollbacks)`, which does not depend on it either;
-- break-even acceptance: `(break_even_tokens + cut_tokens) / draft_tokens`. Speculation pays above it;
-- measured speed-up: `(drafts + accepted_tokens - cut_tokens) / (drafts + break_even_tokens)`;
+- cost of a drafted step in autoregressive ones: `1 + break_even_tokens / (drafts - unpriced_drafts)`;
+- measured speed-up: `(drafts + accepted_tokens - cut_tokens) / (drafts * cost)`;
+- break-even acceptance: `(drafts * (cost - 1) + cut_tokens) / draft_tokens`. Speculation pays above it;
 - parked share: `parked_steps / target_forwards` at `draftd.mode` `speculative`: how often drafting did not pay;
 - mean depth: `draft_tokens / drafts`.
 

@@ -18,7 +18,8 @@ class StepCounts(NamedTuple):
     The target accepted `accepted` of `drafted` tokens, wherever the text ends; fewer than all is a rollback. `emitted`
     counts those and the bonus (or correction), as far as they lie within the text: the rest of them was cut.
     `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
-    accepted tokens would have made a drafted step just as fast as autoregressive decoding. `parked`: nothing was
+    accepted tokens would have made a drafted step just as fast as autoregressive decoding, None where that is not
+    known. `parked`: nothing was
     drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
     `drafter`: who drafted, or would have; `strategy`: whose target decoded it.
     """
@@ -29,7 +30,7 @@ class StepCounts(NamedTuple):
     draft_forwards: int
     draft_seconds: float
     verify_seconds: float
-    break_even: float = 0.0
+    break_even: float | None = None
     parked: bool = False
     capped: bool = False
     drafter: str | None = None
@@ -59,6 +60,7 @@ class DraftCounts:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     break_even_tokens: float = 0.0
+    unpriced_drafts: int = 0  # drafts that have none, because they are not known
     parked_steps: int = 0
     capped_steps: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
@@ -82,7 +84,10 @@ class DraftCounts:
         self.cut += accepted + 1 - r.emitted
         self.rolled_back += drafted - accepted
         self.rollbacks += accepted < drafted
-        self.break_even_tokens += r.break_even
+        if r.break_even is None:
+            self.unpriced_drafts += 1
+        else:
+            self.break_even_tokens += r.break_even
         grow = drafted - len(self.drafted_per_position)
         if grow > 0:
             self.drafted_per_position += [0] * grow
@@ -114,8 +119,19 @@ class DraftCounts:
         return 1 + self.accepted / self.drafts if self.drafts else None
 
     @property
+    def draft_cost(self) -> float | None:
+        """Cost of a drafted step in autoregressive ones, measured, in the mean; None where it is not known of any."""
+        priced = self.drafts - self.unpriced_drafts
+        return 1 + self.break_even_tokens / priced if priced else None
+
+    @property
+    def gained(self) -> int:
+        """Tokens that the drafted steps emitted. What was cut is no gain."""
+        return self.drafts + self.accepted - self.cut
+
+    @property
     def speedup(self) -> float | None:
-        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None without any.
-        What was cut is no gain."""
-        gained = self.drafts + self.accepted - self.cut
-        return gained / (self.drafts + self.break_even_tokens) if self.drafts else None
+        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None where their cost
+        is not known."""
+        cost = self.draft_cost
+        return None if cost is None else self.gained / (self.drafts * cost)

@@ -288,7 +288,7 @@ def scraped(served: Served) -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            timed = ("seconds_total", "break_even_tokens_total")
+            timed = ("seconds_total", "break_even_tokens_total", "unpriced_drafts_total")
             counted = sample.name.endswith(("_total", "_count")) and not sample.name.endswith(timed)
             if counted and sample.name.startswith(("draftd_spec", "draftd_tokens", "draftd_requests", "gen_ai")):
                 # A label is empty where only others of its name have it.

@@ -36,7 +36,7 @@ class Delivery:
         result: SequenceStep,
         done: DecodeStep,
         now: float,
-        break_even: float = 0.0,
+        break_even: float | None = None,
         verifier: Verifier = Verifier.LOCAL,
     ) -> None:
         """Cuts the step's tokens where the text ends, counts them, and sends those that are left. `verifier`: whose

@@ -117,10 +117,12 @@ def _figures(
     if whole.reached < _LEAST_REACHED or not drafts:
         few = f"{whole.reached} drafted tokens reached in {len(prompts)} prompts, {_LEAST_REACHED} needed"
         return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, few)
-    # The price of a draft is the median over prompts: a stall in one of them is no price.
-    price = statistics.median(counts.break_even_tokens / counts.drafts for counts in drafting)
-    gained = drafts + whole.accepted - sum(counts.cut for counts in drafting)
-    speedup = gained / (drafts + drafts * price)
+    costs = [counts.draft_cost for counts in drafting if counts.draft_cost is not None]
+    if not costs:
+        unknown = "the speed-up is not known: no step without a draft was measured"
+        return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, unknown, whole.acceptance)
+    # The cost of a draft is the median over prompts: a stall in one of them is no cost.
+    speedup = sum(counts.gained for counts in drafting) / (drafts * statistics.median(costs))
     bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, floor)
     if speedup < 1.0:
         bad.append(f"speed-up {speedup:.2f}, minimum 1")

@@ -134,16 +134,14 @@ class Guard:
         learn = self.position == 0 or drafter != DRAFT_MODEL
         stream = before.observe(sample, self.cusum, at, learn=learn)
         guard = self.advance(at)
-        floor = guard.floor
+        floor, cost = guard.floor, counts.draft_cost
         if drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
             floor = floor.add(sample.accepted, sample.reached)
         return replace(
             guard,
             streams=self.streams if stream is before else {**self.streams, kind: stream},
             floor=floor,
-            speed=guard.speed.add(
-                counts.drafts + counts.accepted - counts.cut, counts.drafts + counts.break_even_tokens
-            ),
+            speed=guard.speed if cost is None else guard.speed.add(counts.gained, counts.drafts * cost),
         )
 
     def failed(self, cause: Cause, at: float) -> Guard:

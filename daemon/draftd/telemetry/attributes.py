@@ -256,8 +256,8 @@ MEAN_ACCEPTED = _double(
 )
 SPEEDUP = _double(
     "draftd.spec_decode.speedup",
-    "(drafts + accepted - cut) / (drafts + break-even tokens): its speculative steps against autoregressive ones, "
-    "measured; absent where nothing was drafted",
+    "Speed of its speculative steps over that of autoregressive ones, measured; absent where that is not known, or "
+    "nothing was drafted",
 )
 
 # The times, on the inference span.

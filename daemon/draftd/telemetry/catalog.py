@@ -112,8 +112,9 @@ BREAK_EVEN_TOKENS = _sum(
     "draftd.spec_decode.break_even_tokens",
     "{token}",
     "Accepted tokens that would have made the speculative steps just as fast as autoregressive ones, both measured at "
-    "the same batch size",
+    "the same batch size; of all drafts but the unpriced ones",
 )
+UNPRICED_DRAFTS = _sum("draftd.spec_decode.unpriced_drafts", "{draft}", "Drafts whose cost in plain steps is not known")
 PARKED_STEPS = _sum(
     "draftd.spec_decode.parked_steps",
     "{step}",
@@ -400,7 +401,8 @@ INFERENCE_SPAN = Span(
         remote.COST.on_span("double"), *remote.ON_SPAN,
         *(metric.on_span() for metric in (
             DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, CUT_TOKENS, ROLLBACKS, ROLLED_BACK_TOKENS, DRAFT_FORWARDS,
-            TARGET_FORWARDS, PARKED_STEPS, CAPPED_STEPS, MEMORY_PRESSURE, MEMORY_HEADROOM, THERMAL_LEVEL,
+            TARGET_FORWARDS, PARKED_STEPS, CAPPED_STEPS, UNPRICED_DRAFTS, MEMORY_PRESSURE, MEMORY_HEADROOM,
+            THERMAL_LEVEL,
         )),
         *(metric.on_span("int[]") for metric in (ACCEPTED_PER_POS, DRAFTED_PER_POS)),
         *(metric.on_span("double") for metric in (

@@ -212,6 +212,7 @@ COUNTS: Mapping[Metric, Callable[[DraftCounts], float | list[int]]] = {
     catalog.DRAFT_TIME: lambda c: c.draft_seconds,
     catalog.VERIFY_TIME: lambda c: c.verify_seconds,
     catalog.BREAK_EVEN_TOKENS: lambda c: c.break_even_tokens,
+    catalog.UNPRICED_DRAFTS: lambda c: c.unpriced_drafts,
     catalog.PARKED_STEPS: lambda c: c.parked_steps,
     catalog.CAPPED_STEPS: lambda c: c.capped_steps,
     catalog.ACCEPTED_PER_POS: lambda c: c.accepted_per_position,

@@ -307,6 +307,8 @@ def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, Attr
 def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     stats, counts = outcome.stats, outcome.stats.counts
     found: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
+    if counts.drafts and counts.draft_cost is None:
+        del found[catalog.BREAK_EVEN_TOKENS.name]
     found |= named(
         {
             a.RESPONSE_FINISH: (outcome.reason.value,),

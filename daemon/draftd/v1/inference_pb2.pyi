@@ -453,7 +453,7 @@ class Timings(_message.Message):
     def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_tokens_per_second: _Optional[float] = ..., inter_chunk_p50: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_chunk_p95: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inter_chunk_p99: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DraftCounts(_message.Message):
-    __slots__ = ("steps", "drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position", "rollbacks", "rolled_back_tokens", "draft_forwards", "target_forwards", "drafted_per_position", "draft_time", "verify_time", "break_even_tokens", "parked_steps", "capped_steps", "cut_tokens")
+    __slots__ = ("steps", "drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position", "rollbacks", "rolled_back_tokens", "draft_forwards", "target_forwards", "drafted_per_position", "draft_time", "verify_time", "break_even_tokens", "parked_steps", "capped_steps", "cut_tokens", "unpriced_drafts")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -470,6 +470,7 @@ class DraftCounts(_message.Message):
     PARKED_STEPS_FIELD_NUMBER: _ClassVar[int]
     CAPPED_STEPS_FIELD_NUMBER: _ClassVar[int]
     CUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNPRICED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     drafts: int
     drafted_tokens: int
@@ -486,7 +487,8 @@ class DraftCounts(_message.Message):
     parked_steps: int
     capped_steps: int
     cut_tokens: int
-    def __init__(self, steps: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ..., parked_steps: _Optional[int] = ..., capped_steps: _Optional[int] = ..., cut_tokens: _Optional[int] = ...) -> None: ...
+    unpriced_drafts: int
+    def __init__(self, steps: _Optional[int] = ..., drafts: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., rollbacks: _Optional[int] = ..., rolled_back_tokens: _Optional[int] = ..., draft_forwards: _Optional[int] = ..., target_forwards: _Optional[int] = ..., drafted_per_position: _Optional[_Iterable[int]] = ..., draft_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., break_even_tokens: _Optional[float] = ..., parked_steps: _Optional[int] = ..., capped_steps: _Optional[int] = ..., cut_tokens: _Optional[int] = ..., unpriced_drafts: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("reason", "usage", "timings", "counts", "stop", "degraded", "mode", "choice", "tool_calls", "stop_token_id", "warning", "cost", "currency", "quality", "remote", "failed_over")

@@ -33,7 +33,7 @@ def test_break_even_is_the_steps_cost_in_autoregressive_steps_less_one() -> None
 def test_nothing_is_claimed_before_anything_was_measured() -> None:
     costs = StepCosts()
     assert not costs.measured
-    assert costs.break_even(1, 0.1) == 0.0
+    assert costs.break_even(1, 0.1) is None
     costs.learn(MODEL, 1, 2, 0.02)
     assert not costs.measured
     costs.learn(None, 1, 0, 0.02)
@@ -301,10 +301,14 @@ def test_a_step_is_priced_by_autoregressive_ones() -> None:
     """Target 4 ms a forward, draft 2 ms: a step of three drafted tokens costs about 10 ms, 2.5 autoregressive ones."""
     models, heard = scripted_models(1.0, step_seconds=0.004, draft_step_seconds=0.002), Steps()
     rig = Rig(models, observer=heard)
+    (early,) = rig.run([request([1, 2], speculative(3), max_tokens=20)])
+    assert 0 < early.done.stats.counts.drafts == early.done.stats.counts.unpriced_drafts
+    assert early.done.stats.counts.speedup is None, "no step without a draft was measured yet"
+    heard.drafted.clear()
     rig.run([request([1, 2], autoregressive(), max_tokens=40)])
     (sink,) = rig.run([request([1, 2], speculative(3), max_tokens=60)])
     counts = sink.done.stats.counts
-    assert counts.break_even_tokens == pytest.approx(sum(r.break_even for r in heard.drafted))
+    assert counts.break_even_tokens == pytest.approx(sum(r.break_even or 0 for r in heard.drafted))
     assert 0.4 < counts.break_even_tokens / counts.drafts < 6  # the machine may stall in either
     assert counts.speedup == pytest.approx(
         (counts.drafts + counts.accepted) / (counts.drafts + counts.break_even_tokens)

@@ -86,8 +86,7 @@ def test_end_of_text_inside_an_accepted_block_cuts_it_and_is_no_rollback():
     assert sink.done.reason is FinishReason.STOP
     assert len(sink.tokens) == 3  # the token at position 5, and the end of text at 6, which follows two
     assert (c.drafted, c.accepted, c.rolled_back, c.rollbacks, c.cut, c.emitted) == (6, 6, 0, 0, 5, 3)
-    assert c.speedup is not None
-    assert c.speedup * (c.drafts + c.break_even_tokens) == pytest.approx(2), "the tokens that the draft's step emitted"
+    assert (c.gained, c.speedup) == (2, None), "what the draft's step emitted; how long a plain one takes is not known"
 
 
 class Heard(EngineObserver):

@@ -63,6 +63,14 @@ def test_what_is_cut_at_the_end_of_a_text_does_not_make_a_draft_pay() -> None:
     assert ended.acceptance == whole.acceptance == 0.7
 
 
+def test_a_probe_whose_speed_was_not_measured_has_no_verdict() -> None:
+    unpriced = ProbedPrompt("p", DraftCounts(drafts=40, accepted=70, rollbacks=30, unpriced_drafts=40))
+    level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
+    report = judge_probe(level, [unpriced], "", None, None, FLOOR)
+    assert (report.verdict, report.speedup) == (Verdict.TOO_FEW_SAMPLES, None)
+    assert judge_probe(level, [unpriced, probed(40, 70, 30, 60.0)], "", None, None, FLOOR).speedup == 110 / 100
+
+
 def test_what_the_guard_would_call_drift_again_does_not_pass() -> None:
     assert judged(0.6).verdict is Verdict.BAD
     assert judged(0.6).reason == "acceptance 0.60, baseline 0.70, at most 0.08 less"

@@ -136,6 +136,13 @@ def test_what_costs_more_than_it_brings_in_two_windows_asks_for_no_draft_at_all(
     assert watched.asked() == {Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE}, "100 that the texts had room for"
 
 
+def test_unpriced_drafts_count_neither_for_nor_against_speed() -> None:
+    guard = Watched().guard
+    unpriced = counts(20, 16, 4)
+    unpriced.unpriced_drafts = 20
+    assert guard.finished(1.0, *CODE, unpriced).speed == guard.advance(1.0).speed
+
+
 def test_too_few_requests_in_a_window_move_nothing() -> None:
     watched = Watched().requests(20, 0.8, costs=200.0, seconds=WINDOW / 9)
     assert watched.asked() == {}

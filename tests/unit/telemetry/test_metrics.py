@@ -71,6 +71,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
     assert receiver.total("draftd.spec_decode.verify.time") == pytest.approx(counts.verify_seconds)
     assert receiver.total("draftd.spec_decode.break_even_tokens") == pytest.approx(counts.break_even_tokens)
     assert counts.break_even_tokens > 0
+    assert receiver.total("draftd.spec_decode.unpriced_drafts") == counts.unpriced_drafts == 0
     assert receiver.total("draftd.spec_decode.parked_steps") == counts.parked_steps == 2
     assert receiver.total("draftd.spec_decode.capped_steps") == counts.capped_steps == 1
     assert counts.drafts + counts.parked_steps < counts.target_forwards

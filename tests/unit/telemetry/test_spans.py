@@ -12,7 +12,16 @@ from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnav
 from draftd.service.messages import text_part
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver, SpanRecord
-from tests.unit.telemetry.scene import AUTOMATIC, AUTOREGRESSIVE, CAPPED_STEP, CUT_STEP, PARKED_STEP, Scene, errors_of
+from tests.unit.telemetry.scene import (
+    AUTOMATIC,
+    AUTOREGRESSIVE,
+    CAPPED_STEP,
+    CUT_STEP,
+    PARKED_STEP,
+    SPECULATIVE_STEP,
+    Scene,
+    errors_of,
+)
 
 
 def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
@@ -93,6 +102,7 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
         "draftd.spec_decode.cut_tokens": 0,
         "draftd.spec_decode.accepted_tokens_per_pos": [3, 3, 0, 0],
         "draftd.spec_decode.draft_tokens_per_pos": [3, 3, 3, 3],
+        "draftd.spec_decode.unpriced_drafts": 0,
         "draftd.spec_decode.rollbacks": 3,
         "draftd.spec_decode.rolled_back_tokens": 6,
         "draftd.spec_decode.draft_forwards": 12,
@@ -130,6 +140,14 @@ def test_what_lies_beyond_the_end_of_a_text_is_neither_rolled_back_nor_gained(
     names = ("accepted_tokens", "cut_tokens", "rollbacks", "rolled_back_tokens", "acceptance", "speedup")
     assert [told[f"draftd.spec_decode.{name}"] for name in names] == [4, 3, 0, 0, 1.0, (1 + 4 - 3) / (1 + 0.5)]
     assert told["gen_ai.usage.output_tokens"] == 4 + 1 - 3
+
+
+def test_a_span_whose_drafts_are_unpriced_claims_no_speedup(scene: Scene, receiver: OtlpReceiver) -> None:
+    scene.serve(steps=0, more=[SPECULATIVE_STEP._replace(break_even=None)] * 2)
+    scene.telemetry.shutdown(30.0)
+    span = only(receiver).attributes
+    assert span["draftd.spec_decode.unpriced_drafts"] == span["draftd.spec_decode.drafts"] == 2
+    assert not {"draftd.spec_decode.speedup", "draftd.spec_decode.break_even_tokens"} & set(span)
 
 
 def test_both_modes_carry_the_same_attributes(scene: Scene, receiver: OtlpReceiver) -> None:

@@ -67,8 +67,7 @@ def drafting(made: DraftCounts) -> Drafting:
         depth=_over(made.drafted, made.drafts),
         drafting=_over(made.drafts, made.steps),
         parked=_over(made.parked_steps, made.steps),
-        # A daemon that does not measure what a step costs sends 0; measured, a draft is never for nothing.
-        speedup=made.speedup if made.break_even_tokens > 0 else None,
+        speedup=made.speedup,
         tokens_per_forward=_over(made.emitted, made.target_forwards),
     )
 

@@ -282,10 +282,11 @@ class DepthControl:
 
     def learn(
         self, sequences: Sequence[DecodeSequence], plan: DraftPlan, done: DecodeStep, seconds: float | None
-    ) -> float:
-        """The planned step is over: tokens that it would have had to accept to be as fast as a plain one, 0 where
-        nothing was drafted; both costs know of the machine's speed in this step by then. `seconds`: from the end of
-        the step before to its own; None where something else took time between, so that they are no cost."""
+    ) -> float | None:
+        """Learns from the planned step. Returns the accepted tokens with which it would have been as fast as a plain
+        one, None where nothing was drafted or that is not known; both costs know of the machine's speed in this step by
+        then. `seconds`: from the end of the step before to its own; None where something else took time between, so
+        that they are no cost."""
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         width = max(result.drafted for result in done.sequences)
         costed = _costed(plan, done, width)
@@ -312,7 +313,7 @@ class DepthControl:
                 for evidence in one.evidence.values():
                     evidence.fade(_FADE)
         if not width:
-            return 0.0
+            return None
         took = done.draft_seconds + done.verify_seconds if seconds is None else seconds
         if costed is not None:
             took = self.costs.without_stall(costed, size, width, took, context, sampled, done.replayed)

@@ -236,14 +236,14 @@ class StepCosts:
             if kind == drafter:
                 curve.offset.variance += _UNMEASURED
 
-    def break_even(self, batch: int, seconds: float, context: int = 0, sampled: bool = False) -> float:
+    def break_even(self, batch: int, seconds: float, context: int = 0, sampled: bool = False) -> float | None:
         """Accepted tokens that make a speculative step of `seconds` just as fast as autoregressive decoding: at least
-        0, and 0 while no plain step was measured.
+        0. None until a plain step was measured.
 
         A step emits one token more than it accepts, a plain one a single token: so seconds / T - 1, with T the plain
         step's seconds at this batch size (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8, both costs measured).
         """
-        return max(0.0, seconds / self.plain(batch, context, sampled) - 1.0) if self.measured else 0.0
+        return max(0.0, seconds / self.plain(batch, context, sampled) - 1.0) if self.measured else None
 
     def without_stall(
         self,

@@ -307,8 +307,8 @@ class RemoteDecoder:
 
     def _learn(
         self, text: RemoteSequence, verdict: Verdict, judged: Sequence[Judged], waited: float | None, now: float
-    ) -> float:
-        """Accepted tokens that would have made a drafted step just as fast as streaming; 0 where none was drafted."""
+    ) -> float | None:
+        """Accepted tokens that would have made a drafted step just as fast as streaming, None where not known."""
         costs, sequence = self.control.costs, text.sequence
         workload = sequence.request.workload
         costs.load = verdict.load
@@ -326,8 +326,8 @@ class RemoteDecoder:
             told = costs.streamed(workload, tokens, now - began, drafted=own > 0)
             text.streak = (0, 0, now) if told else (tokens, own, began)
         self.control.learn(sequence, judged)
-        if not verdict.drafted or text.last_verdict is None:
-            return 0.0
+        if not verdict.drafted or text.last_verdict is None or not costs.measured:
+            return None
         return max(0.0, (now - text.last_verdict) / costs.streaming(workload) - 1)
 
     # which way

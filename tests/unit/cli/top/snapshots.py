@@ -16,7 +16,7 @@ NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
 def counts(
     drafts: int = 0, drafted: int = 0, accepted: int = 0, *, plain: int = 0, parked: int = 0,
-    break_even: float = 0.0, cut: int = 0,
+    break_even: float | None = None, cut: int = 0,
     per_position: Sequence[tuple[int, int]] = (),
 ) -> inference.DraftCounts:  # fmt: skip
     """`per_position` is accepted and drafted, position by position; `plain` steps drafted nothing,
@@ -29,7 +29,8 @@ def counts(
         accepted_tokens=accepted,
         cut_tokens=cut,
         target_forwards=drafts + plain,
-        break_even_tokens=break_even,
+        break_even_tokens=break_even or 0.0,
+        unpriced_drafts=drafts if break_even is None else 0,
         accepted_per_position=[accepted for accepted, _ in per_position],
         drafted_per_position=[drafted for _, drafted in per_position],
     )

@@ -26,7 +26,7 @@ def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
 
 
 def test_only_what_was_drafted_in_between_counts() -> None:
-    before = counts(100, 400, 100, cut=50, per_position=[(80, 100), (20, 100)])
+    before = counts(100, 400, 100, break_even=0.0, cut=50, per_position=[(80, 100), (20, 100)])
     after = counts(110, 430, 124, plain=10, break_even=20.0, cut=54, per_position=[(89, 110), (35, 120)])
     found = between(Snapshot(1.0, status(200, before)), Snapshot(2.0, status(244, after)))
     assert found is not None
@@ -74,6 +74,9 @@ def test_where_nothing_was_ever_drafted_nothing_is_said_of_drafts() -> None:
 def test_a_speedup_that_was_not_measured_is_not_known() -> None:
     assert drafting(draft_counts(counts(10, 40, 30), 40)).speedup is None
     assert drafting(draft_counts(counts(10, 40, 30, break_even=15.0), 40)).speedup == 1.6
+    partly = counts(10, 40, 30, break_even=6.0)
+    partly.unpriced_drafts = 6
+    assert drafting(draft_counts(partly, 40)).speedup == 1.6, "the others cost what those do whose cost is known"
 
 
 def filled(seconds: int, per_second: int = 10) -> History:
