@@ -7,26 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from draftd.core import DrafterName
 from draftd.engine.cache.trie import alike
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.slices import Slices
 
 _WHOLE = 64  # tokens: a shorter prompt is computed as fast as it is kept and found
 _PART = 256  # tokens, where more of the prompt follows: prompts that share fewer may share a forward instead
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Prompt:
     """A sequence whose prompt is being prefilled."""
 
     sequence: DecodeSequence
-    known: int | None = None  # tokens that the prefix store had when it began; None if others read nothing of it
+    cached: int | None = None  # tokens that the prefix store had when it began; None if others read nothing of it
     position: int | None = None  # tokens that the target has; None before it knows the sequence
     done: bool = False  # it has all of them, and has chosen the token that follows
     alone: bool = False  # a forward that it shared failed
     passed: int = 0  # slices that others had since it had one
-    slices: dict[DrafterName | None, Slices] = field(default_factory=dict)  # by model; None is the target
     shared: dict[DecodeSequence, int] = field(default_factory=dict)  # tokens that waiting ones begin with as it does
 
     @property
@@ -35,13 +32,13 @@ class Prompt:
         return 0 if self.done else len(self.sequence.tokens) - (self.position or 0)
 
     @property
-    def unknown(self) -> int:
+    def uncached(self) -> int:
         """Tokens that the prefix store did not have when it began."""
-        return len(self.sequence.tokens) - (self.known or 0)
+        return len(self.sequence.tokens) - (self.cached or 0)
 
     @property
     def least_left(self) -> int:
-        """What is left of the shortest prompt among this one and those that wait for it: no longer one may delay it."""
+        """Tokens left of the shortest among this prompt and those that wait for it: no longer one may delay that."""
         shortest = min((len(sequence.tokens) for sequence in self.waiting), default=len(self.sequence.tokens))
         return min(self.left, shortest - (self.position or 0))
 
@@ -60,7 +57,7 @@ class Prompt:
     def compare(self, sequence: DecodeSequence) -> None:
         """Lets a sequence that has not begun wait for this one, if both texts begin alike."""
         first, text = self.sequence.tokens, sequence.tokens
-        if self.known is None or self.done or not sequence.shares or sequence.wants_prompt:
+        if self.cached is None or self.done or not sequence.shares or sequence.wants_prompt:
             return
         reached = self._reached
         if first[reached : reached + _WHOLE] != text[reached : reached + _WHOLE]:
@@ -72,4 +69,4 @@ class Prompt:
 
     @property
     def _reached(self) -> int:
-        return max(self.known or 0, self.position or 0)  # a prompt that is scored begins without what is known
+        return max(self.cached or 0, self.position or 0)  # a prompt that is scored begins without what is cached

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import FinishReason
+from draftd.engine import prefill_order
 from draftd.engine.admission import Admission, Layout, derived, derived_prefixes
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.limits import Limits
-from draftd.engine.prefilling import _OVERTAKEN
 from draftd.errors import InvalidRequest, NoMemory
 from draftd.model_info import prefix_room
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
@@ -70,15 +70,16 @@ def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
     assert told == ["requests wait for memory", "no request waits for memory any more"]
 
 
-def test_who_is_held_back_is_overtaken_no_more_often_than_that():
-    one = rig(layout().held([910]))
-    one.add(request([1] * 10, autoregressive(), max_tokens=300))
+def test_sequence_held_back_is_overtaken_no_more_often_than_that(monkeypatch):
+    monkeypatch.setattr(prefill_order, "MOST_OVERTAKEN", 3)
+    one = rig(layout().held([110]))
+    one.add(request([1] * 10, autoregressive(), max_tokens=20))
     one.scheduler.step()
-    big = one.add(request([2] * 10, autoregressive(), max_tokens=900))
-    others = [one.add(request([3] * 5, autoregressive(), max_tokens=3)) for _ in range(3 * _OVERTAKEN)]
+    big = one.add(request([2] * 10, autoregressive(), max_tokens=100))
+    others = [one.add(request([3] * 5, autoregressive(), max_tokens=3)) for _ in range(9)]
     while not big.tokens:
         one.scheduler.step()
-    assert sum(bool(other.tokens) for other in others) == _OVERTAKEN
+    assert sum(bool(other.tokens) for other in others) == 3
     one.drain()
     assert all(other.done.reason is FinishReason.LENGTH for other in others)
 

@@ -1,4 +1,4 @@
-"""What a slice of a prompt may take while rows run, and whose slice is next."""
+"""Prompts are prefilled by slices and in shared forwards, as prefill_order.py decides, and join the batch."""
 
 from __future__ import annotations
 
@@ -9,56 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
-from draftd.engine.prefilling import _PATIENCE, MOST_PREFILLING
-from draftd.engine.slices import Slices
+from draftd.engine.prefill_order import MOST_PREFILLING
 from draftd.engine.step import StepPlan
 from draftd.engine.targets.local import LocalTarget
 from tests.rig import Collected, Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
 
 POISON = 250
-
-
-def settled(slices: Slices, cost, step_seconds: float, slices_taken: int = 40) -> int:
-    for _ in range(slices_taken):
-        tokens = slices.tokens(step_seconds)
-        slices.took(tokens, cost(tokens))
-    return slices.tokens(step_seconds)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    fixed=st.floats(0.0005, 0.03),
-    each=st.floats(0.00001, 0.002),
-    step_seconds=st.floats(0.005, 0.2),
-    most=st.floats(0.01, 0.1),
-)
-def test_slices_come_to_take_what_they_may(fixed, each, step_seconds, most):
-    slices = Slices(512, most)
-    tokens = settled(slices, lambda n: fixed + n * each, step_seconds)
-    allowed = min(most, 0.7 * step_seconds)
-    assert slices.limit(step_seconds) == pytest.approx(allowed)
-    if 16 < tokens < 512:
-        assert fixed + tokens * each == pytest.approx(allowed, rel=0.1, abs=1.5 * each)
-    else:
-        assert tokens == (512 if fixed + 512 * each < allowed * 1.1 else 16)
-
-
-def test_the_first_slice_is_small_and_with_nobody_running_chunks_are_whole():
-    slices = Slices(512, 0.05)
-    assert slices.tokens(0.03) == 16
-    assert slices.tokens(None) == 512
-    assert Slices(8, 0.05).tokens(0.03) == 8
-
-
-def test_one_outlier_changes_little_and_is_forgotten():
-    slices = Slices(512, 1.0)
-    before = settled(slices, lambda n: n * 0.001, 0.05)
-    slices.took(before, 10.0)
-    assert slices.tokens(0.05) >= before * 0.74
-    slices.took(slices.tokens(0.05), 1e-6)
-    assert slices.tokens(0.05) <= before * 1.5
-    assert settled(slices, lambda n: n * 0.001, 0.05, 5) == pytest.approx(before, rel=0.05)
 
 
 class Machine:
@@ -155,60 +112,11 @@ def test_prompts_that_arrive_faster_than_they_can_be_taken_in_do_not_double_a_ru
     assert sum(steps) / len(steps) > 1.5 * undisturbed, "what may be used is used"
 
 
-def test_prompts_of_which_more_and_less_is_taken_in_do_not_spoil_each_others_measure():
-    """What is read of one prompt by the hundredth slice takes four times as long as by another's first."""
-    machine = Machine(scripted_models(0.7), fixed=0.002, each=0.0002, deeper=4e-7)
-    runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=1000))
-    machine.rig.scheduler.step()
-    for i in range(5):
-        machine.rig.add(request(prompt(1500, i), autoregressive(), max_tokens=4))
-        for _ in range(9):
-            machine.rig.scheduler.step()
-    while machine.rig.scheduler._prefilling.sequences:
-        machine.rig.scheduler.step()
-    assert runs.outcome is None
-    assert max(runs.gaps) <= 1.95 * 0.03
-
-
 def test_with_nobody_running_a_prompt_is_taken_in_by_whole_chunks():
     machine = Machine(scripted_models(0.7))
     machine.rig.run([request(prompt(1500), speculative(3), max_tokens=2)])
     assert [chunk for _, chunk in machine.prefills] == [512, 512, 476]
     assert set(machine.drafted) == {512}
-
-
-def test_a_short_prompt_behind_long_ones_starts_within_a_few_slices():
-    machine = Machine(scripted_models(0.7))
-    machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=2000))
-    machine.rig.scheduler.step()
-    for i in range(5):
-        machine.rig.add(request(prompt(1400, i), autoregressive()))
-    for _ in range(20):
-        machine.rig.scheduler.step()
-    short = machine.rig.add(request(prompt(40), autoregressive()))
-    steps = 0
-    while not short.tokens:
-        machine.rig.scheduler.step()
-        steps += 1
-    assert steps <= 3 + _PATIENCE
-
-
-def test_a_long_prompt_under_an_endless_stream_of_short_ones_has_its_share_of_slices():
-    machine = Machine(scripted_models(0.7))
-    machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=4000))
-    machine.rig.scheduler.step()
-    asked = request(prompt(600), autoregressive(), max_tokens=2)
-    long, steps = machine.rig.add(asked), 0
-    while not long.tokens:
-        while machine.rig.scheduler.waiting < 4:
-            machine.rig.add(request(prompt(60, steps), autoregressive(), max_tokens=2))
-        machine.rig.scheduler.step()
-        steps += 1
-        assert steps < 1000
-    order = [id for id, _ in machine.prefills[1:]]
-    mine = [i for i, id in enumerate(order) if id == asked.id]
-    assert len(order) > 3 * len(mine), "others were taken in meanwhile"
-    assert max(b - a for a, b in zip([-1, *mine], mine, strict=False)) <= _PATIENCE + MOST_PREFILLING
 
 
 @pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
@@ -230,28 +138,6 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_sequence
     scheduler.step()
     assert len(scheduler._running) == 7
     assert max(runs.gaps) <= 0.05 + (0.03 if plan.drafter is None else 0.04)
-
-
-def test_a_short_prompt_beside_running_sequences_is_prefilled_whole_if_the_time_of_a_slice_is_enough():
-    machine = Machine(scripted_models(0.7), fixed=0.01, each=0.0002)
-    scheduler = machine.rig.scheduler
-    machine.rig.run([request(prompt(140), autoregressive(), max_tokens=2)])
-    asked = [request([i], autoregressive(), max_tokens=3000) for i in (1, 2, 3)]
-    runs = [watched(machine, one) for one in asked]
-    machine.rig.add(request(prompt(700, 99), autoregressive(), max_tokens=2))
-    while scheduler.waiting or scheduler.active > 3:
-        scheduler.step()
-    assert max(max(one.gaps) for one in runs) <= 1.95 * 0.03, "a long one has slices of a share of a step"
-    scheduler.step()
-    first = len(machine.prefills)
-    one, other = (request(prompt(size, size), autoregressive(), max_tokens=100) for size in (140, 300))
-    machine.rig.add(one)
-    machine.rig.add(other)
-    while len(scheduler._running) < 5:
-        scheduler.step()
-    assert [tokens for id, tokens in machine.prefills[first:] if id == one.id] == [140], "38 ms, where 50 are allowed"
-    assert len([tokens for id, tokens in machine.prefills[first:] if id == other.id]) > 5, "70 ms"
-    assert max(max(one.gaps) for one in runs) <= 0.03 + 0.05
 
 
 def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_several():
@@ -302,11 +188,11 @@ def arriving(machine, *, before_first_step: int, after_it: int, size: int = 60):
     return running
 
 
-def test_what_arrives_while_the_first_prompt_is_prefilled_decodes_with_it():
+def test_prompts_that_arrive_during_the_first_prefill_decode_with_it():
     assert arriving(Machine(scripted_models(0.7)), before_first_step=1, after_it=5) == [6] * 8
 
 
-def test_one_prompt_that_arrives_later_holds_none_up():
+def test_single_prompt_that_arrives_later_holds_none_up():
     running = arriving(Machine(scripted_models(0.7)), before_first_step=1, after_it=1)
     assert running[0] == 1
 
@@ -314,39 +200,6 @@ def test_one_prompt_that_arrives_later_holds_none_up():
 def test_waiting_prompts_hold_none_up_for_longer_than_half_a_second():
     running = arriving(Machine(scripted_models(0.7), each=0.01), before_first_step=1, after_it=6)
     assert running[0] == 1
-
-
-def test_what_fits_into_a_time_is_known_once_a_slice_was_measured():
-    slices = Slices(512, 0.1)
-    assert not slices.fit(1, 1.0)
-    slices.took(100, 0.1)
-    assert slices.fit(20, 0.02)
-    assert not slices.fit(21, 0.02)
-    assert not slices.fit(1, 0.015), "fewer than the least take as long as these"
-    assert not slices.fit(513, 10.0), "more than a chunk are not taken in at once"
-
-
-def test_equals_are_taken_in_in_the_order_in_which_they_came():
-    machine = Machine(scripted_models(0.7))
-    asked = [request(prompt(50, i), autoregressive(), max_tokens=3) for i in range(7)]
-    for one in asked:
-        machine.rig.add(one)
-    machine.rig.drain()
-    assert list(dict.fromkeys(id for id, _ in machine.prefills)) == [one.id for one in asked]
-
-
-def test_no_more_than_a_few_are_taken_in_at_a_time_and_no_more_than_may_run():
-    machine = Machine(scripted_models(0.7))
-    scheduler = machine.rig.scheduler
-    for i in range(12):
-        machine.rig.add(request(prompt(700 - 40 * i, i), speculative(2), max_tokens=30))
-    most = 0
-    while not scheduler.idle:
-        scheduler.step()
-        most = max(most, len(scheduler._prefilling.prefilling))
-        assert len(scheduler._prefilling.prefilling) <= MOST_PREFILLING
-        assert scheduler.active <= 8
-    assert most == MOST_PREFILLING
 
 
 @settings(max_examples=15, deadline=None)
@@ -448,7 +301,7 @@ def test_of_prompts_that_share_a_forward_that_fails_only_the_one_whose_fault_it_
     assert rig.scheduler.kv_cache_bytes == 0
 
 
-def test_who_leaves_before_those_it_shared_a_forward_with_run_takes_nothing_with_it():
+def test_sequence_that_leaves_after_a_shared_forward_takes_nothing_with_it():
     models = scripted_models(0.7)
     rig = Rig(models)
     asked = [request(prompt(20 + i, i), autoregressive(), max_tokens=9) for i in range(4)]
