@@ -49,7 +49,8 @@ def _edge(status: pb.GetStatusResponse, lately: str) -> list[Row]:
         (remote.errors, f"errors{_reasons(remote)}"),
     )
     told = ", ".join(f"{count} {what}" for count, what in faults if count)
-    busy = f"{remote.open_sequences} open, {remote.steps_in_flight} in flight, load {percent(remote.load)}"
+    load = percent(remote.load if remote.HasField("load") else None)
+    busy = f"{remote.open_sequences} open, {remote.steps_in_flight} in flight, load {load}"
     made.append(("sequences", Text.assemble(busy, (f"; {told}" if told else "", WARN))))
     return made
 

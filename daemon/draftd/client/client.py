@@ -124,7 +124,8 @@ class Answer:
 
     @property
     def tokens_per_second(self) -> float | None:
-        return self.finished.timings.decode_tokens_per_second or None
+        timings = self.finished.timings
+        return timings.decode_tokens_per_second if timings.HasField("decode_tokens_per_second") else None
 
     @property
     def time_to_first_token(self) -> float:

@@ -187,19 +187,17 @@ class CanaryReport:
     seconds: float = 0.0
 
     @property
-    def score_autoregressive(self) -> float:
-        """Share that passed; 0 where none ran."""
-        return sum(o.passed_autoregressive for o in self.outcomes) / max(1, len(self.outcomes))
+    def score_autoregressive(self) -> float | None:
+        """Share that passed; None where none ran."""
+        return statistics.fmean(o.passed_autoregressive for o in self.outcomes) if self.outcomes else None
 
     @property
-    def score_speculative(self) -> float:
-        return sum(o.passed_speculative for o in self.outcomes) / max(1, len(self.outcomes))
+    def score_speculative(self) -> float | None:
+        return statistics.fmean(o.passed_speculative for o in self.outcomes) if self.outcomes else None
 
     @property
-    def scores(self) -> dict[str, float]:
-        """By decode mode; empty where none ran."""
-        if not self.outcomes:
-            return {}
+    def scores(self) -> dict[str, float | None]:
+        """By decode mode."""
         plain, drafted = DecodeMode.AUTOREGRESSIVE.value, DecodeMode.SPECULATIVE.value
         return {plain: self.score_autoregressive, drafted: self.score_speculative}
 

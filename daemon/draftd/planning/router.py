@@ -230,7 +230,7 @@ class Router:
             step=step,
             prefill=model.prefill_seconds or _PREFILL * step,
             round_trip=state.round_trip or 0.0,
-            busy=state.load,
+            busy=state.load or 0.0,
             measured={strategy: rate for strategy, rate in rates.items() if rate is not None},
             expected=engine.remote.get(workload),
         )

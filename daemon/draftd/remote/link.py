@@ -87,7 +87,7 @@ class GrpcLink:
         self._ping_at, self._nonce = 0.0, 0
         self._latest: deque[float] = deque(maxlen=_LEAST_OF)
         self._round_trip: float | None = None
-        self._load = 0.0
+        self._load: float | None = None
         self._connections = self._errors = self._streak = 0
         self._failures: Counter[LinkFailure] = Counter(dict.fromkeys(LinkFailure, 0))  # no key is added later
         self._failing = False  # no verdict has come since an error

@@ -49,7 +49,7 @@ def test_the_edge_shows_its_link_and_who_chose_the_tokens() -> None:
         ": the fallback allows streaming",
         "round trip: 15.2 ms, drafting pays below 17.5 ms, 31% hidden",
         "chosen there: 260 tokens in answers that have ended; 25% wasted, 50 B a token",
-        "sequences: 1 open, 2 in flight, load 0%; 3 failed over, 1 resumed, 5 errors (3 refused, 2 late)",
+        "sequences: 1 open, 2 in flight, load –; 3 failed over, 1 resumed, 5 errors (3 refused, 2 late)",
     ]
     never = reply.remote("gpu:50551", LinkState(why="no route to host"), EngineStatus(DraftCounts(), {}), None)
     assert said(pb.GetStatusResponse(remote=never)).startswith(

@@ -72,6 +72,12 @@ def test_a_probe_that_measured_nothing_says_so() -> None:
     assert told.HasField("acceptance")
 
 
+def test_canaries_that_never_ran_have_no_scores() -> None:
+    told = reply.canaries(CanaryReport(Verdict.FAILED, "the engine is busy"))
+    assert not told.HasField("score_autoregressive")
+    assert not told.HasField("score_speculative")
+
+
 def test_canaries_tell_scores_complaints_and_where_texts_part() -> None:
     outcomes = (
         CanaryOutcome("json-1", True, True),

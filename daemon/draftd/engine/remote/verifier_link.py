@@ -152,7 +152,7 @@ class LinkState:
     retry_after: float | None = None
     model: RemoteModel | None = None
     round_trip: float | None = None
-    load: float = 0.0  # as the last verdict said
+    load: float | None = None  # as the last verdict said
     bytes_sent: int = 0
     bytes_received: int = 0
     connections: int = 0  # that came up, ever

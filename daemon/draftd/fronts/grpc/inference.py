@@ -217,7 +217,7 @@ def _timings(stats: RequestStats) -> pb.Timings:
         prefill=duration(stats.prefill_seconds),
         time_to_first_token=duration(stats.time_to_first_token),
         total=duration(None if stats.finished is None else stats.finished - stats.arrival),
-        decode_tokens_per_second=stats.decode_tokens_per_second or 0.0,
+        decode_tokens_per_second=stats.decode_tokens_per_second,
         inter_chunk_p50=duration(quantile(gaps, 0.50)),
         inter_chunk_p95=duration(quantile(gaps, 0.95)),
         inter_chunk_p99=duration(quantile(gaps, 0.99)),
