@@ -229,7 +229,7 @@ class Router:
             quality=self.remote_quality or self.quality,
             step=step,
             prefill=model.prefill_seconds or _PREFILL * step,
-            round_trip=state.round_trip or 0.0,
+            round_trip=state.round_trip,
             busy=state.load or 0.0,
             measured={strategy: rate for strategy, rate in rates.items() if rate is not None},
             expected=engine.remote.get(workload),

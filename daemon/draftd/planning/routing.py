@@ -65,7 +65,7 @@ class Remote:
     quality: QualityClass = QualityClass.PROFESSIONAL
     step: float = 0.0
     prefill: float = 0.0
-    round_trip: float = 0.0
+    round_trip: float | None = None
     busy: float = 0.0
     measured: Mapping[Strategy, float] = field(default_factory=dict)
     expected: RemoteEstimate | None = None
@@ -73,20 +73,20 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds, tokens per second and money; None where no price is known."""
+    """Seconds, tokens per second and money; None where no round trip was measured or no price is known."""
 
     load: float
     queue: float
     prefill: float
     decode: float
-    round_trips: float
+    round_trips: float | None
     tokens_per_second: float
     measured: bool
     cost: float | None
 
     @property
     def seconds(self) -> float:
-        return self.load + self.queue + self.prefill + self.decode + self.round_trips
+        return self.load + self.queue + self.prefill + self.decode + (self.round_trips or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

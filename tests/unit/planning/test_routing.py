@@ -153,6 +153,12 @@ def test_an_answer_costs_what_it_took(
     assert (worth.cost, worth.quality) == (None if cost is None else pytest.approx(cost), quality)
 
 
+def test_a_round_trip_nobody_measured_is_left_out_of_a_route() -> None:
+    estimate = taken(ASKED, remote=replace(THERE, round_trip=None)).way(REMOTE).estimate
+    assert estimate is not None
+    assert (estimate.round_trips, estimate.seconds) == (None, pytest.approx(0.05 + 3.0))
+
+
 def test_money_is_written_without_exponents() -> None:
     written = [money("$", one) for one in (None, 0.0, 0.00000042, 0.0004, 1.25, 1234.0)]
     assert written == ["no price", "$0", "$0.00000042", "$0.0004", "$1.2", "$1234"]
