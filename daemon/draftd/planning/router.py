@@ -97,14 +97,8 @@ class EngineNow:
         costs = None if learnt is None else learnt.costs()
         plain = costs.plain(1, costs.prices.context) if costs is not None and costs.measured else None
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
-        return cls(
-            status.active - status.resting,
-            status.queued,
-            load,
-            plain,
-            status.remote_estimates,
-            worker.prefill_seconds or None,
-        )
+        active, prefill = status.active - status.resting, worker.prefill_seconds or None
+        return cls(active, status.queued, load, plain, status.remote_estimates, prefill)
 
 
 class Router:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -107,8 +107,7 @@ class DrafterWorth:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DepthCost:
+class DepthCost(NamedTuple):
     """Cost of a step of `batch` greedy sequences with one drafter. `plain`: seconds of a step without drafts, None
     before one was measured; `ratios`: cost over that, by depth from 1; `source`: where these come from."""
 
@@ -119,8 +118,7 @@ class DepthCost:
     source: Known
 
 
-@dataclass(frozen=True, slots=True)
-class DepthYield:
+class DepthYield(NamedTuple):
     """Share of one drafter's tokens that is accepted in one kind of text, by position, with the recent drafts that
     `tried` it; `depth` is the best for such a request alone, 0 where none pays."""
 

@@ -89,7 +89,7 @@ class RemoteControl:
     def break_even(self, state: LinkState, kind: DrafterName) -> float | None:
         """The round trip below which this drafter's steps, one at a time, beat streaming; for greedy text of any
         kind. None before it drafted for this verifier."""
-        if state.model is None or not self.costs.knows(kind):
+        if state.model is None or not self.costs.measured or kind not in self.costs.figures.draft:
             return None
         most = self._most(state.model)
         times = self.costs.times(state.round_trip, kind, most)

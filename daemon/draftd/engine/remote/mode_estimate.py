@@ -224,10 +224,6 @@ class RemoteCosts:
         """Whether the seconds of a plain forward are more than a guess."""
         return bool(self._forward.value or self.step_seconds)
 
-    def knows(self, kind: DrafterName) -> bool:
-        """Whether what this drafter's tokens take was measured too."""
-        return self.measured and kind in self._draft
-
     @property
     def plain(self) -> float:
         """Seconds of a streamed token for which nothing is drafted."""
