@@ -113,7 +113,7 @@ def share_forward(first: Prompt, prompts: Sequence[Prompt], tokens: int) -> list
 
     They are whole prompts, none shorter than the first, of no more than `tokens` together. Nothing of them was
     prefilled, and no sequence waits for them."""
-    if not _may_share(first) or first.left > tokens:
+    if not _may_share(first):
         return [first]
     others = [prompt for prompt in prompts if prompt is not first and _may_share(prompt) and prompt.left >= first.left]
     chosen = [first, *sorted(others, key=lambda prompt: prompt.left)]

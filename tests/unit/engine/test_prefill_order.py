@@ -186,6 +186,11 @@ def test_whole_prompts_of_like_length_share_a_forward(first: int, tokens: int, e
     assert [prompt.left for prompt in share_forward(candidates[first], [*candidates.values()], tokens)] == expected
 
 
+def test_padding_of_a_shared_forward_counts_all_its_prompts() -> None:
+    candidates = prompts(20, 40, 60)
+    assert share_forward(candidates[0], candidates, 512) == candidates[:2]
+
+
 @pytest.mark.parametrize("reason", ["opened", "failed together", "awaited", "ended"])
 @pytest.mark.parametrize("place", [0, 1])
 def test_prompt_that_is_special_shares_no_forward(reason: str, place: int) -> None:
@@ -303,21 +308,26 @@ def test_prompt_of_which_the_rest_is_cached_is_prefilled_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "whole", "step_seconds", "expected"),
+    ("tokens", "whole", "step_seconds", "short", "long"),
     [
-        (100, True, None, math.inf),
-        (100, True, 0.03, math.inf),
-        (100, False, 0.03, math.inf),
-        (100, False, None, 0.03),  # a chunk, not a slice
-        (LEAST_SLICE - 1, True, None, 0.03),  # a few tokens say nothing
+        (100, True, None, (50, math.inf), (16, 0.03)),
+        (100, True, 0.03, (50, math.inf), (16, 0.03)),
+        (100, False, 0.03, (50, math.inf), (21, 0.03)),
+        (100, False, None, (16, 0.03), (16, 0.03)),  # a chunk, not a slice
+        (LEAST_SLICE - 1, True, None, (16, 0.03), (16, 0.03)),  # a few tokens say nothing
     ],
 )
 def test_short_prompt_is_prefilled_whole_once_that_is_known_to_be_fast(
-    tokens: int, whole: bool, step_seconds: float | None, expected: float
+    tokens: int,
+    whole: bool,
+    step_seconds: float | None,
+    short: tuple[int, float],
+    long: tuple[int, float],
 ) -> None:
     plans = SlicePlanner(512, 0.05)
-    plans.learn(PromptSlice(prompts(tokens), 512, step_seconds), tokens, tokens * 0.001, whole=whole)
-    assert plans.first(prompts(40), 0.03).step_seconds == expected
+    plans.learn(PromptSlice(prompts(tokens), 512, step_seconds), tokens, tokens / 1005, whole=whole)
+    assert plans.first(prompts(40), 0.03)[1:] == short
+    assert plans.first(prompts(600), 0.03)[1:] == long
 
 
 @pytest.mark.parametrize(
@@ -356,6 +366,9 @@ def test_slice_of_a_drafter_follows_if_it_fits_whole() -> None:
     assert plans.following([prompt], 0.03, 0, 0.0) == ([prompt], 0, 0.03)
     assert plans.following([prompt], 0.03, 0, 0.002) is None
     assert plans.following([prompt], None, 512, 0.0) is None, "the drafter's slice comes with the target's"
+    second = Prompt(sequence(100, drafter=DRAFT_MODEL), position=100, done=True)
+    prompt.shared[second.sequence] = 99
+    assert plans.following([second, prompt], 0.03, 0, 0.0) == ([prompt], 0, 0.03), "the second one's drafter waits"
 
 
 def test_long_prompts_do_not_spoil_the_rates_of_new_ones() -> None:
