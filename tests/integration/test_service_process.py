@@ -156,7 +156,7 @@ def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_t
 def test_a_low_hard_limit_of_descriptors_is_kept_and_is_enough(tmp_path: Path, nano_pair: NanoPair) -> None:
     """The import of mlx-lm would raise it, or fail."""
     limited = ["sh", "-c", 'ulimit -n 600 && exec "$@"', "sh"]
-    command = serve_command("--model", nano_pair.target, "--draft-model", nano_pair.draft, "--port", "0")
+    command = serve_command("--model", nano_pair.draft, "--draft-model", nano_pair.draft, "--port", "0")
     environ = clean_environ(str(tmp_path / "flags.json")) | {"XDG_STATE_HOME": str(tmp_path)}
     with serving([*limited, *command], environ, timeout=120) as child, DraftdClient(child.address) as client:
         assert collect(client.generate("x", max_tokens=8, timeout=60)).error is None

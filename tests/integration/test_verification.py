@@ -29,7 +29,7 @@ Answers = dict[SamplingParams, list[tuple[list[int], list[int]]]]
 @pytest.fixture(scope="module")
 def served(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     def models() -> object:
-        return load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None)
+        return load_models(nano_pair.draft, nano_pair.draft, progress=lambda line: None)
 
     with serving(
         tmp_path_factory.mktemp("nano"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -56,11 +57,13 @@ WANTED = {
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 
 
+@functools.cache
 def for_prometheus(settings: Alerting) -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(prometheus_rules(settings))["groups"]
     return list(group["rules"])
 
 
+@functools.cache
 def for_grafana(settings: Alerting) -> dict[str, dict[str, Any]]:
     (group,) = yaml.safe_load(grafana_rules(settings))["groups"]
     return {rule["title"]: rule for rule in group["rules"]}

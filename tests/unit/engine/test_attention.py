@@ -19,7 +19,7 @@ from draftd.engine.pair import load_models
 
 @pytest.fixture(scope="module")
 def target(nano_pair):
-    return load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None)
+    return load_models(nano_pair.draft, nano_pair.draft, progress=lambda line: None)
 
 
 def text(length: int, seed: int, vocabulary: int) -> mx.array:
