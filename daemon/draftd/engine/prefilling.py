@@ -164,8 +164,8 @@ class Prefilling:
         for sequence in ended:
             self._close(sequence)
         if ended:
-            self._prompts = [prompt for prompt in self._prompts if prompt.sequence.finish is None]
-            self._waiting = deque(sequence for sequence in self._waiting if sequence.finish is None)
+            self._prompts = [prompt for prompt in self._prompts if prompt.sequence not in ended]
+            self._waiting = deque(sequence for sequence in self._waiting if sequence not in ended)
         return ended
 
     def _close(self, sequence: DecodeSequence) -> None:
