@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from draftd.core import DecodeRequest, Emission, FinishReason
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, TextDrafter
@@ -29,9 +30,10 @@ from draftd.engine.remote.verifier_link import (
     Step,
     ToVerifier,
     Verdict,
+    VerifierLink,
 )
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.sequence import DecodeSequence
+from draftd.engine.scheduler import Scheduler
 from draftd.strategies import PeerCounts, RemoteCounts, Verifier
 from tests.edge import left_of
 from tests.rig import Collected, Rig
@@ -299,37 +301,52 @@ class Heard(Collected):
         return counts
 
 
-class Edge:
+class EdgeEngine:
     """An engine's local and remote sequences, in the test's own thread."""
 
     def __init__(
-        self, rig: Rig, link: ScriptedLink, own: Callable[[], Drafter | None] = lambda: None, **limits: int
+        self,
+        rig: Rig,
+        link: VerifierLink,
+        clock: Callable[[], float],
+        own: Callable[[], Drafter | None] = lambda: None,
+        **limits: Any,
     ) -> None:
-        self.rig, self.link = rig, link
+        self.rig, local = rig, rig.scheduler.local
+        self.scheduler = Scheduler(local, clock=clock)
         self.remote = RemoteDecoder(
             link,
-            rig.scheduler.drafting,
-            rig.scheduler.delivery,
-            local=rig.scheduler.add,
+            local.drafting,
+            local.delivery,
+            move=self.scheduler.move,
             context_length=rig.models.info.context_length,
             limits=RemoteLimits(**limits),
             chunk=512,
             own=own,
-            clock=link.clock,
-            timer=link.clock,
+            clock=clock,
+            timer=clock,
         )
+        self.scheduler.decode_elsewhere(self.remote)
 
     def add(self, request: DecodeRequest) -> Heard:
         sink = Heard()
-        self.remote.add(DecodeSequence.of(request, sink, self.remote.context_length))
+        self.scheduler.receive(request, sink)
         return sink
+
+
+class Edge(EdgeEngine):
+    """The same over a scripted link."""
+
+    def __init__(
+        self, rig: Rig, link: ScriptedLink, own: Callable[[], Drafter | None] = lambda: None, **limits: Any
+    ) -> None:
+        super().__init__(rig, link, link.clock, own, **limits)
+        self.link = link
 
     def turn(self) -> None:
         """One turn of the engine; time passes where nothing is due."""
-        self.remote.step(busy=not self.rig.scheduler.idle)
-        if not self.rig.scheduler.idle:
-            self.rig.scheduler.step()
-        elif (wait := self.remote.pause) > 0 and not self.remote.idle:
+        self.scheduler.step()
+        if self.rig.scheduler.idle and (wait := self.remote.pause) > 0 and not self.remote.idle:
             at = min(self.link.clock.now + wait, self.link.next)
             assert at < 1e9, "nothing would ever come"
             self.link.clock.now = max(self.link.clock.now, at)
@@ -337,7 +354,7 @@ class Edge:
     def run(self, *requests: DecodeRequest, turns: int = 100_000) -> list[Heard]:
         sinks = [self.add(request) for request in requests]
         for _ in range(turns):
-            if self.remote.idle and self.rig.scheduler.idle:
+            if self.scheduler.idle:
                 return sinks
             self.turn()
         raise AssertionError("not finished")
@@ -346,4 +363,4 @@ class Edge:
         """What is still on its way arrives."""
         while self.link.next < math.inf:
             self.link.clock.now = max(self.link.clock.now, self.link.next)
-            self.remote.step(busy=False)
+            self.scheduler.step()

@@ -38,6 +38,7 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.scheduler import Scheduler
@@ -162,11 +163,12 @@ class Rig:
         self.target = LocalTarget(
             models.target, info.vocab_size, prefix=self.prefix, dice=self._seeded, grammars=models.grammars
         )
-        self.scheduler = Scheduler(
+        local = LocalDecoder(
             target=wrap(self.target),
             drafters=made,
             eos=models.tokenizer.eos_ids,
             vocabulary=info.vocab_size,
+            context_length=info.context_length,
             observer=observer or EngineObserver(),
             max_batch=max_batch,
             prefill_chunk=prefill_chunk,
@@ -177,6 +179,7 @@ class Rig:
             admission=admission,
             gather_seconds=gather_seconds,
         )
+        self.scheduler = Scheduler(local, clock=clock)
 
     def add(self, req: DecodeRequest) -> Collected:
         sink = Collected()
@@ -199,11 +202,11 @@ class Rig:
     def run_together(self, requests: Sequence[DecodeRequest]) -> list[Collected]:
         """Takes in all prompts, which must be of one length, in one forward of each model, so that thousands of
         requests start at little cost, and decode as one batch from start to end."""
-        scheduler, target, sinks = self.scheduler, self.target, [Collected() for _ in requests]
+        local, target, sinks = self.scheduler.local, self.target, [Collected() for _ in requests]
         rows = [self._row(req, sink) for req, sink in zip(requests, sinks, strict=True)]
-        now = scheduler._clock()
+        now = local._clock()
         for row in rows:
-            row.id = scheduler._opened = scheduler._opened + 1
+            row.id = local._opened = local._opened + 1
             target.open(row.id, SequenceOptions(len(row.tokens), len(row.tokens), row.request.sampling))
         target._prefill.clear()
         logits = _taken_in(target._caches, rows)
@@ -218,10 +221,10 @@ class Rig:
             one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
-            scheduler.delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
-        scheduler._running = rows
-        scheduler.interrupted()
-        for kind, drafter in scheduler.drafting.drafters.items():
+            local.delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
+        local._running = rows
+        local.interrupted()
+        for kind, drafter in local.drafting.drafters.items():
             drafting = [row for row in rows if row.drafter == kind]
             if drafting and isinstance(drafter, DraftModel):
                 _taken_in(drafter._caches, drafting, but=1)  # which `propose` catches up with

@@ -17,6 +17,7 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, DrafterName, 
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.base import Draft, Drafter
+from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
@@ -232,11 +233,12 @@ class Simulation:
         self.drafter = SimulatedDrafter(machine)
         found = {DRAFT: self.drafter} if drafters is None else drafters
         self.target = (target or SimulatedTarget)(machine)
-        self.scheduler = Scheduler(
+        local = LocalDecoder(
             target=self.target,
             drafters=lambda: found,
             eos=frozenset({END}),
             vocabulary=8,
+            context_length=1 << 20,
             observer=observer or EngineObserver(),
             max_batch=max_batch,
             prefill_chunk=512,
@@ -244,6 +246,7 @@ class Simulation:
             timer=lambda: machine.now,
             depth=self.depth,
         )
+        self.scheduler = Scheduler(local, clock=lambda: machine.now)
 
     def add(self, request: DecodeRequest) -> Collected:
         sink = Collected()

@@ -6,14 +6,13 @@ Brings MLX in, which must come after the BLAS that loading chose: imported once 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psutil
 
-from draftd.core import DRAFT_MODEL, DecodeRequest, FinishReason
+from draftd.core import DRAFT_MODEL, FinishReason
 from draftd.engine.admission import Admission, Layout, derived, derived_prefixes
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_disk import PrefixDisk
@@ -25,9 +24,10 @@ from draftd.engine.draft_weights import Drafters
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import free_bytes
 from draftd.engine.model_keys import ModelKeys
-from draftd.engine.observer import EngineObserver, PrefixStatus
+from draftd.engine.observer import EngineObserver, PrefixStatus, RemoteStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
 from draftd.engine.ranks.channel import RanksLost
@@ -51,8 +51,8 @@ _PINNED_CHUNK = 64  # tokens of a pin's text between two steps
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What decodes, and what is asked of it while it does. `models` has no weights: `scheduler` holds the
-    target's, `drafters` the drafts'."""
+    """What decodes, and what is asked of it while it does. `models` has no weights: `local` holds the target's,
+    `drafters` the drafts'."""
 
     models: LoadedModels
     drafters: Drafters
@@ -61,50 +61,26 @@ class Engine:
     prefixes: PrefixJobs
     admission: Admission
     scheduler: Scheduler
+    local: LocalDecoder
     jobs: BackgroundJobs
     weights: Weights
     calibration: Calibration
-    remote: RemoteDecoder | None = None  # of another daemon's target
-
-    @property
-    def idle(self) -> bool:
-        """Whether no sequence is in hand."""
-        return self.scheduler.idle and (self.remote is None or self.remote.idle)
+    remote: RemoteDecoder | None = None
 
     @property
     def pause(self) -> float:
         """Seconds for which there is nothing to do for sequences, unless something comes."""
-        if self.remote is None:
-            return self.scheduler.pause
-        loads = self.weights.unloaded and self.remote.wants_drafts
-        return 0.0 if loads else min(self.scheduler.pause, self.remote.pause)
+        return 0.0 if self.weights.unloaded and self.scheduler.wants_weights else self.scheduler.pause
 
     @property
-    def in_hand(self) -> tuple[int, list[DecodeRequest], int]:
-        """Clients' requests: how many run, and those that wait; and how many of the daemon's own there are."""
-        (active, waiting), own = self.scheduler.clients, self.scheduler.own
-        if self.remote is None:
-            return active, waiting, own
-        elsewhere, not_open = self.remote.clients
-        return active + elsewhere, [*waiting, *not_open], own + self.remote.own
+    def remote_status(self) -> RemoteStatus:
+        """The figures of another daemon's target, as they were last estimated."""
+        return RemoteStatus() if self.remote is None else self.remote.status
 
-    def end(self, ids: Mapping[str, FinishReason]) -> None:
-        """Ends these requests, wherever they are."""
-        self.scheduler.end(ids)
+    def estimate(self) -> None:
+        """Estimates anew what another daemon's target promises."""
         if self.remote is not None:
-            self.remote.end(ids)
-
-    def abort(self, reason: FinishReason, error: str = "") -> None:
-        """Ends all requests."""
-        if self.remote is not None:
-            self.remote.abort(reason, error)
-        self.scheduler.abort(reason, error)
-
-    def abandon(self, reason: FinishReason) -> None:
-        """Tells of the end of all requests, whatever the engine thread does. Any thread."""
-        for sequence in [*self.scheduler.sequences, *(() if self.remote is None else self.remote.sequences)]:
-            sequence.end(reason)
-            self.scheduler.delivery.end(sequence, time.monotonic())
+            self.remote.estimate()
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
         """What was counted of requests, with what is kept now."""
@@ -134,9 +110,9 @@ class Engine:
     def measures(self, *, idle: bool) -> bool:
         """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. No prompt
         ever does, nor a request that may not draft."""
-        if self.weights.unloaded or self.scheduler.prompts or not (idle or self.scheduler.may_draft):
+        if self.weights.unloaded or self.local.prompts or not (idle or self.local.may_draft):
             return False
-        return self.calibration.due(self.scheduler.depth.costs.speed, idle=idle)
+        return self.calibration.due(self.local.depth.costs.speed, idle=idle)
 
     def calibrate(self) -> None:
         """Measures a forward. Where that fails, what steps cost is learnt from requests alone."""
@@ -149,24 +125,12 @@ class Engine:
             _log.warning("what a step costs could not be measured; it is learnt from requests", exc_info=error)
             return
         if measured is not None:
-            self.scheduler.depth.costs.calibrate(measured)
-
-    def decode(self, sequence: DecodeSequence) -> None:
-        """By the target on this machine."""
-        if not self.weights.unloaded:  # else once they are there
-            self.prefixes.begin(sequence)
-        self.scheduler.add(sequence)
+            self.local.depth.costs.calibrate(measured)
 
     def learnt(self) -> Learnt:
         """To be saved."""
-        found = self.scheduler.depth.learnt()
+        found = self.local.depth.learnt()
         return found if self.remote is None else replace(found, remote=self.remote.control.learnt())
-
-    def take_over(self, sequence: DecodeSequence) -> None:
-        """The same, of one that another daemon's target has decoded so far. Raises InvalidRequest or NoMemory where
-        there is no memory for it."""
-        self.admission.check(sequence.request)
-        self.decode(sequence)
 
 
 def assemble_engine(
@@ -207,11 +171,12 @@ def assemble_engine(
     depth = DepthControl(known, limits.max_draft_tokens, acceptance=acceptance)
     if info.speculation_available:  # nothing else asks what a step costs
         calibration.begin()
-    scheduler = Scheduler(
+    decoder = LocalDecoder(
         target=local,
         drafters=drafters.make,
         eos=models.tokenizer.eos_ids,
         vocabulary=info.vocab_size,
+        context_length=info.context_length,
         observer=observer,
         max_batch=limits.max_batch,
         prefill_chunk=limits.prefill_chunk,
@@ -221,41 +186,47 @@ def assemble_engine(
         admission=admission,
         gather_seconds=limits.gather_seconds,
     )
-    jobs = BackgroundJobs(scheduler, drafters, lambda: local.model, limits.prefill_chunk)
+    jobs = BackgroundJobs(decoder, drafters, lambda: local.model, limits.prefill_chunk)
     weights = Weights(
         limits.idle_unload_seconds if source is not None else 0.0,
         source or DraftSource("model", lambda: local.model),
         models.files.target,
         info,
-        scheduler=scheduler,
+        decoder=decoder,
         target=local,
         drafters=drafters,
         jobs=jobs,
         prefix=prefix,
         report=report,
     )
-    disk, prefixes = _prefixes(scheduler, local, weights, drafters, limits, prefix, info.backend)
-    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, jobs, weights, calibration)
+    disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend)
+
+    def begin(sequence: DecodeSequence) -> None:
+        if not weights.unloaded:  # else once they are there
+            prefixes.begin(sequence)
+
+    scheduler = Scheduler(decoder, check_move=admission.check, begin=begin)
+    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, decoder, jobs, weights, calibration)
     if link is None:
         return engine
     remote = RemoteDecoder(
         link,
-        scheduler.drafting,
-        scheduler.delivery,
-        local=engine.take_over,
+        decoder.drafting,
+        decoder.delivery,
+        move=scheduler.move,
         context_length=info.context_length,
         limits=limits.remote,
         chunk=limits.prefill_chunk,
         own=lambda: None if local.model is None else DraftModel(local.model, info.vocab_size),
-        lengths=depth.lengths,
         headroom=limits.headroom,
     )
     remote.control.recalled = None if learnt is None else learnt.remote
+    scheduler.decode_elsewhere(remote)
     return replace(engine, remote=remote)
 
 
 def _prefixes(
-    scheduler: Scheduler,
+    decoder: LocalDecoder,
     target: LocalTarget,
     weights: Weights,
     drafters: Drafters,
@@ -268,7 +239,7 @@ def _prefixes(
 
     def texts() -> list[KeptTexts]:
         found = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]
-        draft = scheduler.drafting.drafters.get(DRAFT_MODEL)
+        draft = decoder.drafting.drafters.get(DRAFT_MODEL)
         if isinstance(draft, DraftModel):
             files = drafters.held.files.get(DRAFT_MODEL)
             found.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))

@@ -14,8 +14,8 @@ from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.draft_weights import Drafters
-from draftd.engine.inbox import Keep, LogitGap, Lower, Reload
-from draftd.engine.scheduler import Scheduler
+from draftd.engine.inbox import Keep, LogitGap, Reload
+from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
 from draftd.errors import DraftdError, EngineFailure, ModelLoadError, NotServing, in_one_line
@@ -40,9 +40,9 @@ class _Job:
 class BackgroundJobs:
     """Carries commands out. Engine thread only."""
 
-    def __init__(self, scheduler: Scheduler, drafters: Drafters, target: Callable[[], Any], chunk: int) -> None:
+    def __init__(self, decoder: LocalDecoder, drafters: Drafters, target: Callable[[], Any], chunk: int) -> None:
         """`target`: its model now."""
-        self._scheduler, self._drafters, self._target, self._chunk = scheduler, drafters, target, chunk
+        self._decoder, self._drafters, self._target, self._chunk = decoder, drafters, target, chunk
         self._idle = False
         self._wanted = drafters.held.drafters
         self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
@@ -60,11 +60,9 @@ class BackgroundJobs:
         self._idle = idle
         self._review()
 
-    def take(self, command: Keep | Reload | LogitGap | Lower) -> None:
+    def take(self, command: Keep | Reload | LogitGap) -> None:
         """Obeys at once, or in the pieces that follow."""
         match command:
-            case Lower():
-                self._scheduler.lower(command.max_draft_tokens, command.drafters, command.reason)
             case Keep():
                 self._wanted = command.drafters & self._drafters.loadable
                 self._keeping.append(command.done)
@@ -138,8 +136,8 @@ class BackgroundJobs:
     def _release(self) -> bool:
         """Lets go of one draft that is not wanted, and that no sequence drafts with any more."""
         for kind in self._drafters.held.drafters - self._wanted:
-            if not self._scheduler.uses(kind):
-                self._scheduler.drafting.remove(kind)
+            if not self._decoder.uses(kind):
+                self._decoder.drafting.remove(kind)
                 self._drafters.release(kind)
                 self._settle()
                 return True
@@ -148,13 +146,13 @@ class BackgroundJobs:
     def _load(self, kind: DrafterName) -> Generator[None, None, None]:
         model = yield from self._drafters.load(kind)
         self._drafters.hold(kind, model)
-        self._scheduler.drafting.put(kind, self._drafters.drafter(kind, model))
+        self._decoder.drafting.put(kind, self._drafters.drafter(kind, model))
         self._settle()
 
     def _settle(self, error: Exception | None = None) -> None:
         """Who waits for what is wanted to be held is told when it is, or that it will not be."""
         held = self._drafters.held
-        self._scheduler.drafting.barred = held.drafters - self._wanted
+        self._decoder.drafting.barred = held.drafters - self._wanted
         if error is None and held.drafters != self._wanted and not self._idle:
             return
         keeping, self._keeping = self._keeping, []
@@ -186,7 +184,7 @@ class BackgroundJobs:
         known, inside = set[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:
-                sequences = self._scheduler.drafting_with(kind)
+                sequences = self._decoder.drafting_with(kind)
                 for gone in known.difference(sequences):
                     drafter.leave(gone)
                 known.intersection_update(sequences)
@@ -198,7 +196,7 @@ class BackgroundJobs:
                 if drafter.prefill(sequence, max(self._chunk, _LEAST_CHUNK)):
                     inside.add(sequence)
                 yield
-            self._scheduler.drafting.put(kind, drafter)
+            self._decoder.drafting.put(kind, drafter)
             self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again
         except BaseException:
             drafter.close()

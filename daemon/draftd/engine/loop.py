@@ -32,7 +32,6 @@ from draftd.engine.observer import (
 )
 from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.verifier_link import VerifierLink
-from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
 from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
@@ -189,8 +188,7 @@ class EngineWorker(EngineHandle):
                 prefix=engine.prefix_status(status.prefix),
                 kv_cache_limit_bytes=engine.admission.limit,
             )
-            if engine.remote is not None:
-                status = with_remote(status, engine.remote.status)
+            status = with_remote(status, engine.remote_status)
         active, queued = self._inbox.counts
         return replace(
             status,
@@ -223,7 +221,7 @@ class EngineWorker(EngineHandle):
 
     def _abandon(self, engine: Engine) -> None:
         """Ends what is in hand while the engine thread is inside a forward, after which it sends no more of it."""
-        engine.abandon(FinishReason.CANCELLED)
+        engine.scheduler.abandon(FinishReason.CANCELLED)
         for request, sink in self._inbox.shut(NotServing(_ENDED)):  # which came while the forward ran
             self._end(request, sink, FinishReason.CANCELLED)
 
@@ -249,14 +247,14 @@ class EngineWorker(EngineHandle):
             self.state = EngineState.FAILED
             return
         self.progress, self.load_seconds = "ready", time.monotonic() - began
-        self.step_seconds = engine.scheduler.depth.step_seconds
+        self.step_seconds = engine.local.depth.step_seconds
         self._inbox.open()
         self.state = EngineState.READY
         try:
             self._serve(engine)
         except BaseException as error:
             self.error = f"the engine stopped: {type(error).__name__}: {error}"
-            engine.abort(FinishReason.ERROR, self.error)
+            engine.scheduler.abort(FinishReason.ERROR, self.error)
             engine.jobs.close(NotServing(self.error))
             engine.prefixes.close(NotServing(self.error))
             self._refuse()
@@ -267,17 +265,15 @@ class EngineWorker(EngineHandle):
         self.state = EngineState.STOPPED
 
     def _serve(self, engine: Engine) -> None:
-        scheduler, remote, jobs, prefixes = engine.scheduler, engine.remote, engine.jobs, engine.prefixes
+        scheduler, local, jobs, prefixes = engine.scheduler, engine.local, engine.jobs, engine.prefixes
         steps, share, drain_until = 0, 1.0, math.inf
         while True:
             if (allowed := self._limits.memory_share()) != share:
                 engine.prefix.allow(allowed)
                 share = allowed
-                scheduler.interrupted()
-            idle = scheduler.idle and (remote is None or remote.idle)
-            pause = min(
-                scheduler.pause, IDLE_SECONDS if remote is None else remote.pause, drain_until - time.monotonic()
-            )
+                local.interrupted()
+            idle = scheduler.idle
+            pause = min(engine.pause, IDLE_SECONDS, drain_until - time.monotonic())
             measures = not jobs.busy and drain_until == math.inf and engine.measures(idle=idle)
             busy = jobs.busy or prefixes.busy or measures or (idle and drain_until < math.inf)
             rest = REST_SECONDS / 2 if engine.calibration.pending else IDLE_SECONDS
@@ -285,80 +281,70 @@ class EngineWorker(EngineHandle):
             if taken is not None:
                 _hand_over(taken, engine)
                 drain_until = taken.drain_until if taken.closing else math.inf
-                scheduler.drain(drain_until)
-                if taken.closing and (engine.idle or time.monotonic() >= drain_until):
-                    engine.abort(FinishReason.CANCELLED)
-                    self._measure(engine, scheduler.kv_cache_bytes)
+                local.drain(drain_until)
+                if taken.closing and (scheduler.idle or time.monotonic() >= drain_until):
+                    scheduler.abort(FinishReason.CANCELLED)
+                    self._measure(engine, local.kv_cache_bytes)
                     self._learnt = engine.learnt()
                     self._inbox.shut(NotServing(_ENDED))
                     return
-            if remote is not None and remote.step(busy=scheduler.pause <= 0):
-                scheduler.interrupted()
             if jobs.busy:
                 engine.calibration.stop()
                 if jobs.step():
-                    scheduler.interrupted()
+                    local.interrupted()
             if engine.weights.unloaded:
                 self._load_again(engine)
-                continue
-            if engine.weights.due(own=jobs.busy or prefixes.busy, remote=remote is not None and not remote.idle):
+            elif engine.weights.due(
+                clients=any(self._inbox.counts), own=jobs.busy or prefixes.busy or not scheduler.idle
+            ):
                 engine.calibration.stop()
                 engine.weights.unload()
-                continue
-            if prefixes.busy and prefixes.step(scheduler.active):
-                scheduler.interrupted()
-            if measures and engine.measures(idle=engine.idle):  # unless a prompt has come since
-                engine.calibrate()
-                scheduler.interrupted()
-                self.step_seconds = scheduler.depth.step_seconds
-                self.prefill_seconds = engine.calibration.prefill_seconds
-            if scheduler.idle:
-                self._measure(engine, scheduler.kv_cache_bytes)
-                continue
-            members = scheduler.active
+            else:
+                if prefixes.busy and prefixes.step(local.active):
+                    local.interrupted()
+                if measures and engine.measures(idle=scheduler.idle):  # unless a prompt has come since
+                    engine.calibrate()
+                    local.interrupted()
+                    self.step_seconds = local.depth.step_seconds
+                    self.prefill_seconds = engine.calibration.prefill_seconds
+            members = local.active
             scheduler.step()
             steps += 1
-            changed = scheduler.active != members or steps % _MEASURE_STEPS == 0
-            self._measure(engine, scheduler.kv_cache_bytes if changed else self._kv_bytes)
+            changed = local.idle or local.active != members or steps % _MEASURE_STEPS == 0
+            self._measure(engine, local.kv_cache_bytes if changed else self._kv_bytes)
 
     def _load_again(self, engine: Engine) -> None:
-        """A piece of the weights, where a request waits for them. Where they cannot be had all that wait end, and the
+        """A piece of the weights, where a sequence waits for them. Where they cannot be had all that wait end, and the
         next request tries again."""
-        scheduler, prefixes = engine.scheduler, engine.prefixes
-        scheduler.expire()
-        drafts = engine.remote is not None and engine.remote.wants_drafts
-        if scheduler.idle and not prefixes.busy and not drafts:
-            engine.weights.rest()
-        else:
-            try:
-                if engine.weights.step():
-                    prefixes.restore()
-                    for sequence in scheduler.not_begun:
-                        prefixes.begin(sequence)
-            except Exception as error:
-                told = error.message if isinstance(error, DraftdError) else in_one_line(error)
-                told = f"the weights could not be loaded again: {told}"
-                _log.warning("%s", told)
-                scheduler.abort(FinishReason.ERROR, told)
-                if engine.remote is not None:
-                    engine.remote.lower(0, (), told)  # they stream, and nothing waits for a draft
-                prefixes.end(EngineFailure(told))
-        self._measure(engine, scheduler.kv_cache_bytes)
+        weights, prefixes = engine.weights, engine.prefixes
+        if not (engine.scheduler.wants_weights or prefixes.busy):
+            weights.rest()
+            return
+        try:
+            if weights.step():
+                prefixes.restore()
+                for sequence in engine.local.not_begun:
+                    prefixes.begin(sequence)
+        except Exception as error:
+            reason = error.message if isinstance(error, DraftdError) else in_one_line(error)
+            reason = f"the weights could not be loaded again: {reason}"
+            _log.warning("%s", reason)
+            engine.scheduler.do_without_weights(reason)
+            prefixes.end(EngineFailure(reason))
 
     def _measure(self, engine: Engine, kv_bytes: int) -> None:
-        scheduler, remote = engine.scheduler, engine.remote
-        self._kv_bytes, self._held_back = kv_bytes, scheduler.held_back
-        self._resting, self._prompts = scheduler.resting, scheduler.prompt_progress
-        self._prefilled_tokens = scheduler.prefilled_tokens
+        local = engine.local
+        self._kv_bytes, self._held_back = kv_bytes, local.held_back
+        self._resting, self._prompts = local.resting, local.prompt_progress
+        self._prefilled_tokens = local.prefilled_tokens
         now = time.monotonic()
         if now - self._learnt_at >= _LEARNT_SECONDS:
             self._learnt, self._learnt_at = engine.learnt(), now
-            self.step_seconds = scheduler.depth.step_seconds
-            self.batch_seconds = scheduler.depth.batch_seconds(self._limits.max_batch)
-            if remote is not None:
-                remote.estimate()
+            self.step_seconds = local.depth.step_seconds
+            self.batch_seconds = local.depth.batch_seconds(self._limits.max_batch)
+            engine.estimate()
             self._tell_of_unfit(engine.prefix_status(self._totals.status().prefix), now)
-        self._inbox.report(*engine.in_hand, self._totals.seconds_per_request)
+        self._inbox.report(*engine.scheduler.in_hand, self._totals.seconds_per_request)
 
     def _tell_of_unfit(self, prefix: PrefixStatus, now: float) -> None:
         """The log, while more and more texts are too long for the prefix cache."""
@@ -398,20 +384,19 @@ class EngineWorker(EngineHandle):
 
 def _hand_over(taken: Taken, engine: Engine) -> None:
     """Requests and commands in the order in which they came, then requests that end."""
-    remote = engine.remote
-    for one in taken.gathered:
-        if isinstance(one, Arrival) and remote is not None and one.request.plan.strategy is not Strategy.LOCAL:
-            remote.add(DecodeSequence.of(one.request, one.sink, remote.context_length))
-        elif isinstance(one, Arrival):
-            engine.decode(DecodeSequence.of(one.request, one.sink, engine.models.info.context_length))
-        elif isinstance(one, PinPrefix):
-            engine.prefixes.pin(one)
-        else:
-            if isinstance(one, Lower) and remote is not None:
-                remote.lower(one.max_draft_tokens, one.drafters, one.reason)
-            engine.jobs.take(one)
+    scheduler = engine.scheduler
+    for item in taken.gathered:
+        match item:
+            case Arrival():
+                scheduler.receive(item.request, item.sink)
+            case PinPrefix():
+                engine.prefixes.pin(item)
+            case Lower():
+                scheduler.lower(item.max_draft_tokens, item.drafters, item.reason)
+            case _:
+                engine.jobs.take(item)
     if taken.endings:
-        engine.end(taken.endings)
+        scheduler.end(taken.endings)
     if taken.closing:
         engine.jobs.close(NotServing(_ENDED))
         engine.prefixes.close(NotServing(_ENDED))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from draftd.core import (
     PEER,
     PROMPT_LOOKUP,
+    TARGET,
     ClientProposals,
     DecodePlan,
     DecodeRequest,
@@ -23,6 +24,7 @@ from draftd.core import (
 )
 from draftd.engine.evidence import Key, SequenceEvidence, key_of
 from draftd.engine.guess import Guess
+from draftd.strategies import Strategy
 
 
 @dataclass(slots=True, eq=False)
@@ -172,6 +174,20 @@ class DecodeSequence:
     def _bound(self, most: int, reason: str) -> None:
         self.most, self.own_most = min(most, self.most), min(most, self.own_most)
         self.lowered = self.lowered or reason
+
+    @property
+    def speculates(self) -> bool:
+        """Whether anything is to be drafted for it at another daemon's target."""
+        return self.plan.strategy is Strategy.SPECULATIVE and self.drafter is not None
+
+    def move_here(self, why: str, context_length: int) -> None:
+        """Goes on by the local target, whose texts have at most so many tokens."""
+        self.failed_over = why
+        alternatives = self.plan.alternatives - {TARGET}
+        self.plan = replace(self.plan, strategy=Strategy.LOCAL, alternatives=alternatives)
+        self.latest_drafter = self.plan.drafter
+        self.max_tokens = min(self.max_tokens, context_length - len(self.request.prompt))
+        self.evidence.clear()
 
     def end(self, reason: FinishReason, error: str = "") -> None:
         """Marks the sequence as ended; the first reason stands."""

@@ -14,8 +14,8 @@ from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.draft_weights import Drafters
 from draftd.engine.drafters.sources import DraftSource, try_out
 from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import give_back
-from draftd.engine.scheduler import Scheduler
 from draftd.engine.targets.local import LocalTarget
 from draftd.errors import ModelLoadError
 from draftd.model_info import ModelInfo
@@ -37,7 +37,7 @@ class Weights:
         files: ModelFiles | None,
         info: ModelInfo,
         *,
-        scheduler: Scheduler,
+        decoder: LocalDecoder,
         target: LocalTarget,
         drafters: Drafters,
         jobs: BackgroundJobs,
@@ -47,31 +47,30 @@ class Weights:
         """`seconds` without clients' requests until they are let go; 0: never. `source` and `files` are of the target;
         `report` takes a line for people."""
         self._seconds, self._source, self.files, self._info = seconds, source, files, info
-        self._scheduler, self._target, self._drafters, self._jobs = scheduler, target, drafters, jobs
+        self._decoder, self._target, self._drafters, self._jobs = decoder, target, drafters, jobs
         self._prefix, self._report = prefix, report
         self.unloaded = False
         self._clients = self._own = elapsed()  # when they were last seen
         self._loading: Generator[None, None, None] | None = None
 
-    def due(self, own: bool, remote: bool = False) -> bool:
-        """Whether they are to be let go now. `own`: whether the daemon does something of its own, which keeps them, and
-        is no reason to keep them longer. `remote`: whether sequences are decoded elsewhere, which may be drafted for,
-        and may come back."""
+    def due(self, *, clients: bool, own: bool) -> bool:
+        """Whether they are to be let go now. `clients`: whether requests of theirs are in hand. `own`: whether the
+        daemon does something of its own, which keeps them, and is no reason to keep them longer."""
         if not self._seconds or self.unloaded:
             return False
-        now, (active, waiting) = elapsed(), self._scheduler.clients
-        if active or waiting or remote:
+        now = elapsed()
+        if clients:
             self._clients = now
-        if own or not self._scheduler.idle:
+        if own:
             self._own = now
         return now - self._clients >= self._seconds and now - self._own >= min(_OWN_SECONDS, self._seconds)
 
     def unload(self) -> None:
         """Nothing may be in hand."""
         self._report("loading the weights again")  # which is what the next request waits for
-        self.unloaded, self._jobs.idle = True, True
+        self.unloaded = self._decoder.paused = self._jobs.idle = True
         for kind in self._drafters.held.drafters:
-            self._scheduler.drafting.remove(kind)
+            self._decoder.drafting.remove(kind)
             self._drafters.release(kind)
         self._target.unload()
         self._prefix.shed(0)
@@ -86,7 +85,8 @@ class Weights:
         try:
             next(loading)
         except StopIteration:
-            self._loading, self.unloaded, self._clients = None, False, elapsed()
+            self._loading, self._clients = None, elapsed()
+            self.unloaded = self._decoder.paused = False
             self._report("ready")
             _log.info("the weights are loaded again")
             return True

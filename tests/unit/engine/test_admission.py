@@ -60,12 +60,12 @@ def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
     one.scheduler.step()
     third = one.add(request([6], autoregressive(), max_tokens=40))
     one.scheduler.step()
-    assert (one.scheduler.active, one.scheduler.waiting, one.scheduler.held_back) == (2, 1, 1)
+    assert (one.scheduler.local.active, one.scheduler.local.waiting, one.scheduler.local.held_back) == (2, 1, 1)
     while third.outcome is None:
-        assert one.scheduler.active <= 2
+        assert one.scheduler.local.active <= 2
         one.scheduler.step()
     assert first.finishes == second.finishes == 1
-    assert one.scheduler.held_back == 0
+    assert one.scheduler.local.held_back == 0
     told = [record.getMessage() for record in caplog.records if "memory" in record.getMessage()]
     assert told == ["requests wait for memory", "no request waits for memory any more"]
 
@@ -101,16 +101,16 @@ def test_caches_never_take_more_than_the_limit_and_texts_are_those_alone(data):
         sinks.append((asked, one.add(asked)))
         for _ in range(data.draw(st.integers(0, 6))):
             one.scheduler.step()
-            assert one.scheduler.kv_cache_bytes <= limit
+            assert one.scheduler.local.kv_cache_bytes <= limit
         if data.draw(st.integers(0, 4)) == 0:
             one.scheduler.end({data.draw(st.sampled_from(sinks))[0].id: FinishReason.CANCELLED})
     while not one.scheduler.idle:
         one.scheduler.step()
-        assert one.scheduler.kv_cache_bytes <= limit
+        assert one.scheduler.local.kv_cache_bytes <= limit
     for asked, sink in sinks:
         alone = Rig(MODELS).run([request(asked.prompt, autoregressive(), max_tokens=asked.max_tokens)])[0].tokens
         assert sink.tokens == (alone if sink.done.reason is FinishReason.LENGTH else alone[: len(sink.tokens)])
-    assert one.scheduler.kv_cache_bytes == 0
+    assert one.scheduler.local.kv_cache_bytes == 0
 
 
 @pytest.mark.parametrize("prompt", [10, 300, 2000])
@@ -172,7 +172,7 @@ def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroo
     most = 0
     while not one.scheduler.idle:
         one.scheduler.step()
-        most = max(most, one.scheduler.active)
+        most = max(most, one.scheduler.local.active)
     assert (most == 2) is together
     assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
 
@@ -192,7 +192,7 @@ def test_what_else_is_held_goes_first_where_memory_lacks():
     one.scheduler.step()
     one.add(request([4, 2, 3], autoregressive(), max_tokens=20))
     one.scheduler.step()
-    assert one.scheduler.active == 2
+    assert one.scheduler.local.active == 2
     assert len(asked) == 1
     assert asked[0] > EACH
 

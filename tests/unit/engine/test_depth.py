@@ -124,7 +124,7 @@ def test_drafting_returns_soon_after_a_better_draft_was_loaded() -> None:
     simulation.add(ask(2000))
     for _ in range(20):
         simulation.scheduler.step()
-    simulation.scheduler.drafting.put(DRAFT, type(simulation.drafter)(where))
+    simulation.scheduler.local.drafting.put(DRAFT, type(simulation.drafter)(where))
     assert not simulation.depth.acceptance.evidence
     del heard.steps[:]
     for _ in range(40):
@@ -299,11 +299,11 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
 
     class Echo(SimulatedTarget):
         def accepts(self, sequence: int) -> Sequence[float]:
-            kind = simulation.scheduler._running[0].latest_drafter
+            kind = simulation.scheduler.local._running[0].latest_drafter
             return [0.95] if kind == PROMPT_LOOKUP else super().accepts(sequence)
 
     simulation = started(where, observer=heard, target=Echo)
-    simulation.scheduler.drafting.drafters[PROMPT_LOOKUP] = PromptLookup()
+    simulation.scheduler.local.drafting.drafters[PROMPT_LOOKUP] = PromptLookup()
     _, (sink,) = simulation.run([ask(400, automatic(4, DRAFT, PROMPT_LOOKUP))])
     by = {
         kind: sum(r.drafted for r, k in zip(heard.steps, heard.kinds, strict=True) if k == kind)
@@ -323,7 +323,7 @@ def test_a_step_that_only_replays_starts_none_ahead() -> None:
 
     def mode(replays: int) -> StepMode:
         sequence.replays = replays
-        drafters = simulation.scheduler.drafting.drafters
+        drafters = simulation.scheduler.local.drafting.drafters
         return simulation.depth.plan([sequence], drafters, started=False, may_run_ahead=True).mode
 
     assert [mode(0), mode(MOST_REPLAYED + 1)] == [StepMode.SPECULATIVE, StepMode.PLAIN]

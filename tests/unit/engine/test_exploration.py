@@ -76,11 +76,11 @@ def test_what_the_target_turned_down_before_a_plain_step_does_not_stay_in_the_dr
 
 def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft(clock: Clock) -> None:
     _, _, rig = run(clock, PlainMeasurement(1e9))
-    costs = rig.scheduler.depth.costs
+    costs = rig.scheduler.local.depth.costs
     for _ in range(60):
         costs.learn(None, 1, 0, STEP / 4)  # what it was before
     assert costs.plain(1) == pytest.approx(STEP / 4, rel=0.2)
-    rig.scheduler.depth._measurement = PlainMeasurement(5 * STEP)
+    rig.scheduler.local.depth._measurement = PlainMeasurement(5 * STEP)
     for _ in range(6):
         rig.run([request([1, 2, 3], speculative(3), max_tokens=120)])
     assert costs.plain(1) > 0.8 * STEP

@@ -163,7 +163,7 @@ def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
     sink = rig.add(request(prompt, speculative(4), max_tokens=100, grammar=source))
     while len(sink.tokens) < 9:
         rig.scheduler.step()
-    rig.scheduler._rebuild(RuntimeError("a step failed"), rig.scheduler._running)
+    rig.scheduler.local._rebuild(RuntimeError("a step failed"), rig.scheduler.local._running)
     rig.drain()
     assert "a step failed" in sink.done.degraded
     assert sink.tokens == whole.tokens
@@ -218,7 +218,7 @@ def test_a_drafter_whose_grammar_fails_forces_nothing(nano: LoadedModels):
     prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
     rig = Rig(nano)
     sink = rig.add(request(prompt, automatic(4, GRAMMAR), max_tokens=20, grammar=grammar.regex("[a-z ]{9,}")))
-    drafter = rig.scheduler.drafting.drafters[GRAMMAR]
+    drafter = rig.scheduler.local.drafting.drafters[GRAMMAR]
     assert isinstance(drafter, ForcedTokens)
     while not drafter._states:
         rig.scheduler.step()

@@ -61,10 +61,10 @@ def test_a_row_is_never_raised(text):
 @pytest.mark.parametrize(("most", "drafters"), [(0, {DRAFT, LOOKUP}), (4, set()), (4, {LIGHT})])
 def test_a_row_that_may_not_draft_goes_on_autoregressively_and_its_drafter_forgets_it(text, most, drafters):
     rig, sink, heard = begun(scripted_models(0.7), speculative(4))
-    assert rig.scheduler.drafting.drafters[DRAFT].nbytes
+    assert rig.scheduler.local.drafting.drafters[DRAFT].nbytes
     rig.scheduler.lower(most, drafters, "memory is short")
-    assert rig.scheduler.drafting.drafters[DRAFT].nbytes == 0
-    assert not rig.scheduler.uses(DRAFT)
+    assert rig.scheduler.local.drafting.drafters[DRAFT].nbytes == 0
+    assert not rig.scheduler.local.uses(DRAFT)
     rig.drain()
     assert sum(drafted for _, drafted in heard.drafted) == 0
     assert sink.done.degraded == "memory is short"
@@ -84,7 +84,7 @@ def test_a_row_changes_to_prompt_lookup_where_that_is_allowed_and_is_counted_as_
     rig.drain()
     assert {kind for kind, _ in heard.drafted} == {LOOKUP}
     assert 0 < max(drafted for _, drafted in heard.drafted) <= 3
-    assert not rig.scheduler.drafting.drafters[DRAFT].nbytes
+    assert not rig.scheduler.local.drafting.drafters[DRAFT].nbytes
     assert sink.done.lowered == "the draft is bad"
     assert sink.tokens == expected
 

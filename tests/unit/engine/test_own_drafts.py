@@ -56,7 +56,7 @@ def test_grant_is_drafted_for_and_never_exceeded(sampling):
     rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts(), observer=steps), Edge(PROMPT)
     sink = rig.add(edge.asked(OWN, 8, 120, sampling))
     rig.scheduler.step()
-    assert not rig.scheduler.drafting.nbytes, "without a grant no draft takes the text in"
+    assert not rig.scheduler.local.drafting.nbytes, "without a grant no draft takes the text in"
     edge.receive()
     for proposes in (False, True, False):
         before = len(edge.answer)
@@ -102,7 +102,7 @@ def test_long_proposals_free_the_draft_of_a_text():
     edge.receive()
     edge.send([], run=30)
     rest(rig, edge)
-    drafter = rig.scheduler.drafting.drafters[DRAFT_MODEL]
+    drafter = rig.scheduler.local.drafting.drafters[DRAFT_MODEL]
     assert drafter.nbytes
     edge.send(expected[31:115])
     rest(rig, edge)
@@ -124,11 +124,11 @@ def test_without_its_own_drafter_proposals_are_still_taken(how, monkeypatch):
     if how == "lowered":
         rig.scheduler.lower(0, frozenset(), "memory is short")
     else:
-        monkeypatch.setattr(rig.scheduler.drafting.drafters[DRAFT_MODEL], "propose", None)
+        monkeypatch.setattr(rig.scheduler.local.drafting.drafters[DRAFT_MODEL], "propose", None)
     told = len(edge.verdicts)
     rest(rig, edge)
     assert not any(one.own_drafted for one in edge.verdicts[told:])
-    assert not rig.scheduler.drafting.nbytes
+    assert not rig.scheduler.local.drafting.nbytes
     edge.send(expected[len(edge.answer) : len(edge.answer) + 8])
     rest(rig, edge)
     assert edge.verdicts[-1].accepted == 8
@@ -144,8 +144,8 @@ def test_taking_a_peers_text_in_for_drafts_is_time_that_it_has_had():
     rig.add(edge.asked(OWN, 8, 120, SamplingParams()))
     rig.scheduler.step()
     edge.receive()
-    rig.scheduler._peers_time.prefilled = lambda sequence, seconds: taken.append(seconds)
+    rig.scheduler.local._peers_time.prefilled = lambda sequence, seconds: taken.append(seconds)
     edge.send([], run=40)
     rest(rig, edge)
-    assert rig.scheduler.drafting.nbytes
+    assert rig.scheduler.local.drafting.nbytes
     assert sum(taken) > 0

@@ -111,7 +111,7 @@ def test_verdict_tells_what_the_step_took(llama):
     assert 0 < verdict.share_seconds == pytest.approx(verdict.verify_seconds)
     assert verdict.queue_seconds > 0
     assert edge.peer.wasted == 4
-    assert rig.scheduler.resting == 1
+    assert rig.scheduler.local.resting == 1
 
 
 def test_granted_tokens_are_pipelined_beside_local_ones(llama):
@@ -124,7 +124,7 @@ def test_granted_tokens_are_pipelined_beside_local_ones(llama):
     edge.send([], run=10)
     for _ in range(9):
         rig.scheduler.step()
-        assert rig.scheduler._ahead is not None
+        assert rig.scheduler.local._ahead is not None
     rig.scheduler.step()
     edge.receive()
     edge.send(expected[0][11:14])
@@ -142,7 +142,7 @@ def test_step_begun_for_others_that_left_holds_no_peer_up(llama):
     rig.add(own)
     for _ in range(3):
         rig.scheduler.step()
-    assert rig.scheduler._ahead is not None
+    assert rig.scheduler.local._ahead is not None
     edge.receive()
     edge.send([1])
     rig.scheduler.end({own.id: FinishReason.CANCELLED})
@@ -159,7 +159,7 @@ def test_text_of_a_resting_sequence_is_kept_at_its_end(models):
     rig.add(request(PROMPTS[0], autoregressive(), max_tokens=60))
     for _ in range(50):
         rig.scheduler.step()
-    assert rig.scheduler.resting == 1
+    assert rig.scheduler.local.resting == 1
     rig.scheduler.end({wanted.id: FinishReason.CANCELLED})
     edge.receive()
     again = rig.add(request([*edge.text, 1, 2], autoregressive(), max_tokens=1))

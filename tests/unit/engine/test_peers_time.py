@@ -75,7 +75,7 @@ def test_it_is_forgotten_while_no_client_asks_too() -> None:
 
 def test_peers_that_wait_hold_no_client_up() -> None:
     rig, edges = Rig(pair(tiny_llama(3, scale=3.0), None), prefill_chunk=4), [Edge([7] * 90), Edge([5, 6])]
-    time, held = rig.scheduler._peers_time, True
+    time, held = rig.scheduler.local._peers_time, True
     for edge in edges:
         rig.add(edge.request(0, 30))
     while not edges[1].verdicts:

@@ -34,7 +34,7 @@ class Machine:
             self._requests[sequence.id] = sequence.request.id
 
         self.rig.scheduler.add = known
-        drafter = self.rig.scheduler.drafting.drafters.get(DRAFT_MODEL)
+        drafter = self.rig.scheduler.local.drafting.drafters.get(DRAFT_MODEL)
         if drafter is not None:
             self._take_in, drafter.prefill = drafter.prefill, self.take_in
         self.drafted = list[int]()
@@ -127,16 +127,16 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_sequence
     machine.rig.add(request(prompt(700, 99), plan, max_tokens=2))  # by which it is learnt how much fits
     for _ in range(30):
         scheduler.step()
-    assert scheduler.active == 1
+    assert scheduler.local.active == 1
     for i in range(6):
         machine.rig.add(request(prompt(40, i), plan, max_tokens=100))
         if i == 2:
             scheduler.step()
             scheduler.step()
-            assert len(scheduler._running) == 4, "each takes 5 ms, beside steps of 30"
+            assert len(scheduler.local._running) == 4, "each takes 5 ms, beside steps of 30"
     scheduler.step()
     scheduler.step()
-    assert len(scheduler._running) == 7
+    assert len(scheduler.local._running) == 7
     assert max(runs.gaps) <= 0.05 + (0.03 if plan.drafter is None else 0.04)
 
 
@@ -145,14 +145,14 @@ def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_s
     scheduler = machine.rig.scheduler
     runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=3000))
     machine.rig.add(request(prompt(700, 99), autoregressive(), max_tokens=2))
-    while scheduler.waiting or scheduler.active > 1:
+    while scheduler.local.waiting or scheduler.local.active > 1:
         scheduler.step()
     assert max(runs.gaps) <= 1.95 * 0.03
     scheduler.step()
     first = len(machine.prefills)
     for i in range(5):
         machine.rig.add(request(prompt(60, i), autoregressive(), max_tokens=100))
-    while len(scheduler._running) < 3:
+    while len(scheduler.local._running) < 3:
         scheduler.step()
     assert [tokens for _, tokens in machine.prefills[first:]] == [60] * (len(machine.prefills) - first), "whole ones"
     assert 1.95 * 0.03 < max(runs.gaps) <= 0.03 + 0.05 + 0.012, "for no longer than a slice may ever take"
@@ -177,13 +177,13 @@ def arriving(machine, *, before_first_step: int, after_it: int, size: int = 60):
     rig.scheduler.step()
     for i in range(before_first_step, before_first_step + after_it):
         rig.add(request(prompt(size, i), autoregressive(), max_tokens=9))
-    decode = rig.scheduler._decode
+    decode = rig.scheduler.local._decode
 
     def noted(members, **options):
         running.append(len(members))
         decode(members, **options)
 
-    rig.scheduler._decode = noted
+    rig.scheduler.local._decode = noted
     rig.drain()
     return running
 
@@ -229,8 +229,8 @@ def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_o
             assert sink.tokens == alone[: len(sink.tokens)]
         else:
             assert sink.tokens == alone
-    assert scheduler.kv_cache_bytes == 0
-    assert scheduler.active == scheduler.waiting == 0
+    assert scheduler.local.kv_cache_bytes == 0
+    assert scheduler.local.active == scheduler.local.waiting == 0
 
 
 @pytest.mark.parametrize("state", ["waiting", "first slice", "last slice"])
@@ -282,12 +282,12 @@ def test_prompts_of_about_the_same_length_share_a_forward_and_give_their_own_tex
         for i, length in enumerate(lengths)
     ]
     sinks = rig.run(asked)
-    assert rig.scheduler.target.forwards[:2] == [[20, 22, 24, 31], [90, 95]]
+    assert rig.scheduler.local.target.forwards[:2] == [[20, 22, 24, 31], [90, 95]]
     for one, sink in zip(asked, sinks, strict=True):
         assert (
             sink.tokens == Rig(models).run([request(one.prompt, autoregressive(), max_tokens=one.max_tokens)])[0].tokens
         )
-    assert rig.scheduler.kv_cache_bytes == 0
+    assert rig.scheduler.local.kv_cache_bytes == 0
 
 
 def test_of_prompts_that_share_a_forward_that_fails_only_the_one_whose_fault_it_is_fails():
@@ -295,10 +295,10 @@ def test_of_prompts_that_share_a_forward_that_fails_only_the_one_whose_fault_it_
     rig = Rig(models, wrap=Noting)
     asked = [request([*prompt(20, i), POISON if i == 1 else 1], autoregressive(), max_tokens=9) for i in range(3)]
     sinks = rig.run(asked)
-    assert [len(forward) for forward in rig.scheduler.target.forwards] == [3, 1, 1, 1]
+    assert [len(forward) for forward in rig.scheduler.local.target.forwards] == [3, 1, 1, 1]
     assert [sink.done.reason for sink in sinks] == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.LENGTH]
     assert sinks[1].done.error == "prefill failed: poison"
-    assert rig.scheduler.kv_cache_bytes == 0
+    assert rig.scheduler.local.kv_cache_bytes == 0
 
 
 def test_sequence_that_leaves_after_a_shared_forward_takes_nothing_with_it():
@@ -306,7 +306,7 @@ def test_sequence_that_leaves_after_a_shared_forward_takes_nothing_with_it():
     rig = Rig(models)
     asked = [request(prompt(20 + i, i), autoregressive(), max_tokens=9) for i in range(4)]
     sinks = [rig.add(one) for one in asked]
-    rig.scheduler._prefill(8, [])
+    rig.scheduler.local._prefill(8, [])
     rig.scheduler.end({asked[1].id: FinishReason.CANCELLED, asked[3].id: FinishReason.CANCELLED})
     rig.drain()
     for i in (0, 2):
@@ -318,7 +318,7 @@ def test_slices_of_a_drain_end_with_it():
     machine.rig.add(request(prompt(3000), autoregressive(), max_tokens=4))
     machine.rig.scheduler.step()
     assert machine.prefills[-1][1] == 512  # ten seconds
-    machine.rig.scheduler.drain(until := machine.now + 20)
+    machine.rig.scheduler.local.drain(until := machine.now + 20)
     while machine.now < until:
         machine.rig.scheduler.step()
     assert machine.now - until < 16 * 0.06

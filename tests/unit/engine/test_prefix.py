@@ -202,7 +202,7 @@ def test_the_draft_reads_too_and_accepts_as_much(plan):
 def test_the_draft_takes_in_only_what_it_has_not_read():
     models = scripted_models(0.8)
     rig = Rig(models, prefix_bytes=PLENTY)
-    draft = rig.scheduler.drafting.drafters[DRAFT_MODEL]
+    draft = rig.scheduler.local.drafting.drafters[DRAFT_MODEL]
     assert isinstance(draft, DraftModel)
     prompt = words(1, 300)
     assert models.draft is not None
@@ -233,7 +233,7 @@ def test_a_draft_that_is_exchanged_finds_nothing_of_the_one_before():
     prompt = words(1, 300)
     rig.run([request(prompt, speculative(3))])
     both = rig.prefix.bytes
-    drafting = rig.scheduler.drafting
+    drafting = rig.scheduler.local.drafting
     other = scripted_models(0.8).draft
     drafting.put(DRAFT_MODEL, DraftModel(other, 256, prefix=rig.prefix))
     assert rig.prefix.bytes < both

@@ -162,7 +162,7 @@ def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompt
     models = nano()
     drafters = Drafters(models)
     rig = Rig(models, drafters=drafters.make())
-    jobs = BackgroundJobs(rig.scheduler, drafters, lambda: models.target, 512)
+    jobs = BackgroundJobs(rig.scheduler.local, drafters, lambda: models.target, 512)
     monkeypatch.setattr(folder, "_PIECE_BYTES", 1)  # an array a piece
     reload, keep = Reload(), Keep(NONE)
     jobs.take(reload)

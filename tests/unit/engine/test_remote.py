@@ -122,7 +122,7 @@ def test_what_is_proposed_in_vain_is_counted(edge):
 
 def test_sequences_share_the_drafts_forwards_and_turns_with_local_ones(edge, answer, monkeypatch):
     one = edge(round_trip=0.02)
-    drafter, together = one.rig.scheduler.drafting.drafters[DRAFT_MODEL], list[int]()
+    drafter, together = one.rig.scheduler.local.drafting.drafters[DRAFT_MODEL], list[int]()
     propose = drafter.propose
     monkeypatch.setattr(drafter, "propose", lambda s, *rest: (together.append(len(s)), propose(s, *rest))[1])
     local = [one.rig.add(request(prompt, speculative(3), max_tokens=TOKENS)) for prompt in PROMPTS]
@@ -203,7 +203,7 @@ def test_one_that_is_cancelled_hears_no_more(edge):
     sinks = [one.add(ask), one.add(late)]
     while not sinks[0].tokens:
         one.turn()
-    one.remote.end({ask.id: FinishReason.CANCELLED})
+    one.scheduler.end({ask.id: FinishReason.CANCELLED})
     one.run()
     assert [sink.done.reason for sink in sinks] == [FinishReason.CANCELLED, FinishReason.DEADLINE]
     reconciled(one, sinks)
@@ -279,13 +279,13 @@ def test_the_local_target_drafts_where_there_is_no_draft_model(texts, answer):
     sink = one.add(asked(automatic(8, PROMPT_LOOKUP)))
     while one.link.clock.now < 0.1:
         one.turn()
-    assert TARGET in one.rig.scheduler.drafting.drafters
+    assert TARGET in one.rig.scheduler.local.drafting.drafters
     one.link.cut(resumed=False)
     one.run()
     assert sink.tokens == answer()
     assert 0 < sink.done.stats.counts.accepted == sink.done.stats.counts.drafted
     assert Verifier.LOCAL in sink.verifiers
-    assert TARGET not in one.rig.scheduler.drafting.drafters
+    assert TARGET not in one.rig.scheduler.local.drafting.drafters
 
 
 def test_one_whose_drafter_fails_streams_on(edge, answer):

@@ -113,7 +113,7 @@ def test_what_is_counted_of_drafts_is_what_depth_control_learns_of_them():
                 step.drafted,
                 step.accepted,
             )
-    known = rig.scheduler.depth.acceptance.evidence
+    known = rig.scheduler.local.depth.acceptance.evidence
     assert {key: (one.drafted, one.accepted) for key, one in known.items()} == {
         key: (one.drafted, one.accepted) for key, one in learnt.evidence.items()
     }

@@ -56,7 +56,7 @@ class Counting:
 
 def counted(models: LoadedModels, *, prefix_bytes: int = PLENTY, **more: Any) -> tuple[Rig, Counting]:
     rig = Rig(models, prefix_bytes=prefix_bytes, wrap=Counting, **more)
-    target: Any = rig.scheduler.target
+    target: Any = rig.scheduler.local.target
     return rig, target
 
 
@@ -111,7 +111,7 @@ def test_a_short_common_beginning_makes_no_prompt_wait() -> None:
     rig, _ = counted(MODELS["full attention"](), prefill_chunk=512)
     sinks = [rig.add(ask(SYSTEM[:200] + words(i, 30))) for i in range(1, 4)]
     rig.scheduler.step()
-    assert rig.scheduler.waiting == 0
+    assert rig.scheduler.local.waiting == 0
     rig.drain()
     assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
 
@@ -121,7 +121,7 @@ def test_a_beginning_that_the_store_has_already_makes_no_prompt_wait() -> None:
     rig.run([ask(SYSTEM)])
     sinks = [rig.add(ask(question)) for question in QUESTIONS]
     rig.scheduler.step()
-    assert rig.scheduler.waiting == 0
+    assert rig.scheduler.local.waiting == 0
     rig.drain()
     assert read(sinks) == [450] * 4
 
@@ -130,7 +130,7 @@ def test_without_a_prefix_store_no_prompt_waits() -> None:
     rig, target = counted(MODELS["full attention"](), prefix_bytes=0)
     sinks = [rig.add(ask(question)) for question in QUESTIONS]
     rig.scheduler.step()
-    assert rig.scheduler.waiting == 0
+    assert rig.scheduler.local.waiting == 0
     rig.drain()
     assert read(sinks) == [0] * 4
     assert target.computed == sum(map(len, QUESTIONS))
@@ -141,7 +141,7 @@ def test_no_prompt_waits_for_one_of_the_daemons_own_requests() -> None:
     own, first, second = (replace(ask(SYSTEM), origin=origin) for origin in (Origin.PROBE, Origin.CLIENT, Origin.PROBE))
     sinks = [rig.add(one) for one in (own, first, second)]
     rig.scheduler.step()
-    assert rig.scheduler.waiting == 0
+    assert rig.scheduler.local.waiting == 0
     rig.drain()
     assert read(sinks) == [0, 0, 0]
     assert target.computed == 3 * 450
@@ -151,7 +151,7 @@ def test_no_prompt_waits_for_a_peers_that_must_wait_itself(monkeypatch: pytest.M
     rig, target = counted(MODELS["full attention"](), prefill_chunk=128)
     first, second = rig.add(ask(SYSTEM)), rig.add(ask(SYSTEM))
     rig.scheduler.step()
-    monkeypatch.setattr(rig.scheduler._peers_time, "holds", lambda sequence: sequence.id == 1)
+    monkeypatch.setattr(rig.scheduler.local._peers_time, "holds", lambda sequence: sequence.id == 1)
     while not second.tokens:
         rig.scheduler.step()
     assert not first.tokens
@@ -196,7 +196,7 @@ def test_a_prompt_that_waits_for_another_can_be_cancelled_and_keeps_its_deadline
     asked = [ask(SYSTEM), ask(SYSTEM), ask(SYSTEM, deadline=5.0)]
     first, cancelled, late = [rig.add(one) for one in asked]
     rig.scheduler.step()
-    assert rig.scheduler.waiting == 2
+    assert rig.scheduler.local.waiting == 2
     rig.scheduler.end({asked[1].id: FinishReason.CANCELLED})
     assert cancelled.done.reason is FinishReason.CANCELLED
     now[0] = 5.0
@@ -245,7 +245,7 @@ def test_what_a_failed_step_threw_away_is_computed_once_again() -> None:
 def test_the_draft_model_computes_equal_prompts_once_too() -> None:
     models = pair(tiny_llama(1, scale=8.0), tiny_llama(2, scale=8.0))
     rig, _ = counted(models, prefill_chunk=32)
-    draft: Any = rig.scheduler.drafting.drafters[DRAFT_MODEL]
+    draft: Any = rig.scheduler.local.drafting.drafters[DRAFT_MODEL]
     taken_in, fed = draft.texts.take_in, list[int]()
     draft.texts.take_in = lambda key, tokens: fed.append(len(tokens)) or taken_in(key, tokens)
     asked = [replace(ask(SYSTEM, max_tokens=30), plan=speculative(3)) for _ in range(4)]

@@ -179,14 +179,14 @@ def test_what_a_third_conversation_begins_with_as_two_did_is_not_computed_again(
 def test_a_step_says_how_many_tokens_it_replayed(make, monkeypatch):
     target = make(1)
     rig, steps = Rig(pair(target, noisy(target, make(1)))), []
-    learn = rig.scheduler.depth.learn
+    learn = rig.scheduler.local.depth.learn
 
     def noted(sequences, plan, done, seconds):
         (one,) = done.sequences
         steps.append((done.replayed, one.drafted, len(one.accepted)))
         return learn(sequences, plan, done, seconds)
 
-    monkeypatch.setattr(rig.scheduler.depth, "learn", noted)
+    monkeypatch.setattr(rig.scheduler.local.depth, "learn", noted)
     rig.run([request(PROMPTS[0], speculative(6), max_tokens=90)])
     held, expected = 0, list[int]()
     for _, drafted, accepted in steps:

@@ -62,7 +62,7 @@ class Seam:
 
 def behind_seam(models: Any, **more: Any) -> tuple[Rig, Seam]:
     rig = Rig(models, wrap=Seam, **more)
-    target: Any = rig.scheduler.target
+    target: Any = rig.scheduler.local.target
     return rig, target
 
 

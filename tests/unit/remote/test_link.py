@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,12 @@ from typing import Any
 import pytest
 
 from draftd.core import SamplingParams
-from draftd.engine.limits import RemoteLimits
-from draftd.engine.remote.remote_decoder import RemoteDecoder
 from draftd.engine.remote.verifier_link import Open
-from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.base import SequenceOptions
 from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass, Strategy
-from tests.links import Heard
+from tests.links import EdgeEngine, Heard
 from tests.proxy import Proxy, proxied
 from tests.rig import Rig, autoregressive, request
 from tests.scripted import scripted_models
@@ -30,47 +28,29 @@ PROMPT = (5, 6, 7)
 QUICK: dict[str, Any] = {"step_seconds": 0.4, "probe_seconds": 0.3, "connect_seconds": 0.6}
 
 
-class Edge:
-    """An engine's sequences over a link, in the test's own thread; what is given up goes on here."""
+class Linked(EdgeEngine):
+    """An edge over a real link, in real time."""
 
     def __init__(self, link: GrpcLink, step_seconds: float) -> None:
-        self.link, self.rig = link, Rig(scripted_models(1.0))
+        super().__init__(Rig(scripted_models(1.0)), link, time.monotonic, step_seconds=step_seconds)
+        self.link = link
         self.woken = threading.Event()
         link.listen(self.woken.set)
-        scheduler = self.rig.scheduler
-        self.remote = RemoteDecoder(
-            link,
-            scheduler.drafting,
-            scheduler.delivery,
-            local=scheduler.add,
-            context_length=4096,
-            limits=RemoteLimits(step_seconds=step_seconds),
-            chunk=512,
-        )
 
     def ask(self, tokens: int = 40) -> Heard:
-        asked, sink = request(list(PROMPT), autoregressive(), max_tokens=tokens), Heard()
-        asked = replace(asked, plan=replace(asked.plan, strategy=Strategy.REMOTE), ignore_eos=True)
-        self.remote.add(DecodeSequence.of(asked, sink, 4096))
-        return sink
+        asked = request(list(PROMPT), autoregressive(), max_tokens=tokens)
+        return self.add(replace(asked, plan=replace(asked.plan, strategy=Strategy.REMOTE), ignore_eos=True))
 
-    def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
+    def until(self, condition: Callable[[], bool]) -> None:
         """Turns of the engine, until then."""
-
-        def turned() -> bool:
-            self.remote.step(busy=False)
-            if not self.rig.scheduler.idle:
-                self.rig.scheduler.step()
-            return condition()
-
-        until(turned, seconds)
+        until(lambda: (self.scheduler.step(), condition())[1], 10)
 
 
 @contextlib.contextmanager
-def linked(port: int, *, words: Words | None = None, wait: bool = True, **settings: Any) -> Iterator[Edge]:
+def linked(port: int, *, words: Words | None = None, wait: bool = True, **settings: Any) -> Iterator[Linked]:
     made = RemoteSettings(**{"enabled": True, "target": f"127.0.0.1:{port}", **QUICK, **settings})
     link = GrpcLink(made, lambda: words or Words())
-    edge = Edge(link, made.step_seconds)
+    edge = Linked(link, made.step_seconds)
     link.start()
     try:
         if wait:

@@ -13,13 +13,12 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import add
 
-from draftd.core import TARGET, DecodeRequest, DrafterName, FinishReason, Origin
+from draftd.core import TARGET, FinishReason
 from draftd.engine.delivery import Delivery
-from draftd.engine.depth.acceptance_rates import AnswerLengths
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.limits import RemoteLimits
@@ -44,8 +43,7 @@ from draftd.engine.remote.verifier_link import (
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
 from draftd.engine.targets.base import SequenceOptions
-from draftd.errors import DraftdError
-from draftd.strategies import RemoteCounts, Strategy, Verifier
+from draftd.strategies import RemoteCounts, Verifier
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +55,7 @@ _SEED_BITS = 63
 
 
 class RemoteDecoder:
-    """Engine thread only, but for `status`."""
+    """A `Decoder` over a `VerifierLink`. `status` may be read on any thread."""
 
     def __init__(
         self,
@@ -65,21 +63,21 @@ class RemoteDecoder:
         drafting: Drafting,
         delivery: Delivery,
         *,
-        local: Callable[[DecodeSequence], None],
+        move: Callable[[DecodeSequence, str, float], None],
         context_length: int,
         limits: RemoteLimits,
         chunk: int,
         own: Callable[[], Drafter | None] = lambda: None,
-        lengths: AnswerLengths | None = None,
         clock: Callable[[], float] = time.monotonic,
         timer: Callable[[], float] = time.perf_counter,
         headroom: Callable[[], int | None] = lambda: None,
         dice: Callable[[], random.Random] = random.SystemRandom,
     ) -> None:
-        """`local` takes a sequence over, whose text is below `context_length`, or raises DraftdError. `chunk`, `own`,
-        `timer` and `headroom` as in `RemoteDrafting`. `dice`: for seeds."""
-        self._link, self._drafting, self._delivery, self._local = link, drafting, delivery, local
-        self._context_length, self._limits, self._lengths = context_length, limits, lengths or AnswerLengths()
+        """`move` takes a sequence that the verifier decodes no more, with the reason, and seconds until a retry may
+        help. `context_length` of this daemon's model. `chunk`, `own`, `timer` and `headroom` as in `RemoteDrafting`.
+        `dice`: for seeds."""
+        self._link, self._drafting, self._delivery, self._move = link, drafting, delivery, move
+        self._context_length, self._limits = context_length, limits
         self._clock, self._dice = clock, dice()
         self._waiting: deque[DecodeSequence] = deque()
         self._texts: dict[int, RemoteSequence] = {}
@@ -95,40 +93,26 @@ class RemoteDecoder:
 
     @property
     def context_length(self) -> int:
-        """Of texts that the verifier decodes; this daemon's own before it was reached."""
+        """Tokens of a text that the verifier decodes; of this daemon's own before it was reached."""
         model = self._link.state.model
         return self._context_length if model is None else model.context_length
 
     @property
-    def clients(self) -> tuple[int, list[DecodeRequest]]:
-        """Clients' sequences: how many are open, and those that wait."""
-        active = sum(one.sequence.request.origin is Origin.CLIENT for one in self._texts.values())
-        return active, [one.request for one in self._waiting if one.request.origin is Origin.CLIENT]
-
-    @property
     def sequences(self) -> list[DecodeSequence]:
-        """All in hand, open or waiting."""
         return [*(text.sequence for text in list(self._texts.values())), *self._waiting]
 
     @property
-    def own(self) -> int:
-        """The daemon's own, open or waiting."""
-        return sum(one.request.origin is not Origin.CLIENT for one in self.sequences)
-
-    @property
-    def wants_drafts(self) -> bool:
-        """Whether a sequence would be drafted for."""
-        return any(one.plan.strategy is Strategy.SPECULATIVE and one.drafter is not None for one in self.sequences)
+    def not_begun(self) -> list[DecodeSequence]:
+        return list(self._waiting)
 
     @property
     def pause(self) -> float:
-        """Seconds for which nothing is due but what the link receives."""
         texts = self._texts.values()
         if (self._room and self._waiting) or self._drafts.behind(texts) or any(map(self._drafts.due, texts)):
             return 0.0
-        deadlines = [one.request.deadline for one in self.sequences if one.request.deadline is not None]
-        due = [text.due for text in texts if text.due is not None]
-        return max(0.0, min([*deadlines, *due], default=math.inf) - self._clock())
+        times = [text.due for text in texts if text.due is not None]
+        times += [one.request.deadline for one in self.sequences if one.request.deadline is not None]
+        return max(0.0, min(times, default=math.inf) - self._clock())
 
     def add(self, sequence: DecodeSequence) -> None:
         if not sequence.sampling.deterministic:  # whoever drafts, and wherever it goes on, the text is one and the same
@@ -137,41 +121,30 @@ class RemoteDecoder:
             sequence.plan = replace(sequence.plan, alternatives=sequence.plan.alternatives | {TARGET})
         self._waiting.append(sequence)
 
-    def end(self, ids: Mapping[str, FinishReason]) -> None:
-        for sequence in self.sequences if ids else ():
-            if (reason := ids.get(sequence.request.id)) is not None:
-                sequence.end(reason)
-        self._reap()
-
-    def abort(self, reason: FinishReason, error: str = "") -> None:
-        """Ends everything at once."""
-        for sequence in self.sequences:
-            sequence.end(reason, error)
-        self._reap()
-
-    def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """Binds all sequences in hand, as it does local ones."""
-        for sequence in self.sequences:
-            sequence.lower(most, self._drafting.offered.intersection(drafters), reason)
+    def lowered(self) -> None:
         for text in self._texts.values():
             self._decide(text)
 
-    def step(self, busy: bool) -> bool:
-        """A turn; whether drafting took time in it. `busy`: local sequences wait for its end."""
-        now = self._clock()
-        for sequence in self.sequences:
-            if sequence.request.deadline is not None and now >= sequence.request.deadline:
-                sequence.end(FinishReason.DEADLINE)
+    def collect(self, now: float) -> None:
         for message in self._link.received():
             self._take(message, now)
-        for text in [one for one in self._texts.values() if one.due is not None and one.due < now]:
+        overdue = [text for text in self._texts.values() if text.due is not None and text.due < now]
+        for text in [text for text in overdue if text.sequence.finish is None]:
             why = "no verdict came within its deadline"
             self._link.failed(why)
             self._go_on(text, why, None)
-        self._reap()
+
+    def advance(self, now: float, *, busy: bool) -> bool:
         while self._waiting and self._room:
             self._open(self._waiting.popleft())
         return self._draft(busy)
+
+    def leave(self, ended: Sequence[DecodeSequence]) -> None:
+        for sequence in ended:
+            if (text := self._texts.get(-sequence.id)) is not None:
+                self._leave(text)
+                self._sum(text.counts)
+        self._waiting = deque(sequence for sequence in self._waiting if sequence.finish is None)
 
     # opening
 
@@ -287,7 +260,7 @@ class RemoteDecoder:
             self._delivery.round_trip(sequence, text.trip)
         break_even = self._learn(text, verdict, judged, waited, now)
         sequence.stats.prefilled = sequence.stats.prefilled or now
-        parked = text.mode is RemoteMode.STREAM and self._drafts.speculates(sequence)
+        parked = text.mode is RemoteMode.STREAM and sequence.speculates
         state = DraftState.DRAFTING if verdict.drafted else DraftState.PARKED if parked else DraftState.NONE
         accepted, following = list(verdict.tokens[:-1]), verdict.tokens[-1]
         step = SequenceStep(verdict.drafted, accepted, following, text.draft_forwards, state, verdict.logprobs)
@@ -336,7 +309,7 @@ class RemoteDecoder:
         """How it is decoded from here on."""
         text.decided, sequence = 0, text.sequence
         best = self.control.decide(sequence, self._drafts.knowing(sequence), self._link.state)
-        text.parked = best is not None or not self._drafts.speculates(sequence)
+        text.parked = best is not None or not sequence.speculates
         if best is not None and self.control.streams_first(sequence, self._link.state):
             best = None
         text.mode = RemoteMode.STREAM if best is None else best.mode
@@ -389,21 +362,6 @@ class RemoteDecoder:
 
     # leaving
 
-    def _reap(self) -> None:
-        for text in [one for one in self._texts.values() if one.sequence.finish is not None]:
-            self._leave(text)
-            self._sum(text.counts)
-            self._finish(text.sequence)
-        if any(one.finish is not None for one in self._waiting):
-            ended = [one for one in self._waiting if one.finish is not None]
-            self._waiting = deque(one for one in self._waiting if one.finish is None)
-            for sequence in ended:
-                self._finish(sequence)
-
-    def _finish(self, sequence: DecodeSequence) -> None:
-        self._lengths.finished(sequence)
-        self._delivery.end(sequence, self._clock())
-
     def _leave(self, text: RemoteSequence) -> None:
         """The verifier hears how much of its text was used."""
         end, finished = text.end, text.finished
@@ -418,22 +376,7 @@ class RemoteDecoder:
     def _go_on(self, text: RemoteSequence, why: str, retry_after: float | None) -> None:
         """The verifier does not decode it any more."""
         self._leave(text)
-        sequence = text.sequence
-        if sequence.request.local_allowed and len(sequence.tokens) < self._context_length:
-            alternatives = sequence.plan.alternatives - {TARGET}
-            sequence.plan = replace(sequence.plan, strategy=Strategy.LOCAL, alternatives=alternatives)
-            sequence.latest_drafter = sequence.plan.drafter
-            sequence.max_tokens = min(sequence.max_tokens, self._context_length - len(sequence.request.prompt))
-            sequence.evidence.clear()
-            try:
-                self._local(sequence)
-            except DraftdError as error:
-                why, retry_after = f"{why}; {error.message}", error.retry_after
-            else:
-                sequence.failed_over, text.counts.failed_over = why, 1
+        delay = retry_after if retry_after is not None else self._link.state.retry_after
+        self._move(text.sequence, why, _RETRY_SECONDS if delay is None else delay)
+        text.counts.failed_over = int(bool(text.sequence.failed_over))
         self._sum(text.counts)
-        if not text.counts.failed_over:
-            delay = retry_after if retry_after is not None else self._link.state.retry_after
-            sequence.unavailable = _RETRY_SECONDS if delay is None else delay
-            sequence.end(FinishReason.ERROR, why)
-            self._finish(sequence)

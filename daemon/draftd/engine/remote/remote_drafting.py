@@ -16,7 +16,6 @@ from draftd.engine.remote.mode_estimate import RemoteMode
 from draftd.engine.remote.remote_sequence import RemoteSequence
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DraftState, SequenceDraft
-from draftd.strategies import Strategy
 
 _WEIGHTLESS = (PROMPT_LOOKUP, GRAMMAR)
 _MODELS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, TARGET)
@@ -57,20 +56,16 @@ class RemoteDrafting:
         """Who would draft for a text now."""
         return next((one for one in _MODELS if one in self._drafting.drafters), PROMPT_LOOKUP)
 
-    def speculates(self, sequence: DecodeSequence) -> bool:
-        """Whether anything is to be drafted for it."""
-        return sequence.plan.strategy is Strategy.SPECULATIVE and sequence.drafter is not None
-
     def may_use_target(self, sequence: DecodeSequence) -> bool:
         """Whether the local target drafts for it, where that pays: there is no draft model, and its depth is free."""
         plan = sequence.plan
-        free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in _WEIGHTLESS and self.speculates(sequence)
+        free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in _WEIGHTLESS and sequence.speculates
         return free and not {DRAFT_MODEL, LIGHT_DRAFT_MODEL} & self._drafting.drafters.keys()
 
     def knowing(self, sequence: DecodeSequence) -> list[DrafterName]:
         """Drafters of its plan that have taken its text in."""
         drafters = self._drafting.drafters
-        found = self._kinds(sequence) if self.speculates(sequence) else ()
+        found = self._kinds(sequence) if sequence.speculates else ()
         return [kind for kind in found if drafters[kind].behind(sequence) is not None]
 
     def hold_target(self, texts: Collection[RemoteSequence]) -> None:
@@ -91,7 +86,7 @@ class RemoteDrafting:
         """One whose drafter does not know its text, where there is memory for it."""
         for text in texts:
             sequence = text.sequence
-            for kind in self._kinds(sequence) if self.speculates(sequence) else ():
+            for kind in self._kinds(sequence) if sequence.speculates else ():
                 if self._drafting.drafters[kind].behind(sequence) is None:
                     free = self._headroom()
                     return (text, kind) if free is None or free > 0 else None
@@ -113,7 +108,7 @@ class RemoteDrafting:
     def due(self, text: RemoteSequence) -> SequenceDraft | None:
         """What is to be drafted for it now."""
         sequence = text.sequence
-        if sequence.finish is not None or not self.speculates(sequence) or text.empty_at == len(sequence.tokens):
+        if sequence.finish is not None or not sequence.speculates or text.empty_at == len(sequence.tokens):
             return None
         most = text.depth + (sequence.guesses > 0)  # and the token that the verifier adds
         if text.mode is RemoteMode.STREAM:

@@ -1,0 +1,405 @@
+"""The sequences of the target on this machine: waiting → prefilling → running.
+
+One step is slices of prompts, for a share of a step's time (prefilling.py), and one decode step of all running
+sequences. With nothing drafted that is autoregressive decoding; the next plain step may be under way while this one's
+tokens are read.
+
+A sequence that a peer drafts for rests while no step of the peer is in hand: it keeps its caches, and takes no part.
+Where the peer has granted tokens and proposes nothing, it is drafted for as any other is.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from draftd.core import DrafterName, FinishReason
+from draftd.engine.admission import Admission
+from draftd.engine.cache.base import places_after
+from draftd.engine.delivery import Delivery
+from draftd.engine.depth.controller import DepthControl, automatic
+from draftd.engine.depth.costs import DEEPEST, StepCosts
+from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafting import Drafting, LatestSampling
+from draftd.engine.members import Gathering, PeersTime, awake, charge, members, rests, steady
+from draftd.engine.observer import EngineObserver, PromptProgress
+from draftd.engine.prefilling import Prefilling
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
+from draftd.engine.targets.base import Steps, Target
+from draftd.engine.targets.choice import masks_first
+
+_KEPT_PIECE = 128  # tokens
+_RECENT = 0.25  # weight of the latest step in what steps take of late
+_WAVE_SECONDS = 0.5
+
+
+class LocalDecoder:
+    """A `Decoder` over a `Target`."""
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        drafters: Callable[[], Mapping[DrafterName, Drafter]],
+        eos: frozenset[int],
+        vocabulary: int,
+        context_length: int,
+        observer: EngineObserver,
+        max_batch: int,
+        prefill_chunk: int,
+        prefill_slice_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
+        depth: DepthControl | None = None,
+        timer: Callable[[], float] = time.perf_counter,
+        admission: Admission | None = None,
+        gather_seconds: float = 0.0,
+    ) -> None:
+        """`prefill_slice_seconds`: the longest that running sequences wait for a slice of a prompt. `cancelled` is
+        asked after each forward: a step's tokens are not sent to requests that ended during it. `depth` is what is
+        known of costs and acceptance from before. `timer`: what steps and slices are timed by. `admission`: None lets
+        in as many as the batch takes. `gather_seconds`: the longest that a peer's step waits for those of others."""
+        self.target, self._steps, self.context_length = target, Steps(target), context_length
+        self.drafting = Drafting(
+            drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
+        )
+        self._sampling = LatestSampling()
+        self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / max_batch)
+        self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
+        self._peers_time = PeersTime()
+        self._prefilling = Prefilling(
+            target,
+            self._steps,
+            self.drafting,
+            self.delivery,
+            chunk=prefill_chunk,
+            slice_seconds=prefill_slice_seconds,
+            clock=clock,
+            timer=timer,
+            cancelled=cancelled,
+            drafted_for=lambda one, alone: self.depth.worth_prefilling(
+                one, alone, self._running, self.drafting.drafters
+            ),
+            fits=self._fits,
+            peers=self._peers_time,
+        )
+        self._admission = admission
+        self._max_batch, self._chunk = max_batch, prefill_chunk
+        self.depth = depth or DepthControl(StepCosts(), DEEPEST - 1)
+        self._running: list[DecodeSequence] = []  # in the order in which the target has them
+        self._peers = 0  # of these, those that a peer drafts for
+        self._ahead: StepPlan | None = None  # a plain step that is under way and was not read
+        self._caught_up = False  # a drafter, in the last step
+        self._step_seconds = 0.0  # of late, without what prefill took
+        self._step_ended: float | None = None  # the last step's end, where the next follows at once
+        self._of_peers = 0  # running and waiting
+        self._wave_ends = -math.inf  # until then prompts are prefilled and nothing decodes
+        self._opened = 0  # sequences that were numbered
+        self._gathering = Gathering(gather_seconds, clock)
+        self._pause = 0.0
+        self._failed: list[DecodeSequence] = []  # with the caches of all; they have left the target
+        self.paused = False  # without weights
+
+    @property
+    def idle(self) -> bool:
+        return not (self._running or self._prefilling.sequences or self._failed)
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which there is nothing to do, unless something comes."""
+        return math.inf if self.idle else self._pause
+
+    @property
+    def resting(self) -> int:
+        """Running sequences that are in no step, as their peers have sent none."""
+        return sum(map(rests, self._running)) if self._peers else 0
+
+    @property
+    def active(self) -> int:
+        return len(self._running) + len(self._prefilling.prefilling)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._prefilling.waiting)
+
+    @property
+    def sequences(self) -> list[DecodeSequence]:
+        """All in hand, running or not."""
+        return [*self._running, *self._prefilling.sequences, *self._failed]
+
+    @property
+    def prompts(self) -> bool:
+        """Whether a prompt is being prefilled, or waits and might be."""
+        return bool(self._prefilling.prefilling or (self._prefilling.waiting and self.active < self._max_batch))
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether a running sequence may draft."""
+        return any(one.depth > 0 and one.drafter is not None for one in self._running)
+
+    @property
+    def not_begun(self) -> list[DecodeSequence]:
+        """Those of which nothing has been prefilled."""
+        return self._prefilling.waiting
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        return self.target.nbytes + self.drafting.nbytes
+
+    @property
+    def held_back(self) -> int:
+        """Requests that wait for memory."""
+        return self._prefilling.held_back
+
+    @property
+    def prompt_progress(self) -> tuple[PromptProgress, ...]:
+        """Of clients' prompts that are being prefilled."""
+        return self._prefilling.progress
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Of all prompts, computed by the target since it started."""
+        return self._prefilling.prefilled_tokens
+
+    def add(self, sequence: DecodeSequence) -> None:
+        self._opened, self._pause = self._opened + 1, 0.0
+        sequence.id = self._opened
+        self._of_peers += sequence.of_peer
+        sequence.proposals.begin(sequence.tokens)
+        self._prefilling.add(sequence)
+
+    def collect(self, now: float) -> None:
+        """Does nothing: results are waited for in `advance`."""
+
+    def advance(self, now: float, *, busy: bool) -> bool:
+        """Slices of prompts, then one decode step."""
+        if self.idle or self.paused:
+            return False
+        running, waiting_for, wave, pause = self._running, self._running, False, 0.0
+        if self._of_peers:
+            self._peers_time.begin([*self._running, *self._prefilling.prefilling])
+        if self._peers:
+            in_turn = self._in_turn
+            running = members(in_turn if self._ahead is None else self._running, self._max_batch, self._ahead)
+            self.drafting.forget(running)
+            waiting_for = awake(in_turn, self._clock())
+        else:
+            wave = self._in_wave()
+        # A draft catches up by turns with prefill: both would be two slices.
+        catch_up = bool(running and self.depth.catching_up)
+        self._caught_up = catch_up and not (self._caught_up and self._prefilling.sequences)
+        if self._caught_up:
+            self._catch_up()
+        else:
+            self._prefill(self._max_batch - len(running), [] if wave else waiting_for)
+        prefilling = self._prefilling.in_turn
+        if self._peers and not prefilling and self._ahead is None:
+            pause = self._gathering.wait(self._running, running, self.depth.costs)
+        if running and not wave and not pause:
+            began, copied = self._timer(), self._prefilling.joined_long
+            # Or a slice would wait for what was begun, or a mask for a token that is not read.
+            ahead = not prefilling and not masks_first([one.request for one in running])
+            self._decode(running, may_run_ahead=ahead and (not self._peers or steady(self._in_turn, running)))
+            if not copied:
+                self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
+        active = running or wave or self._caught_up or prefilling
+        self._pause = pause if active else math.inf
+        joined = self._prefilling.joined()
+        if joined:
+            self._run([*self._running, *joined])
+            self.interrupted()
+        return False
+
+    def drain(self, until: float) -> None:
+        """From now on no slice of a prompt is to last beyond `until`, by the clock."""
+        self._prefilling.drain_until = until
+
+    # between steps: what may draft
+
+    def lowered(self) -> None:
+        """Does nothing: how each sequence goes on is decided before each step."""
+
+    def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
+        """The running sequences that draft with it, but for those that it does not know."""
+        drafter = self.drafting.drafters.get(kind)
+        found = [one for one in self._running if one.drafter is not None and one.plan.drafter == kind]
+        if drafter is None:
+            return found
+        return [one for one in found if _must_know(one) or drafter.behind(one) is not None]
+
+    def uses(self, kind: DrafterName) -> bool:
+        """Whether a sequence that runs or is being prefilled drafts with it."""
+        inside = (*self._prefilling.prefilling, *self._running)
+        return any(one.drafter is not None and one.plan.drafter == kind for one in inside)
+
+    def interrupted(self) -> None:
+        """Something else took time between two steps: the next is not priced by it."""
+        self._step_ended = None
+
+    @property
+    def _in_turn(self) -> list[DecodeSequence]:
+        """The running sequences, less those of peers that wait for clients."""
+        return [one for one in self._running if not self._peers_time.holds(one)]
+
+    def _in_wave(self) -> bool:
+        """Whether nothing decodes in this step. Where nothing ran, and while more short prompts wait than have joined
+        since, more are prefilled for a while: they came at about the same time, and decode together."""
+        now = self._timer()
+        if not self._running:
+            self._wave_ends = now + _WAVE_SECONDS
+        elif self._prefilling.short(self._max_batch - len(self._running)) <= len(self._running):
+            self._wave_ends = -math.inf
+        return now < self._wave_ends
+
+    def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
+        self._prefilling.step(room, running, self._step_seconds)
+        if self._prefilling.in_turn:
+            self.interrupted()
+
+    def _fits(self, sequence: DecodeSequence, prefilling: Sequence[DecodeSequence]) -> bool:
+        return self._admission is None or self._admission.fits(sequence, prefilling, self._running, self.kv_cache_bytes)
+
+    # one decode step
+
+    def _decode(self, running: list[DecodeSequence], may_run_ahead: bool) -> None:
+        before = self._step_ended
+        started = self._ahead is not None
+        try:
+            plan = self.depth.plan(running, self.drafting.drafters, started=started, may_run_ahead=may_run_ahead)
+            done = self._decoded(running, plan)
+        except Exception as error:
+            self._rebuild(error, running)
+            return
+        self._step_ended = self._timer()
+        seconds = None if before is None else self._step_ended - before
+        break_even = self.depth.learn(running, plan, done, seconds)
+        if self._of_peers:
+            self._peers_time.decoded(running, done)
+        for sequence, message in done.drafter_errors:
+            self.drafting.failed(sequence, message)
+        if endings := self._cancelled():
+            for sequence in self.sequences:
+                if (reason := endings.get(sequence.request.id)) is not None:
+                    sequence.end(reason)
+        now = self._clock()
+        for sequence, result in zip(running, done.sequences, strict=True):
+            if sequence.finish is None:
+                self.delivery.tokens(sequence, result, done, now, break_even)
+        self._keep_piece()
+
+    def _decoded(self, running: list[DecodeSequence], plan: DraftPlan) -> DecodeStep:
+        """At least one token for each of these sequences; drafts as planned."""
+        started, errors = self._timer(), list[tuple[DecodeSequence, str]]()
+        draft = sampling = None
+        if plan.mode is StepMode.SPECULATIVE:
+            sampling = self._sampling.of(running)
+            draft, errors = self.drafting.propose(running, plan.sequences, sampling)
+        drafted_at = self._timer()
+        if draft is None:
+            submitted = self._ahead or self._steps.submit(continued(running))
+            self._ahead = None
+            if plan.mode is StepMode.PLAIN_AHEAD:
+                self._ahead = self._steps.submit(continued(running, after=1))
+            depths = forwards = [0] * len(running)
+            lag = 0
+        else:
+            depths, forwards, lag = draft.depths, draft.forwards, draft.lag
+            submitted = self._steps.submit(continued(running, depths), draft, sampling)
+        told = self._steps.result(submitted)
+        seconds = self._timer() - drafted_at
+        if self._peers:
+            charge(running, depths, seconds, forwards, drafted_at - started)
+        found = {result.sequence: result for result in told.entries}
+        if (order := list(found)) != [one.id for one in running]:  # or each step's drafts would be put into the order
+            places = {sequence: place for place, sequence in enumerate(order)}
+            self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))
+        decoded = []
+        for sequence, wanted, depth, steps in zip(running, plan.sequences, depths, forwards, strict=True):
+            _, accepted, following, sequence.replays, logprobs, error, _ = found[sequence.id]
+            assert following is not None
+            if error:
+                sequence.end(FinishReason.ERROR, error)
+            decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))
+        replayed = max(0, told.width - 1 - max(depths))
+        return DecodeStep(decoded, drafted_at - started, seconds, errors, lag, replayed)
+
+    def _keep_piece(self) -> None:
+        """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""
+        for sequence in self._running:
+            if len(sequence.tokens) - sequence.kept > _KEPT_PIECE and sequence.shares:
+                sequence.kept = len(sequence.tokens)
+                self.target.keep(sequence.id, sequence.kept)
+                return
+
+    def _catch_up(self) -> None:
+        """A slice of running sequences' texts, for their drafter."""
+        sequences, began = self.depth.catching_up, self._timer()
+        try:
+            self.depth.catch_up(self.drafting.drafters, self._chunk)
+        except Exception as error:
+            for sequence in sequences:
+                self.drafting.failed(sequence, str(error))
+        share = (self._timer() - began) / len(sequences)
+        for sequence in sequences:
+            self._peers_time.prefilled(sequence, share)
+        self.interrupted()
+
+    # leaving
+
+    def _run(self, sequences: list[DecodeSequence]) -> None:
+        """These are the running ones."""
+        self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
+
+    def leave(self, ended: Sequence[DecodeSequence]) -> None:
+        gone = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
+        if gone:
+            for i in gone:
+                if self._running[i].shares:
+                    self.target.keep(self._running[i].id, len(self._running[i].tokens), last=True)
+            self.target.close([self._running[i].id for i in gone])
+            self._run([self._running[i] for i in places_after(len(self._running), gone)])
+            left = {sequence.id for sequence in self._running}
+            if self._ahead is not None and left.isdisjoint(entry.sequence for entry in self._ahead.entries):
+                self._ahead = None
+            self.interrupted()
+        self._prefilling.reap()
+        self._failed = []
+        for sequence in ended:
+            self.drafting.leave(sequence)
+            if sequence.shares and self._admission is not None and not self._admission.keeps(len(sequence.tokens)):
+                sequence.stats.unfit_tokens = len(sequence.tokens)
+            self._of_peers -= sequence.of_peer
+
+    # failure
+
+    def _rebuild(self, error: Exception, together: Sequence[DecodeSequence]) -> None:
+        """A step failed and no cache can be trusted: every sequence is prefilled anew from its text. Those that were in
+        the step go on autoregressively. One whose own forward fails, or that failed before without a token since, ends
+        in an error."""
+        running, self._ahead, failed = self._running, None, {one.id for one in together}
+        self._run([])
+        self.interrupted()
+        self.target.reset()
+        self.drafting.reset()
+        self._prefilling.restart()
+        again = []
+        for sequence in running:
+            if sequence.id in failed:
+                sequence.degrade(f"a decode step failed: {error}")
+                self._observer.on_verifier_error(sequence.request, str(error))
+                if sequence.rebuilt_at == sequence.emitted:
+                    sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
+                sequence.rebuilt_at = sequence.emitted
+            sequence.replays = 0
+            if self._prefilling.retake(sequence):
+                again.append(sequence)
+            else:
+                self._failed.append(sequence)
+        self._run(again)
+
+
+def _must_know(sequence: DecodeSequence) -> bool:
+    """Whether its drafter must know its text: it drafts in each step."""
+    return not sequence.of_peer and not automatic(sequence)
