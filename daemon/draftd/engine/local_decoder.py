@@ -22,17 +22,17 @@ from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting, LatestSampling
-from draftd.engine.members import Gathering, PeersTime, awake, charge, members, rests, steady
+from draftd.engine.fair_share import PeersTime, charge
 from draftd.engine.observer import EngineObserver, PromptProgress
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
 from draftd.engine.targets.base import Steps, Target
 from draftd.engine.targets.choice import masks_first
+from draftd.engine.turn import Gathering, Turn, Wave, plan_turn, rests, runs_ahead
 
 _KEPT_PIECE = 128  # tokens
 _RECENT = 0.25  # weight of the latest step in what steps take of late
-_WAVE_SECONDS = 0.5
 
 
 class LocalDecoder:
@@ -95,7 +95,7 @@ class LocalDecoder:
         self._step_seconds = 0.0  # of late, without what prefill took
         self._step_ended: float | None = None  # the last step's end, where the next follows at once
         self._of_peers = 0  # running and waiting
-        self._wave_ends = -math.inf  # until then prompts are prefilled and nothing decodes
+        self._wave, self._in_wave = Wave(), False
         self._opened = 0  # sequences that were numbered
         self._gathering = Gathering(gather_seconds, clock)
         self._pause = 0.0
@@ -177,35 +177,22 @@ class LocalDecoder:
         """Slices of prompts, then one decode step."""
         if self.idle or self.paused:
             return False
-        running, waiting_for, wave, pause = self._running, self._running, False, 0.0
-        if self._of_peers:
-            self._peers_time.begin([*self._running, *self._prefilling.prefilling])
-        if self._peers:
-            in_turn = self._in_turn
-            running = members(in_turn if self._ahead is None else self._running, self._max_batch, self._ahead)
-            self.drafting.forget(running)
-            waiting_for = awake(in_turn, self._clock())
-        else:
-            wave = self._in_wave()
-        # A draft catches up by turns with prefill: both would be two slices.
-        catch_up = bool(running and self.depth.catching_up)
-        self._caught_up = catch_up and not (self._caught_up and self._prefilling.sequences)
-        if self._caught_up:
+        turn = self._plan_turn()
+        if turn.catches_up:
             self._catch_up()
         else:
-            self._prefill(self._max_batch - len(running), [] if wave else waiting_for)
-        prefilling = self._prefilling.in_turn
+            self._prefill(turn.room, turn.hurried)
+        prefilling, pause = self._prefilling.in_turn, 0.0
         if self._peers and not prefilling and self._ahead is None:
-            pause = self._gathering.wait(self._running, running, self.depth.costs)
-        if running and not wave and not pause:
+            pause = self._gathering.wait(self._running, turn.members, self.depth.costs)
+        if turn.decodes and not pause:
             began, copied = self._timer(), self._prefilling.joined_long
-            # Or a slice would wait for what was begun, or a mask for a token that is not read.
-            ahead = not prefilling and not masks_first([one.request for one in running])
-            self._decode(running, may_run_ahead=ahead and (not self._peers or steady(self._in_turn, running)))
+            masked = masks_first([sequence.request for sequence in turn.members])
+            ahead = runs_ahead(turn, self._in_turn, prefilling=prefilling, masked=masked)
+            self._decode(turn.members, may_run_ahead=ahead)
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
-        active = running or wave or self._caught_up or prefilling
-        self._pause = pause if active else math.inf
+        self._pause = pause if turn.members or self._in_wave or turn.catches_up or prefilling else math.inf
         joined = self._prefilling.joined()
         if joined:
             self._run([*self._running, *joined])
@@ -238,20 +225,39 @@ class LocalDecoder:
         """Something else took time between two steps: the next is not priced by it."""
         self._step_ended = None
 
+    def _plan_turn(self) -> Turn:
+        if self._of_peers:
+            self._peers_time.begin([*self._running, *self._prefilling.prefilling])
+        begun, behind = self._ahead, bool(self.depth.catching_up)
+        # A draft catches up by turns with prefill: both would be two slices.
+        may_catch_up = behind and not (self._caught_up and self._prefilling.sequences)
+        self._in_wave = not self._peers and self._wave.goes_on(
+            self._timer(), len(self._running), self._prefilling.short(self._max_batch - len(self._running))
+        )
+        turn = plan_turn(
+            self._running,
+            self._in_turn,
+            begun if self._peers else None,
+            most=self._max_batch,
+            now=self._clock(),
+            wave=self._in_wave,
+            may_catch_up=may_catch_up,
+        )
+        self._caught_up = turn.catches_up
+        for sequence in turn.members:
+            if sequence.of_peer and begun is None:
+                granted = sequence.proposals.granted
+                sequence.propose(sequence.proposals.guess(sequence.tokens, sequence.remaining - 1), granted)
+        if self._peers:
+            self.drafting.forget(turn.members)
+        return turn
+
     @property
     def _in_turn(self) -> list[DecodeSequence]:
         """The running sequences, less those of peers that wait for clients."""
-        return [one for one in self._running if not self._peers_time.holds(one)]
-
-    def _in_wave(self) -> bool:
-        """Whether nothing decodes in this step. Where nothing ran, and while more short prompts wait than have joined
-        since, more are prefilled for a while: they came at about the same time, and decode together."""
-        now = self._timer()
-        if not self._running:
-            self._wave_ends = now + _WAVE_SECONDS
-        elif self._prefilling.short(self._max_batch - len(self._running)) <= len(self._running):
-            self._wave_ends = -math.inf
-        return now < self._wave_ends
+        if not self._peers:
+            return self._running
+        return [sequence for sequence in self._running if not self._peers_time.holds(sequence)]
 
     def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
         self._prefilling.step(room, running, self._step_seconds)

@@ -13,7 +13,7 @@ from itertools import islice
 from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
-from draftd.engine.members import PeersTime
+from draftd.engine.fair_share import PeersTime
 from draftd.engine.observer import PromptProgress
 from draftd.engine.prefill_order import BeginOrder, PromptSlice, SlicePlanner, count_passed, drafter_waits, end_soon
 from draftd.engine.prompt import Prompt

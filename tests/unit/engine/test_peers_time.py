@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from draftd.engine.members import PeersTime
+from draftd.engine.fair_share import PeersTime
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep

@@ -1,55 +1,18 @@
-"""Which of the running sequences take part in a step, where peers draft for some of them: all but those that rest, as
-none of their peer's steps is in hand, and peers' that have taken their part of the time from clients. Engine
-thread only; where no sequence has a peer nothing here is asked."""
+"""The engine's time, shared between clients and peers, and what each sequence is charged. Engine thread only; where no
+sequence has a peer nothing here is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from draftd.core import PROMPT_LOOKUP
-from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DecodeStep, StepPlan
+from draftd.engine.step import DecodeStep
 
 _CLIENTS_PART = 0.6  # of the engine's time
 _AHEAD_SECONDS = 0.02  # that peers may have had more than the rest of it
 _OF_LATE_SECONDS, _LITTLE_SECONDS = 0.4, 0.004  # that are remembered; and of these what is forgotten
 _LEAST_PART = 1 / 8  # of a step with peers, that they have taken from clients
 _KEPT = 0.9  # of what is known of steps without peers, when there is another
-_AWAKE_SECONDS = 1.0  # since its last token: a sequence that rests is likely to go on soon
-
-
-def rests(sequence: DecodeSequence) -> bool:
-    return not sequence.proposals.due(sequence.tokens)
-
-
-def awake(running: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
-    """Those that do not rest, or have not done so for long: that would feel it if a step took long."""
-    since = now - _AWAKE_SECONDS
-    return [one for one in running if not rests(one) or (one.stats.last_token or since) > since]
-
-
-def members(running: Sequence[DecodeSequence], most: int, begun: StepPlan | None) -> list[DecodeSequence]:
-    """Those of the next step, with what their peers propose: at most so many, those first whose last token is the
-    oldest. A step that was begun has those with which it was."""
-    if begun is not None:
-        ids = {entry.sequence for entry in begun.entries}
-        return [one for one in running if one.id in ids]
-    found = [one for one in running if not rests(one)]
-    if len(found) > most:
-        in_turn = {one.id for one in sorted(found, key=lambda one: one.stats.last_token or 0.0)[:most]}
-        found = [one for one in found if one.id in in_turn]
-    for one in found:
-        if one.of_peer:
-            one.propose(one.proposals.guess(one.tokens, one.remaining - 1), one.proposals.granted)
-    return found
-
-
-def steady(running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence]) -> bool:
-    """Whether the step after this one has the same sequences and drafts for no peer, so that it may be started early:
-    their grants reach that far."""
-    due = [one.proposals for one in running if one.of_peer and not rests(one)]
-    return len(due) == sum(one.of_peer for one in taking_part) and all(proposals.streams for proposals in due)
 
 
 def charge(
@@ -126,38 +89,3 @@ class PeersTime:
             self._waiting = {peer for peer, one in self._taken.items() if one >= bound}
         else:
             self._waiting = set()
-
-
-class Gathering:
-    """Has peers' steps wait a moment for those of other peers, where one forward for all costs less than two."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        """`seconds`: the longest that a step waits; 0: none does."""
-        self._seconds, self._clock = seconds, clock
-        self._until: float | None = None  # that is under way
-
-    def wait(self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts) -> float:
-        """Seconds that the next step waits at most; 0 where it is to begin."""
-        left = self._left(running, taking_part, costs) if self._seconds else 0.0
-        if not left:
-            self._until = None
-        return left
-
-    def _left(
-        self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts
-    ) -> float:
-        if not taking_part or any(not one.of_peer for one in running):
-            return 0.0
-        now = self._clock()
-        until = now + self._seconds if self._until is None else self._until
-        others = [one.proposals for one in running if rests(one)]
-        if now >= until or not any(now <= proposals.expected <= until for proposals in others):
-            return 0.0
-        depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
-        together, apart, another = (
-            costs.drafted(PROMPT_LOOKUP, size, depth)[depth] for size in (len(taking_part) + 1, len(taking_part), 1)
-        )
-        if apart + another - together < self._seconds:
-            return 0.0
-        self._until = until
-        return until - now

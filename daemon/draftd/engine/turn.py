@@ -1,0 +1,133 @@
+"""The next step, decided: who decodes in it, whether prompts or a draft come before that, and whether the step after it
+begins early. Changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftd.core import PROMPT_LOOKUP
+from draftd.engine.depth.costs import DEEPEST, StepCosts
+from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import StepPlan
+
+_AWAKE_SECONDS = 1.0  # since its last token: a sequence that rests is likely to go on soon
+_WAVE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One step. `members`: the sequences that decode in it, those of peers among them that have a step in hand.
+    `room`: prompts that may join them. `hurried`: sequences that a long slice of a prompt would hold up. `catches_up`:
+    a drafter takes a slice of running texts in, in the place of a prompt. `decodes`: else prompts alone are
+    prefilled."""
+
+    members: list[DecodeSequence]
+    room: int
+    hurried: list[DecodeSequence]
+    catches_up: bool
+    decodes: bool
+
+
+def plan_turn(
+    running: Sequence[DecodeSequence],
+    in_turn: Sequence[DecodeSequence],
+    begun: StepPlan | None,
+    *,
+    most: int,
+    now: float,
+    wave: bool = False,
+    may_catch_up: bool = False,
+) -> Turn:
+    """`running`, in the target's order; `in_turn`: of these, all but those of peers that wait for clients. `begun`: a
+    step that is under way, with the sequences that it was begun with. `most`: sequences of a step. `wave`: prompts that
+    came together are prefilled together. `may_catch_up`: a drafter is behind, and prompts have had the last step."""
+    members = _members(in_turn, most) if begun is None else _members_of(running, begun)
+    hurried = [] if wave else _awake(in_turn, now)
+    return Turn(members, most - len(members), hurried, bool(members) and may_catch_up, bool(members) and not wave)
+
+
+def runs_ahead(turn: Turn, in_turn: Sequence[DecodeSequence], *, prefilling: bool, masked: bool) -> bool:
+    """Whether the step after this one may begin before this one is read: it has the same sequences and drafts for no
+    peer, whose grants reach that far. `prefilling`: a slice would wait for it. `masked`: a mask waits for a token."""
+    if prefilling or masked:
+        return False
+    due = [one.proposals for one in in_turn if one.of_peer and not rests(one)]
+    return len(due) == sum(one.of_peer for one in turn.members) and all(proposals.streams for proposals in due)
+
+
+def rests(sequence: DecodeSequence) -> bool:
+    """Whether it takes no part: none of its peer's steps is in hand."""
+    return not sequence.proposals.due(sequence.tokens)
+
+
+def _members(in_turn: Sequence[DecodeSequence], most: int) -> list[DecodeSequence]:
+    """At most so many that do not rest: those first whose last token is the oldest."""
+    due = [one for one in in_turn if not rests(one)]
+    if len(due) <= most:
+        return due
+    oldest = {one.id for one in sorted(due, key=lambda one: one.stats.last_token or 0.0)[:most]}
+    return [one for one in due if one.id in oldest]
+
+
+def _members_of(running: Sequence[DecodeSequence], begun: StepPlan) -> list[DecodeSequence]:
+    ids = {entry.sequence for entry in begun.entries}
+    return [one for one in running if one.id in ids]
+
+
+def _awake(in_turn: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
+    """Those that do not rest, or have not done so for long."""
+    since = now - _AWAKE_SECONDS
+    return [one for one in in_turn if not rests(one) or (one.stats.last_token or since) > since]
+
+
+class Wave:
+    """Prompts that came at about the same time are prefilled before any of them decodes, and so decode together."""
+
+    def __init__(self) -> None:
+        self._ends = -math.inf
+
+    def goes_on(self, now: float, running: int, short_prompts: int) -> bool:
+        """Whether nothing decodes in this step. A wave begins where nothing runs, and goes on while more short prompts
+        wait than have joined since, but not for long."""
+        if not running:
+            self._ends = now + _WAVE_SECONDS
+        elif short_prompts <= running:
+            self._ends = -math.inf
+        return now < self._ends
+
+
+class Gathering:
+    """Has peers' steps wait a moment for those of other peers, where one forward for all costs less than two."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        """`seconds`: the longest that a step waits; 0: none does."""
+        self._seconds, self._clock = seconds, clock
+        self._until: float | None = None  # that is under way
+
+    def wait(self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts) -> float:
+        """Seconds that the next step waits at most; 0 where it is to begin."""
+        left = self._left(running, taking_part, costs) if self._seconds else 0.0
+        if not left:
+            self._until = None
+        return left
+
+    def _left(
+        self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts
+    ) -> float:
+        if not taking_part or any(not one.of_peer for one in running):
+            return 0.0
+        now = self._clock()
+        until = now + self._seconds if self._until is None else self._until
+        others = [one.proposals for one in running if rests(one)]
+        if now >= until or not any(now <= proposals.expected <= until for proposals in others):
+            return 0.0
+        depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
+        together, apart, another = (
+            costs.drafted(PROMPT_LOOKUP, size, depth)[depth] for size in (len(taking_part) + 1, len(taking_part), 1)
+        )
+        if apart + another - together < self._seconds:
+            return 0.0
+        self._until = until
+        return until - now
