@@ -222,7 +222,7 @@ class Rig:
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
             local.delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
-        local._running = rows
+        local._running, local._max_batch = rows, len(rows)
         local.interrupted()
         for kind, drafter in local.drafting.drafters.items():
             drafting = [row for row in rows if row.drafter == kind]
