@@ -237,7 +237,8 @@ class SlicePlanner:
         return PromptSlice([shortest], shortest.left, step_seconds)
 
     def learn(self, done: PromptSlice, tokens: int, seconds: float, *, whole: bool) -> None:
-        """Takes in how long the target took for so many tokens. `whole`: they were the whole prompts."""
+        """Takes in how long the target took for so many tokens. `whole`: they and a cached prefix were the whole
+        prompts."""
         if tokens >= min(LEAST_SLICE, self._chunk) and (whole or done.step_seconds is not None):
             (self._whole if whole else self.rate(done.prompts[0], None)).learn(tokens, seconds)
 

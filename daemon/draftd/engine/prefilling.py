@@ -257,15 +257,15 @@ class Prefilling:
                 self._ready.append(prompt.sequence)
 
     def _run_target(self, current: PromptSlice) -> None:
-        text, left = sum(len(prompt.sequence.tokens) for prompt in current.prompts), current.left
-        began = self._timer()
+        begins = not any(prompt.position for prompt in current.prompts)
+        before, began = self.prefilled_tokens, self._timer()
         try:
             self._prefill(current.prompts, current.tokens)
         except Exception as error:
             self._fail(current.prompts, error)
         else:
-            tokens = left - current.left
-            self._planner.learn(current, tokens, self._timer() - began, whole=tokens == text)
+            tokens, whole = self.prefilled_tokens - before, begins and current.prompts[0].done
+            self._planner.learn(current, tokens, self._timer() - began, whole=whole)
 
     def _fail(self, prompts: Sequence[Prompt], error: Exception) -> None:
         """Ends the sequence. If several shared the forward, each is tried again by itself: any may be at fault."""

@@ -22,10 +22,10 @@ class Machine:
     """Time that passes only in forwards: some for each, some for every token of it, and for every token of it some for
     every token that came before."""
 
-    def __init__(self, models, fixed: float = 0.01, each: float = 0.0005, deeper: float = 0.0) -> None:
+    def __init__(self, models, fixed: float = 0.01, each: float = 0.0005, deeper: float = 0.0, **options: Any) -> None:
         self.now, self.prefills = 0.0, list[tuple[str, int]]()
         self._fixed, self._each, self._deeper = fixed, each, deeper
-        self.rig = Rig(models, max_batch=8, timer=lambda: self.now, clock=lambda: self.now, wrap=self._timed)
+        self.rig = Rig(models, max_batch=8, timer=lambda: self.now, clock=lambda: self.now, wrap=self._timed, **options)
         self._requests = {}
         add = self.rig.scheduler.add
 
@@ -156,6 +156,23 @@ def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_s
         scheduler.step()
     assert [tokens for _, tokens in machine.prefills[first:]] == [60] * (len(machine.prefills) - first), "whole ones"
     assert 1.95 * 0.03 < max(runs.gaps) <= 0.03 + 0.05 + 0.012, "for no longer than a slice may ever take"
+
+
+def test_tokens_read_from_the_prefix_store_make_no_slice_seem_fast():
+    """A chat's turns, each of 30 new tokens after 400 that are cached, and then a new prompt of 400."""
+    machine = Machine(scripted_models(0.7), fixed=0.001, prefix_bytes=64 << 20)
+    scheduler, chat = machine.rig.scheduler, prompt(400)
+    machine.rig.run([request(chat, autoregressive(), max_tokens=2)])
+    runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=3000))
+    for turn in range(10):
+        machine.rig.add(request([*chat, *prompt(30, 50 + turn)], autoregressive(), max_tokens=2))
+        while scheduler.local.waiting or scheduler.local.active != 1:
+            scheduler.step()
+    machine.rig.add(request(prompt(400, 99), autoregressive(), max_tokens=2))
+    while scheduler.local.waiting or scheduler.local.active > 1:
+        scheduler.step()
+    assert runs.outcome is None
+    assert max(runs.gaps) <= 0.03 + 0.05
 
 
 def test_sequences_that_end_soon_are_not_held_up_by_slices():
