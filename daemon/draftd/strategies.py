@@ -21,6 +21,33 @@ class Strategy(enum.StrEnum):
     AUTO = "auto"
 
 
+class RemoteMode(enum.StrEnum):
+    """STREAM: the verifier decodes by itself, nothing is proposed. OVERLAPPED: it does so until what is proposed has
+    overtaken it. STEPS: it decodes only what is proposed."""
+
+    STREAM = "stream"
+    OVERLAPPED = "overlapped"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEstimate:
+    """Tokens a second that each mode is expected to give with its best depth, and which is taken: `depth` tokens at a
+    time, `ahead` proposals on their way. Where that is STREAM, no draft pays. `target_seconds` of the verifier's target
+    and `draft_seconds` of drafting here are what a token takes."""
+
+    mode: RemoteMode
+    depth: int
+    ahead: int
+    rates: Mapping[RemoteMode, float]
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.rates[self.mode]
+
+
 class QualityClass(enum.IntEnum):
     """What a model's answers are good for, as its operator says (`model.quality`, `remote.quality`). Ordered."""
 

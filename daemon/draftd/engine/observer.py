@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, WorkloadClass
 from draftd.counts import DraftCounts, StepCounts
-from draftd.engine.remote.mode_estimate import RemoteEstimate
 from draftd.group import GroupStatus
-from draftd.strategies import RemoteCounts
+from draftd.strategies import RemoteCounts, RemoteEstimate
 
 _log = logging.getLogger(__name__)
 

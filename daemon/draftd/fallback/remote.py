@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 
 from draftd.core import WorkloadClass
 from draftd.engine.observer import EngineStatus
-from draftd.engine.remote.mode_estimate import RemoteMode
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.drift import WINDOWS, Floor
 from draftd.fallback.journal import Journal, Subject
@@ -25,7 +24,7 @@ from draftd.fallback.ladder import Cause, Hold, LadderSettings, LadderState, Per
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.signals import Growth, Spell
 from draftd.settings import FallbackSettings
-from draftd.strategies import RemoteLevel
+from draftd.strategies import RemoteLevel, RemoteMode
 
 log = logging.getLogger(__name__)
 

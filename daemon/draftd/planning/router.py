@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
 from draftd.engine.handle import EngineHandle
-from draftd.engine.remote.mode_estimate import RemoteEstimate
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.planning.prices import Prices, Worth, worth_of
 from draftd.planning.routing import Asked, Local, Remote, Route, choose
 from draftd.settings import CostSettings, RemoteSettings
-from draftd.strategies import QualityClass, RemoteLevel, Strategy
+from draftd.strategies import QualityClass, RemoteEstimate, RemoteLevel, Strategy
 
 EXPECTED_TOKENS = 256.0  # of an answer, before any has ended
 _LATE_SECONDS = 600.0  # older measurements give way to estimates, so that a way is tried again

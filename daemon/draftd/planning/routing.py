@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
 from draftd.planning.prices import Prices, money
-from draftd.strategies import QualityClass, Strategy
+from draftd.strategies import QualityClass, RemoteEstimate, RemoteMode, Strategy
 
 DEFAULT_QUALITY = QualityClass.STANDARD
 """Wanted where the request does not say."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DRAFT_MODEL
-from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode, RemoteTimes, estimate
-from draftd.strategies import Strategy
+from draftd.engine.remote.mode_estimate import RemoteTimes, estimate
+from draftd.strategies import RemoteEstimate, RemoteMode, Strategy
 from tests.links import MODEL, Clock, Costly, Edge, ScriptedLink
 from tests.rig import Rig, automatic, request
 from tests.scripted import scripted_models

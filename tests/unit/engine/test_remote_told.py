@@ -8,10 +8,10 @@ import pytest
 
 from draftd.core import DecodeRequest
 from draftd.engine.observer import EngineObserver
-from draftd.engine.remote.mode_estimate import RemoteMode, RemoteTimes, break_even
+from draftd.engine.remote.mode_estimate import RemoteTimes, break_even
 from draftd.engine.remote.verifier_link import Open
 from draftd.remote.messages import from_edge, to_verifier
-from draftd.strategies import Strategy
+from draftd.strategies import RemoteMode, Strategy
 from tests.links import MODEL, Clock, Edge, ScriptedLink
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models

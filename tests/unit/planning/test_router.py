@@ -19,7 +19,6 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.counts import DraftCounts
-from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import LevelInForce, ladder_levels
@@ -27,7 +26,7 @@ from draftd.model_info import ModelInfo
 from draftd.planning.planner import FlagContext, Planner, Wish
 from draftd.planning.router import EngineNow, Router
 from draftd.settings import CostSettings, RemoteSettings
-from draftd.strategies import QualityClass, RemoteCounts, RemoteLevel, Strategy
+from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteLevel, RemoteMode, Strategy
 from tests.fallback import FixedFlag
 
 MODEL = ModelInfo("m", "d", 4096, 256, (DRAFT_MODEL, PROMPT_LOOKUP), 0, 0, "cpu")

@@ -8,10 +8,9 @@ import pytest
 
 from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
-from draftd.engine.remote.mode_estimate import RemoteEstimate, RemoteMode
 from draftd.planning.prices import Prices, money, worth_of
 from draftd.planning.routing import Asked, Local, Remote, Route, choose
-from draftd.strategies import QualityClass, RemoteCounts, Strategy
+from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteMode, Strategy
 
 DRAFT, STANDARD, PROFESSIONAL = QualityClass
 LOCAL, REMOTE, SPECULATIVE = Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE

@@ -20,7 +20,6 @@ from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.estimate import best_depth
 from draftd.engine.evidence import Key
-from draftd.engine.remote.mode_estimate import RemoteFigures
 from draftd.errors import ConfigError, wrong_field
 
 _ENOUGH_DRAFTS = 20.0  # judged of late, before a drafter is said not to pay
@@ -129,6 +128,17 @@ class DepthYield(NamedTuple):
     acceptance: Sequence[float]
     tried: Sequence[float]
     depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFigures:
+    """Of `RemoteCosts`, to be kept. Seconds; `wider`: of a forward by how many tokens it drafts, over a plain one."""
+
+    forward: float
+    rest: float = 0.0
+    wider: Mapping[int, float] = field(default_factory=dict)
+    streaming: Mapping[WorkloadClass | None, float] = field(default_factory=dict)
+    draft: Mapping[DrafterName, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from draftd.engine.depth.acceptance_rates import Acceptance, emitted
 from draftd.engine.depth.saved import RemoteLearnt, counted
 from draftd.engine.evidence import SequenceEvidence
 from draftd.engine.limits import RemoteLimits
-from draftd.engine.remote.mode_estimate import RemoteCosts, RemoteEstimate, break_even, estimate
+from draftd.engine.remote.mode_estimate import RemoteCosts, break_even, estimate
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.engine.sequence import DecodeSequence
+from draftd.strategies import RemoteEstimate
 
 _MEASURED = 48  # tokens of an answer, over which the pace of streaming is measured where that is not known
 

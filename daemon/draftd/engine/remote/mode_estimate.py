@@ -13,7 +13,6 @@ but the target works all the time.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from typing import TypeVar
 
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
+from draftd.engine.depth.saved import RemoteFigures
+from draftd.strategies import RemoteEstimate, RemoteMode
 
 WORTH = 1.05  # a way that promises less than this over streaming is not taken
 _ALIKE = 0.97  # of two ways so close the one that spends less of the target's time is taken
@@ -32,15 +33,6 @@ _GUESSED_SECONDS = 0.02  # of a plain step of the remote, where nothing is known
 _STREAK = 8  # tokens of a grant in a row, over which the pace of streaming is measured
 _STREAKS, _OLD = 4, 4096  # that tell it, for as many tokens that are proposed
 _CERTAIN = 0.995
-
-
-class RemoteMode(enum.StrEnum):
-    """STREAM: the verifier decodes by itself, nothing is proposed. OVERLAPPED: it does so until what is proposed has
-    overtaken it. STEPS: it decodes only what is proposed."""
-
-    STREAM = "stream"
-    OVERLAPPED = "overlapped"
-    STEPS = "steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +47,6 @@ class RemoteTimes:
     draft: float
     queue: float = 0.0
     load: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEstimate:
-    """Tokens a second that each mode is expected to give with its best depth, and which is taken: `depth` tokens at a
-    time, `ahead` proposals on their way. Where that is STREAM, no draft pays. `target_seconds` of the verifier's target
-    and `draft_seconds` of drafting here are what a token takes."""
-
-    mode: RemoteMode
-    depth: int
-    ahead: int
-    rates: Mapping[RemoteMode, float]
-    target_seconds: float = 0.0
-    draft_seconds: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        return self.rates[self.mode]
 
 
 def estimate(
@@ -174,17 +148,6 @@ _K = TypeVar("_K")
 
 def _known(means: Mapping[_K, _Mean]) -> dict[_K, float]:
     return {key: mean.value for key, mean in means.items() if mean.value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFigures:
-    """Of `RemoteCosts`, to be kept. Seconds; `wider`: of a forward by how many tokens it drafts, over a plain one."""
-
-    forward: float
-    rest: float = 0.0
-    wider: Mapping[int, float] = field(default_factory=dict)
-    streaming: Mapping[WorkloadClass | None, float] = field(default_factory=dict)
-    draft: Mapping[DrafterName, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from draftd.engine.limits import RemoteLimits
 from draftd.engine.observer import RemoteStatus
 from draftd.engine.remote.link_session import LinkSession, UnconfirmedClose
 from draftd.engine.remote.mode_control import Judged, RemoteControl
-from draftd.engine.remote.mode_estimate import RemoteMode
 from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.remote_sequence import RemoteSequence
 from draftd.engine.remote.verifier_link import (
@@ -43,7 +42,7 @@ from draftd.engine.remote.verifier_link import (
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
 from draftd.engine.targets.base import SequenceOptions
-from draftd.strategies import RemoteCounts, Verifier
+from draftd.strategies import RemoteCounts, RemoteMode, Verifier
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting, LatestSampling
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
-from draftd.engine.remote.mode_estimate import RemoteMode
 from draftd.engine.remote.remote_sequence import RemoteSequence
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DraftState, SequenceDraft
+from draftd.strategies import RemoteMode
 
 _WEIGHTLESS = (PROMPT_LOOKUP, GRAMMAR)
 _MODELS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, TARGET)

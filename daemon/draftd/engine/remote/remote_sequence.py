@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from draftd.core import DrafterName
 from draftd.engine.guess import Guess, common
 from draftd.engine.remote.mode_control import Judged
-from draftd.engine.remote.mode_estimate import RemoteMode
 from draftd.engine.remote.verifier_link import Step, Verdict
 from draftd.engine.sequence import DecodeSequence
-from draftd.strategies import RemoteCounts
+from draftd.strategies import RemoteCounts, RemoteMode
 
 
 @dataclass(slots=True)
