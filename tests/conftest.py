@@ -58,12 +58,22 @@ def no_leaking_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker begins elsewhere, if it collects all. Pytest compiles each module of tests with its assertions and
+    keeps that: so each does a share of it in a fresh clone, and reads what the others have done."""
+    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{name}", "") for name in ("", "_COUNT"))
+    if worker and session.config.args == ["tests"]:
+        modules = sorted(map(str, Path(__file__).parent.rglob("test_*.py")))
+        begin = len(modules) * int(worker.removeprefix("gw")) // int(workers)
+        session.config.args[:] = modules[begin:] + modules[:begin]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with slow tests first, an equal part of them for each worker, and whole: xdist gives each worker a run of
     tests that follow one another, and what is left to the end keeps one worker busy while the others have nothing."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     modules: dict[str, list[pytest.Item]] = {}
-    for item in items:
+    for item in sorted(items, key=lambda item: item.nodeid.partition("::")[0]):  # the same in each worker
         modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
     slow = sorted((name for name in modules if _patience(modules[name])), key=lambda name: -_patience(modules[name]))
     quick = [item for name, found in modules.items() if name not in slow for item in found]
