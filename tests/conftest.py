@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import logging
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +59,26 @@ def no_leaking_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         if name.startswith(("DRAFTD_", "OTEL_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def threads_of_others() -> frozenset[threading.Thread]:
+    """Threads that tests of other modules left, such as an exporter's whose collector is gone."""
+    return frozenset(threading.enumerate()) - {threading.current_thread()}
+
+
+@pytest.fixture
+def caplog(
+    caplog: pytest.LogCaptureFixture, threads_of_others: frozenset[threading.Thread]
+) -> Iterator[pytest.LogCaptureFixture]:
+    """Without what libraries log meanwhile on threads of other modules' tests."""
+
+    def own(record: logging.LogRecord) -> bool:
+        return record.name.startswith("draftd") or threading.current_thread() not in threads_of_others
+
+    caplog.handler.addFilter(own)
+    yield caplog
+    caplog.handler.removeFilter(own)
 
 
 def pytest_collection(session: pytest.Session) -> None:

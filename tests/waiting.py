@@ -12,7 +12,7 @@ from draftd.engine.loop import EngineWorker
 from draftd.model_info import ModelInfo
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0, what: str = "what was waited for") -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0, what: str = "what was waited for") -> None:
     """Waits for `condition`; fails, naming `what`, when it does not come true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

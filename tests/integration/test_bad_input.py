@@ -231,7 +231,7 @@ def test_a_client_that_vanishes_frees_its_sequence_at_once(served: Served, bysta
         began = time.monotonic()
         until(lambda: served.telemetry.heard[-1].outcomes != [])
         assert served.telemetry.heard[-1].outcomes[0].reason is FinishReason.CANCELLED
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 def test_a_client_that_cancels_before_it_is_served_leaves_nothing_behind(served: Served) -> None:

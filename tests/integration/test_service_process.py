@@ -80,7 +80,7 @@ def test_an_idle_daemon_ends_at_once(tmp_path: Path, number: signal.Signals) -> 
         began = time.monotonic()
         daemon.child.send_signal(number)
         assert daemon.wait(20) == 0
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 9
 
 
 def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
         began = time.monotonic()
         daemon.child.terminate()
         assert daemon.wait(20) == 1
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         with pytest.raises(CallError):
             list(stream)
 
@@ -112,7 +112,7 @@ def test_stop_does_not_wait_for_a_long_forward_of_a_prompt(tmp_path: Path, signa
             daemon.child.send_signal(signal.SIGINT)
             until(lambda: any(line.endswith("a second Ctrl-C or SIGTERM stops at once") for line in daemon.lines))
         assert daemon.wait(20) == 1
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 15
         answer = asked.result(20)
         assert answer.finished is not None
         assert answer.finished.reason == pb.FINISH_REASON_CANCELLED
@@ -125,7 +125,7 @@ def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
         began = time.monotonic()
         daemon.child.terminate()
         assert daemon.wait(20) == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_traceback(tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def test_on_a_terminal_one_line_tells_how_far_a_step_is() -> None:
         log.info("downloading a/b-with-a-long-name: 2 of 200 MB, 1.0 MB/s, 98 s left")
         log.info("loading a/b")
         log.error("a/b: a file is cut off: it has 1 of 2 bytes: fetch it again")
-        said = os.read(terminal.fileno(), 4096).decode()
+        said = ""
+        while said.count("\n") < 2:  # a terminal gives in pieces what was written to it
+            said += os.read(terminal.fileno(), 4096).decode()
     *rewritten, last = said.split("\r\x1b[K")
     assert rewritten == ["", "downloading a/b: 1 of 200 MB", "downloading a/b… 2 of 200 MB, 1.0 MB/s, 98 s left"]
     assert re.fullmatch(
