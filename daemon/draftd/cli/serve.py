@@ -126,6 +126,7 @@ def run_daemon(
     observers = (telemetry.observer, requests)
     limits = settings.engine.limits(
         gather_seconds=settings.verify.gather_seconds,
+        part_of_peer=settings.verify.target_share_per_peer,
         prefix_folder=prefixes,
         memory_share=lambda: memory_share(hardware.state),
         headroom=lambda: takeable(hardware.state),

@@ -185,6 +185,7 @@ def assemble_engine(
         depth=depth,
         admission=admission,
         gather_seconds=limits.gather_seconds,
+        part_of_peer=limits.part_of_peer,
     )
     jobs = BackgroundJobs(decoder, drafters, lambda: local.model, limits.prefill_chunk)
     weights = Weights(

@@ -1,9 +1,14 @@
-"""The engine's time, shared between clients and peers, and what each sequence is charged. Engine thread only; where no
-sequence has a peer nothing here is asked."""
+"""The target's time, shared between clients and peers. Engine thread only; without a peer's sequence it is not asked.
+
+Clients are one party, each peer is one, and all peers that are new are one. While clients are in hand, all peers
+together have two fifths of the time; a peer has at most its share (`verify.target_share_per_peer`) while anything else
+wants the target. What a step with peers gave clients less than one without them is what those peers took.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
@@ -13,6 +18,9 @@ _AHEAD_SECONDS = 0.02  # that peers may have had more than the rest of it
 _OF_LATE_SECONDS, _LITTLE_SECONDS = 0.4, 0.004  # that are remembered; and of these what is forgotten
 _LEAST_PART = 1 / 8  # of a step with peers, that they have taken from clients
 _KEPT = 0.9  # of what is known of steps without peers, when there is another
+_BURST_SECONDS = 1.0  # of the target, that a peer may take at once
+_RECENT = 0.1  # weight of the latest step in how wide a party's sequences are
+_LONGER = 2.0  # times what a step takes without peers, that one with them may take
 
 
 def charge(
@@ -30,28 +38,89 @@ def charge(
         one.seconds += seconds * own / whole + (draft_seconds * made / drafted if made else 0.0)
 
 
-class PeersTime:
-    """While requests of clients are in hand, peers may take two fifths of the engine's time from them: what their
-    prompts and drafts take, and by how much less a step with peers gives the clients than steps without. Where it was
-    more, those peers wait that had more than their part of it, or else the one that had most."""
+class Allowance:
+    """A part of the target's time, in the long run and with a second besides: what is taken beyond that is waited for,
+    though no longer than a second gives."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: float, now: float) -> None:
+        self._part, self._left, self._since = part, _BURST_SECONDS, now
+
+    def take(self, seconds: float, now: float) -> None:
+        self._refill(now)
+        self._left = max(self._left - seconds, -self._part)
+
+    def exceeded(self, now: float) -> bool:
+        self._refill(now)
+        return self._left < 0
+
+    def _refill(self, now: float) -> None:
+        self._left = min(_BURST_SECONDS, self._left + self._part * max(0.0, now - self._since))
+        self._since = now
+
+
+class FairShare:
+    """Which sequences of peers take part while others want the target."""
+
+    def __init__(self, part_of_peer: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        """`part_of_peer`: of the target's time, that a peer has at most while others want it."""
+        self._part_of_peer, self._clock = part_of_peer, clock
         self._clients = False
         self._alone: dict[int, tuple[float, float]] = {}  # tokens and seconds of late, by how many clients' sequences
-        self._taken: dict[str, float] = {}  # seconds of late, by peer
+        self._taken: dict[str, float] = {}  # seconds of late, by party
         self._ahead = 0.0  # seconds that peers have had more
-        self._waiting: set[str] = set()  # peers
+        self._waiting: set[str] = set()  # parties
+        self._wanting: set[str | None] = set()  # parties that want the target; None: clients
+        self._allowances: dict[str, Allowance] = {}
+        self._widths: dict[str, float] = {}  # positions of a sequence in steps of late, by party
+
+    def begin(self, wanting: Iterable[DecodeSequence]) -> None:
+        """Begins a step. `wanting`: the sequences that are prefilled, or run and do not rest for long."""
+        self._wanting = {sequence.request.client if sequence.of_peer else None for sequence in wanting}
+        self._clients = None in self._wanting
+        parties = self._wanting | self._taken.keys()
+        self._allowances = {party: one for party, one in self._allowances.items() if party in parties}
+        self._widths = {party: width for party, width in self._widths.items() if party in parties}
 
     def holds(self, sequence: DecodeSequence) -> bool:
-        """Whether it waits."""
-        return self._clients and sequence.of_peer and sequence.request.client in self._waiting
+        """Whether it waits: its party has had its part, and others want the target."""
+        if not sequence.of_peer:
+            return False
+        party = sequence.request.client
+        if self._clients and party in self._waiting:
+            return True
+        allowance = self._allowances.get(party) if len(self._wanting) > 1 else None
+        return allowance is not None and allowance.exceeded(self._clock())
 
-    def begin(self, active: Iterable[DecodeSequence]) -> None:
-        """Of a step. `active`: the sequences that are running or being prefilled."""
-        self._clients = any(not one.of_peer for one in active)
+    def choose(
+        self, running: Sequence[DecodeSequence], clients_waiting: int, seconds: Sequence[float], most: int
+    ) -> list[DecodeSequence]:
+        """Of the running sequences all of clients', and those of peers that may take part in a step of at most `most`.
+        `seconds`: of a plain step of 1, 2, … sequences; empty where none was measured."""
+        clients = clients_waiting + sum(not sequence.of_peer for sequence in running)
+        parties: dict[str, list[DecodeSequence]] = {}
+        for sequence in running:
+            if sequence.of_peer and not self.holds(sequence):
+                parties.setdefault(sequence.request.client, []).append(sequence)
+        wanting = clients + sum(map(len, parties.values()))
+        places = []
+        for party, sequences in parties.items():
+            # A party's turn is as old as the youngest of its sequences', or the one with most would be next each time.
+            latest = max(map(_last_token, sequences))
+            sequences.sort(key=_longest_without)
+            others = wanting - len(sequences)
+            if others:  # a place is left for what comes next
+                room = min(most - others - 1, together(seconds, others, self._widths.get(party, 1.0)))
+                del sequences[max(1, room) :]
+            places += [(place, self._taken.get(party, 0.0), latest, one) for place, one in enumerate(sequences)]
+        if clients:
+            places.sort(key=lambda place: place[:3])
+            width = max((self._widths.get(party, 1.0) for party in parties), default=1.0)
+            del places[max(1, min(most - clients - 1, together(seconds, clients, width))) :]
+        chosen = {sequence.id for *_, sequence in places}
+        return [sequence for sequence in running if not sequence.of_peer or sequence.id in chosen]
 
     def prefilled(self, sequence: DecodeSequence, seconds: float) -> None:
-        """A slice of its text took so long, by the target or by a drafter: it is charged for that."""
+        """Charges a sequence for a slice of its text, by the target or by a drafter."""
         sequence.seconds += seconds
         if not sequence.of_peer:
             self._took(seconds, seconds, {})
@@ -59,13 +128,15 @@ class PeersTime:
             self._took(seconds, 0.0, {sequence.request.client: 1})
 
     def decoded(self, taking_part: Sequence[DecodeSequence], step: DecodeStep) -> None:
-        """What a step took, and gave."""
+        """Charges a step, by what it gave."""
         clients, tokens, positions = 0, 0, dict[str, int]()
-        for one, result in zip(taking_part, step.sequences, strict=True):
-            if not one.of_peer:
+        for sequence, result in zip(taking_part, step.sequences, strict=True):
+            if not sequence.of_peer:
                 clients, tokens = clients + 1, tokens + 1 + len(result.accepted)
-            else:
-                positions[one.request.client] = positions.get(one.request.client, 0) + 1 + result.drafted
+                continue
+            party, width = sequence.request.client, 1 + result.drafted
+            positions[party] = positions.get(party, 0) + width
+            self._widths[party] = self._widths.get(party, 1.0) * (1 - _RECENT) + width * _RECENT
         seconds, (given, took) = step.draft_seconds + step.verify_seconds, self._alone.get(clients, (0.0, 0.0))
         if not positions:
             self._alone[clients] = given * _KEPT + tokens, took * _KEPT + seconds
@@ -74,18 +145,51 @@ class PeersTime:
             alone = tokens * took / given if given else 0.0
             self._took(seconds, min(alone, seconds * (1 - _LEAST_PART)), positions)
 
-    def _took(self, seconds: float, clients: float, peers: Mapping[str, int]) -> None:
-        """`clients`: of these, what they would have needed without `peers`, with so many positions each."""
+    def _took(self, seconds: float, clients: float, parties: Mapping[str, int]) -> None:
+        """`clients`: of these, what they would have needed without `parties`, with so many positions each."""
         kept = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
-        self._taken = {peer: one * kept for peer, one in self._taken.items() if one * kept > _LITTLE_SECONDS}
+        self._taken = {party: taken * kept for party, taken in self._taken.items() if taken * kept > _LITTLE_SECONDS}
+        all_positions = sum(parties.values())
+        for party, positions in parties.items():
+            if self._part_of_peer < 1:
+                now = self._clock()
+                allowance = self._allowances.setdefault(party, Allowance(self._part_of_peer, now))
+                allowance.take(seconds * positions / all_positions, now)
+            if self._clients:
+                taken = (seconds - clients) * positions / all_positions
+                self._taken[party] = self._taken.get(party, 0.0) + taken
         if not self._clients:
             return
-        for peer, positions in peers.items():
-            self._taken[peer] = self._taken.get(peer, 0.0) + (seconds - clients) * positions / sum(peers.values())
         self._ahead = max(0.0, self._ahead + seconds - clients / _CLIENTS_PART)
         if self._taken and self._ahead > (0.0 if self._waiting else _AHEAD_SECONDS):
             part = (1 - _CLIENTS_PART) * _OF_LATE_SECONDS / len(self._taken)
             bound = min(part, max(self._taken.values()))
-            self._waiting = {peer for peer, one in self._taken.items() if one >= bound}
+            self._waiting = {party for party, taken in self._taken.items() if taken >= bound}
         else:
             self._waiting = set()
+
+
+def together(seconds: Sequence[float], others: int, width: float) -> int:
+    """How many sequences with `width` positions each make a step at most twice as long as it is with `others` alone.
+    `seconds`: of a plain step of 1, 2, … sequences; where that is not known, as many as they."""
+    if not seconds or not seconds[0]:
+        return max(1, others)
+
+    def step(positions: float) -> float:
+        known = len(seconds)
+        more = (seconds[-1] - seconds[0]) / max(1, known - 1)
+        return seconds[max(1, round(positions)) - 1] if positions <= known else seconds[-1] + more * (positions - known)
+
+    bound, most = _LONGER * step(others), 1
+    while most < 2 * len(seconds) and step(others + (most + 1) * width) <= bound:
+        most += 1
+    return most
+
+
+def _last_token(sequence: DecodeSequence) -> float:
+    return sequence.stats.last_token or 0.0
+
+
+def _longest_without(sequence: DecodeSequence) -> tuple[bool, float]:
+    """Orders those first that have a step in hand, and had no token for longest."""
+    return not sequence.proposals.due(sequence.tokens), _last_token(sequence)

@@ -39,7 +39,7 @@ class EngineHandle(ABC):
     """An engine. Until it is READY all that needs a model raises NotServing, with a retry delay.
 
     `load_seconds`: from its start until requests were taken; None until then. `step_seconds` of a plain step of one
-    sequence, `batch_seconds` of 1, 2, …, and `prefill_seconds` of a token of a prompt; 0 or empty: not measured."""
+    sequence, `prefill_seconds` of a token of a prompt; 0: not measured."""
 
     def __init__(self) -> None:
         # What follows one thread writes, whole, and any thread reads.
@@ -47,7 +47,6 @@ class EngineHandle(ABC):
         self.progress = self.error = ""
         self.load_seconds: float | None = None
         self.step_seconds = self.prefill_seconds = 0.0
-        self.batch_seconds: Sequence[float] = ()
 
     _inbox: Inbox  # of the engine that takes requests now
 

@@ -43,6 +43,7 @@ class Limits:
     prefix_pinned_bytes: int = 4 * 2**30  # of the pinned ones
     kv_cache_bytes: int | None = None  # for running requests; None: by what is known of memory once the model is there
     gather_seconds: float = 0.0  # the longest that a peer's step waits for those of other peers
+    part_of_peer: float = 1.0  # of the target's time, that a peer has at most while others want it
     idle_unload_seconds: float = 0.0  # without requests, until the weights are let go; 0: never
     remote: RemoteLimits = RemoteLimits()
     #: How much of what may be held for later requests the machine's memory has room for now, from 0 to 1.

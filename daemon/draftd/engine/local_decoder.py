@@ -22,16 +22,17 @@ from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting, LatestSampling
-from draftd.engine.fair_share import PeersTime, charge
+from draftd.engine.fair_share import FairShare, charge
 from draftd.engine.observer import EngineObserver, PromptProgress
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
 from draftd.engine.targets.base import Steps, Target
 from draftd.engine.targets.choice import masks_first
-from draftd.engine.turn import Gathering, Turn, Wave, plan_turn, rests, runs_ahead
+from draftd.engine.turn import Gathering, Turn, Wave, awake, plan_turn, rests, runs_ahead
 
 _KEPT_PIECE = 128  # tokens
+_HELD_SECONDS = 0.02  # until it is seen again whether a peer that has had its part still waits
 _RECENT = 0.25  # weight of the latest step in what steps take of late
 
 
@@ -56,11 +57,13 @@ class LocalDecoder:
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
         gather_seconds: float = 0.0,
+        part_of_peer: float = 1.0,
     ) -> None:
         """`prefill_slice_seconds`: the longest that running sequences wait for a slice of a prompt. `cancelled` is
         asked after each forward: a step's tokens are not sent to requests that ended during it. `depth` is what is
         known of costs and acceptance from before. `timer`: what steps and slices are timed by. `admission`: None lets
-        in as many as the batch takes. `gather_seconds`: the longest that a peer's step waits for those of others."""
+        in as many as the batch takes. `gather_seconds`: the longest that a peer's step waits for those of others;
+        `part_of_peer`: of the target's time, that a peer has at most while others want it."""
         self.target, self._steps, self.context_length = target, Steps(target), context_length
         self.drafting = Drafting(
             drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
@@ -68,7 +71,7 @@ class LocalDecoder:
         self._sampling = LatestSampling()
         self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
-        self._peers_time = PeersTime()
+        self._shares = FairShare(part_of_peer, clock)
         self._prefilling = Prefilling(
             target,
             self._steps,
@@ -83,7 +86,7 @@ class LocalDecoder:
                 one, alone, self._running, self.drafting.drafters
             ),
             fits=self._fits,
-            peers=self._peers_time,
+            shares=self._shares,
         )
         self._admission = admission
         self._max_batch, self._chunk = max_batch, prefill_chunk
@@ -188,11 +191,13 @@ class LocalDecoder:
         if turn.decodes and not pause:
             began, copied = self._timer(), self._prefilling.joined_long
             masked = masks_first([sequence.request for sequence in turn.members])
-            ahead = runs_ahead(turn, self._in_turn, prefilling=prefilling, masked=masked)
+            ahead = runs_ahead(turn, prefilling=prefilling, masked=masked)
             self._decode(turn.members, may_run_ahead=ahead)
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
-        self._pause = pause if turn.members or self._in_wave or turn.catches_up or prefilling else math.inf
+        if not (turn.members or self._in_wave or turn.catches_up or prefilling):
+            pause = _HELD_SECONDS if self._peers_wait else math.inf
+        self._pause = pause
         joined = self._prefilling.joined()
         if joined:
             self._run([*self._running, *joined])
@@ -226,8 +231,9 @@ class LocalDecoder:
         self._step_ended = None
 
     def _plan_turn(self) -> Turn:
+        in_turn = self._running
         if self._of_peers:
-            self._peers_time.begin([*self._running, *self._prefilling.prefilling])
+            in_turn = self._share_out()
         begun, behind = self._ahead, bool(self.depth.catching_up)
         # A draft catches up by turns with prefill: both would be two slices.
         may_catch_up = behind and not (self._caught_up and self._prefilling.sequences)
@@ -236,7 +242,7 @@ class LocalDecoder:
         )
         turn = plan_turn(
             self._running,
-            self._in_turn,
+            in_turn,
             begun if self._peers else None,
             most=self._max_batch,
             now=self._clock(),
@@ -252,12 +258,19 @@ class LocalDecoder:
             self.drafting.forget(turn.members)
         return turn
 
+    def _share_out(self) -> list[DecodeSequence]:
+        """Returns the running sequences, less those of peers whose turn it is not."""
+        inside = self._prefilling.sequences
+        self._shares.begin([*awake(self._running, self._clock()), *inside])
+        clients_waiting = sum(not sequence.of_peer for sequence in inside)
+        seconds = self.depth.batch_seconds(self._max_batch)
+        return self._shares.choose(self._running, clients_waiting, seconds, self._max_batch)
+
     @property
-    def _in_turn(self) -> list[DecodeSequence]:
-        """The running sequences, less those of peers that wait for clients."""
-        if not self._peers:
-            return self._running
-        return [sequence for sequence in self._running if not self._peers_time.holds(sequence)]
+    def _peers_wait(self) -> bool:
+        """Whether a sequence of a peer has something to do, which is held back."""
+        due = [sequence for sequence in self._running if not rests(sequence)]
+        return any(sequence.of_peer for sequence in (*due, *self._prefilling.sequences))
 
     def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
         self._prefilling.step(room, running, self._step_seconds)
@@ -282,7 +295,7 @@ class LocalDecoder:
         seconds = None if before is None else self._step_ended - before
         break_even = self.depth.learn(running, plan, done, seconds)
         if self._of_peers:
-            self._peers_time.decoded(running, done)
+            self._shares.decoded(running, done)
         for sequence, message in done.drafter_errors:
             self.drafting.failed(sequence, message)
         if endings := self._cancelled():
@@ -349,7 +362,7 @@ class LocalDecoder:
                 self.drafting.failed(sequence, str(error))
         share = (self._timer() - began) / len(sequences)
         for sequence in sequences:
-            self._peers_time.prefilled(sequence, share)
+            self._shares.prefilled(sequence, share)
         self.interrupted()
 
     # leaving

@@ -341,7 +341,6 @@ class EngineWorker(EngineHandle):
         if now - self._learnt_at >= _LEARNT_SECONDS:
             self._learnt, self._learnt_at = engine.learnt(), now
             self.step_seconds = local.depth.step_seconds
-            self.batch_seconds = local.depth.batch_seconds(self._limits.max_batch)
             engine.estimate()
             self._tell_of_unfit(engine.prefix_status(self._totals.status().prefix), now)
         self._inbox.report(*engine.scheduler.in_hand, self._totals.seconds_per_request)

@@ -13,7 +13,7 @@ from itertools import islice
 from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
-from draftd.engine.fair_share import PeersTime
+from draftd.engine.fair_share import FairShare
 from draftd.engine.observer import PromptProgress
 from draftd.engine.prefill_order import BeginOrder, PromptSlice, SlicePlanner, count_passed, drafter_waits, end_soon
 from draftd.engine.prompt import Prompt
@@ -43,14 +43,14 @@ class Prefilling:
         cancelled: Callable[[], Mapping[str, FinishReason]],
         drafted_for: Callable[[DecodeSequence, bool], bool],
         fits: Callable[[DecodeSequence, Sequence[DecodeSequence]], bool],
-        peers: PeersTime,
+        shares: FairShare,
     ) -> None:
         """`slice_seconds`: the longest that running sequences wait for a slice. `timer`: times slices. `drafted_for`:
         whether a sequence that is ready to join, by itself or with others, is worth prefilling in its drafter's caches
-        first. `fits`: whether there is memory for a sequence beside those that are being prefilled. `peers`: says when
+        first. `fits`: whether there is memory for a sequence beside those that are being prefilled. `shares`: says when
         prompts of peers wait, and is charged for prompts."""
         self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
-        self._drafted_for, self._fits, self._peers = drafted_for, fits, peers
+        self._drafted_for, self._fits, self._shares = drafted_for, fits, shares
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
         self.drain_until = math.inf  # by the clock: no slice is to last beyond it
         self._chunk, self._planner = chunk, SlicePlanner(chunk, slice_seconds)
@@ -99,13 +99,13 @@ class Prefilling:
 
     @property
     def _in_turn(self) -> list[Prompt]:
-        return [prompt for prompt in self._prompts if not self._peers.holds(prompt.sequence)]
+        return [prompt for prompt in self._prompts if not self._shares.holds(prompt.sequence)]
 
     def short(self, room: int) -> int:
         """The number of sequences without a token, of those that there is `room` for, that one forward can prefill
         whole."""
         prompts = self._in_turn
-        waiting = (sequence for sequence in self._waiting if not self._peers.holds(sequence))
+        waiting = (sequence for sequence in self._waiting if not self._shares.holds(sequence))
         left = [prompt.left for prompt in prompts if not prompt.done]
         left += [len(sequence.tokens) for sequence in islice(waiting, max(0, room - len(prompts)))]
         return sum(tokens <= self._chunk for tokens in left)
@@ -185,7 +185,7 @@ class Prefilling:
         for sequence in list(self._waiting):
             if order.closed:
                 break
-            if sequence.reads_prefix or sequence in awaiting or self._peers.holds(sequence):
+            if sequence.reads_prefix or sequence in awaiting or self._shares.holds(sequence):
                 continue
             if not order.allows(tokens := len(sequence.tokens)):
                 continue
@@ -297,7 +297,7 @@ class Prefilling:
             self._drafting.failed(prompt.sequence, str(error))
             return True
         seconds = self._timer() - began
-        self._peers.prefilled(prompt.sequence, seconds)
+        self._shares.prefilled(prompt.sequence, seconds)
         if not done and step_seconds is not None:
             rate.learn(tokens, seconds)
         return done
@@ -310,7 +310,7 @@ class Prefilling:
         seconds, computed = self._timer() - began, sum(len(entry.tokens) for entry in entries)
         self.prefilled_tokens += computed
         for prompt, entry in zip(prompts, entries, strict=True):
-            self._peers.prefilled(prompt.sequence, seconds * len(entry.tokens) / computed)
+            self._shares.prefilled(prompt.sequence, seconds * len(entry.tokens) / computed)
         if not prompts[0].done:
             return False
         for prompt in prompts:

@@ -19,11 +19,12 @@ _WAVE_SECONDS = 0.5
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One step. `members`: the sequences that decode in it, those of peers among them that have a step in hand.
-    `room`: prompts that may join them. `hurried`: sequences that a long slice of a prompt would hold up. `catches_up`:
-    a drafter takes a slice of running texts in, in the place of a prompt. `decodes`: else prompts alone are
-    prefilled."""
+    `in_turn`: they and those that rest, but no peer's that waits for others. `room`: prompts that may join them.
+    `hurried`: sequences that a long slice of a prompt would hold up. `catches_up`: a drafter takes a slice of running
+    texts in, in the place of a prompt. `decodes`: else prompts alone are prefilled."""
 
     members: list[DecodeSequence]
+    in_turn: Sequence[DecodeSequence]
     room: int
     hurried: list[DecodeSequence]
     catches_up: bool
@@ -40,20 +41,22 @@ def plan_turn(
     wave: bool = False,
     may_catch_up: bool = False,
 ) -> Turn:
-    """`running`, in the target's order; `in_turn`: of these, all but those of peers that wait for clients. `begun`: a
+    """`running`, in the target's order; `in_turn`: of these, all but those of peers that wait for others. `begun`: a
     step that is under way, with the sequences that it was begun with. `most`: sequences of a step. `wave`: prompts that
     came together are prefilled together. `may_catch_up`: a drafter is behind, and prompts have had the last step."""
     members = _members(in_turn, most) if begun is None else _members_of(running, begun)
-    hurried = [] if wave else _awake(in_turn, now)
-    return Turn(members, most - len(members), hurried, bool(members) and may_catch_up, bool(members) and not wave)
+    hurried = [] if wave else awake(in_turn, now)
+    return Turn(
+        members, in_turn, most - len(members), hurried, bool(members) and may_catch_up, bool(members) and not wave
+    )
 
 
-def runs_ahead(turn: Turn, in_turn: Sequence[DecodeSequence], *, prefilling: bool, masked: bool) -> bool:
+def runs_ahead(turn: Turn, *, prefilling: bool, masked: bool) -> bool:
     """Whether the step after this one may begin before this one is read: it has the same sequences and drafts for no
     peer, whose grants reach that far. `prefilling`: a slice would wait for it. `masked`: a mask waits for a token."""
     if prefilling or masked:
         return False
-    due = [one.proposals for one in in_turn if one.of_peer and not rests(one)]
+    due = [one.proposals for one in turn.in_turn if one.of_peer and not rests(one)]
     return len(due) == sum(one.of_peer for one in turn.members) and all(proposals.streams for proposals in due)
 
 
@@ -76,8 +79,8 @@ def _members_of(running: Sequence[DecodeSequence], begun: StepPlan) -> list[Deco
     return [one for one in running if one.id in ids]
 
 
-def _awake(in_turn: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
-    """Those that do not rest, or have not done so for long."""
+def awake(in_turn: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
+    """Returns those that do not rest, or have not done so for long."""
     since = now - _AWAKE_SECONDS
     return [one for one in in_turn if not rests(one) or (one.stats.last_token or since) > since]
 

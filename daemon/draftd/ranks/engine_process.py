@@ -333,7 +333,7 @@ class EngineProcess(EngineHandle):
 
         def told(now: Snapshot) -> None:
             self.step_seconds, self.prefill_seconds = now.step_seconds, now.prefill_seconds
-            self.batch_seconds, self.progress = now.batch_seconds, now.progress
+            self.progress = now.progress
 
         return ChildListener(self._observer, loading, learnt, told, lambda: self._totals.seconds_per_request)
 

@@ -283,7 +283,6 @@ class Leader:
             progress=worker.progress,
             step_seconds=worker.step_seconds,
             prefill_seconds=worker.prefill_seconds,
-            batch_seconds=worker.batch_seconds,
             draft_bytes=worker.draft_bytes,
             files=worker.files,
             memory=worker.memory,

@@ -110,7 +110,6 @@ class Snapshot:
     progress: str
     step_seconds: float
     prefill_seconds: float
-    batch_seconds: Sequence[float]
     draft_bytes: Mapping[DrafterName, int]
     files: PairFiles
     memory: MlxMemory | None

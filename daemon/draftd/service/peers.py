@@ -8,7 +8,7 @@ import logging
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -35,7 +35,7 @@ from draftd.errors import (
 )
 from draftd.fallback.logs import RateLimitedLog
 from draftd.models.grammar import Compiled
-from draftd.service.rate_limits import Pace, Share
+from draftd.service.rate_limits import Pace
 from draftd.service.stream import Mailbox
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan
@@ -45,9 +45,7 @@ MOST_UNREAD = 4096
 MOST_WAITED_FOR = 256
 """Messages that a peer may leave unread while more is decided for it."""
 _MOST_ENDED = 256  # sequences of a peer that have ended and are remembered
-_PREFILL_SHARE, _PREFILL_OWED = 0.25, 2.5  # of the target's time, for a peer's texts, while others want it
 _KNOWN_VERDICTS = 32  # of an edge, until which it is new
-_RECENT = 0.1  # weight of the latest step in how wide a peer's are
 _MESSAGES_PER_SECOND = 200.0  # that nothing comes of, in the long run
 _MESSAGES_PER_VERDICT = 4.0  # steps under way of which one is used and the others are stale
 _MOST_CREDIT, _FIRST_CREDIT = 512.0, 128.0  # messages at once, and of an edge that is new
@@ -69,8 +67,6 @@ _REFUSALS = (
     ClientStalled,
 )
 _OTHER = "other"
-RECENT_SECONDS = 1.0
-"""Without a step and a verdict, after which a sequence is taken to want nothing."""
 
 
 log = logging.getLogger(__name__)
@@ -121,11 +117,6 @@ class Refusals:
         self.add(error, f"sequence {sequence}", connection.address)
 
 
-def prefill_share() -> Share:
-    """Of the target's time for texts of a peer."""
-    return Share(_PREFILL_SHARE, _PREFILL_OWED)
-
-
 class Outbox:
     """What a connection is to be told, in order. One that does not read it is ended."""
 
@@ -167,10 +158,7 @@ class Peer:
     and that the engine still has. `ended`: what is remembered of others, by number."""
 
     edge: str
-    share: Share
-    prefill: Share  # that of all new edges, until it is known
     pace: Pace = field(default_factory=lambda: Pace(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
-    width: float = 1.0  # positions of a sequence in its steps of late
     counts: PeerCounts = field(default_factory=PeerCounts)
     connection: Connection | None = None
     lost_since: float = 0.0
@@ -196,21 +184,6 @@ class Peer:
         """Tokens of context that its sequences may come to need."""
         return sum(one.reserved for one in self.open.values())
 
-    def busy(self, now: float) -> list[HeldSequence]:
-        """Those that want the target: with a step in hand, or by what came of late."""
-        return [one for one in self.open.values() if one.began and (one.waits or now - one.active < RECENT_SECONDS)]
-
-    def give_turns(self, held_back: Set[HeldSequence], now: float) -> bool:
-        """All of its sequences but these are decided. Whether one is that was not before."""
-        begun = False
-        for one in self.open.values():
-            allowed = one not in held_back
-            begun |= allowed and not one.steps.allowed
-            one.steps.allowed = allowed
-            if allowed:
-                one.turn = now
-        return begun
-
     def remember(self, number: int, ended: Ended) -> None:
         self.ended[number] = ended
         self.ended.move_to_end(number)
@@ -225,11 +198,10 @@ class Peer:
 
 @dataclass(slots=True)
 class Ended:
-    """A sequence that has ended. Its text had `opened` tokens when it was opened, of which `text` is the hash, and
-    `decided` at its end. `closed`: the edge has said how many of them it applied, and says no more of it."""
+    """A sequence that has ended. Its text had `opened` tokens when it was opened, and `decided` at its end. `closed`:
+    the edge has said how many of them it applied, and says no more of it."""
 
     opened: int
-    text: int
     decided: int
     closed: bool = False
 
@@ -262,11 +234,9 @@ class HeldSequence:
         self.id = uuid.uuid4().hex
         self.connection, self.peer, self.number = connection, connection.peer, message.sequence
         self.opened = self.decided = len(message.tokens)
-        self.text = hash(message.tokens)
         self.reserved, self.compiled = reserved, compiled
         self.began = False  # the engine has it, and prefills it
-        self.charged = 0.0  # seconds of the target, for its prefill
-        self.active = self.turn = time.monotonic()  # a step or a verdict came last, and was allowed for last
+        self.active = time.monotonic()  # a step or a verdict came last
         self.closing: Closed | None = None  # what is said at its end, where the end is not its own
         self.applied: int | None = None  # tokens of the text, where the edge is done with it
         self.span, self.counts = span, PeerCounts()
@@ -287,11 +257,6 @@ class HeldSequence:
 
     # event loop
 
-    @property
-    def waits(self) -> bool:
-        """Whether it has a step in hand, be it held back or not."""
-        return PeerSequence.due(self.steps, ())
-
     def receive(self, item: FromVerifier | Outcome) -> None:
         self._heard(self, item)
 
@@ -308,15 +273,13 @@ class HeldSequence:
 
 
 class _Steps(PeerSequence):
-    """Holds steps back while the connection that opened the sequence is lost, or is not read, and while it is not the
-    sequence's turn."""
+    """Holds steps back while the connection that opened the sequence is lost, or is not read."""
 
     connection: Connection
-    allowed = True
 
     def due(self, tokens: Sequence[int]) -> bool:
         reads = self.connection.outbox.unread < MOST_WAITED_FOR
-        return self.allowed and reads and self.connection.alive and super().due(tokens)
+        return reads and self.connection.alive and super().due(tokens)
 
 
 class Connection:
@@ -347,7 +310,7 @@ class Connection:
         self.peer.counts.bytes_sent += sent
 
 
-def count(held: HeldSequence, verdict: Verdict, now: float) -> None:
+def count(held: HeldSequence, verdict: Verdict) -> None:
     peer = held.peer
     for counts in (peer.counts, held.counts):
         counts.verdicts += 1
@@ -356,11 +319,7 @@ def count(held: HeldSequence, verdict: Verdict, now: float) -> None:
         counts.tokens += len(verdict.tokens)
         counts.queue_seconds += verdict.queue_seconds
         counts.target_seconds += verdict.share_seconds
-    peer.share.took(verdict.share_seconds, now)
-    peer.width += _RECENT * (1 + verdict.drafted + verdict.own_drafted - peer.width)
     peer.pace.earned(_MESSAGES_PER_VERDICT)
-    if peer.counts.verdicts == _KNOWN_VERDICTS:
-        peer.prefill = prefill_share()
 
 
 def summed(several: Iterable[PeerCounts]) -> PeerCounts:

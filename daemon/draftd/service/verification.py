@@ -35,11 +35,10 @@ from draftd.errors import (
 from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, prefill_share, summed
-from draftd.service.rate_limits import Pace, Share
+from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, summed
+from draftd.service.rate_limits import Pace
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
-from draftd.service.turns import give_turns
 from draftd.settings import Settings
 from draftd.strategies import PeerCounts, VerificationStatus
 from draftd.telemetry.remote import VerificationSpan
@@ -47,7 +46,6 @@ from draftd.telemetry.remote import VerificationSpan
 MAX_PROPOSED = 1024
 """Tokens in a step."""
 _TICK_SECONDS = 0.25
-_BUSY_SECONDS = 0.02  # between two looks, while a peer wants the target
 _PRESSED_SECONDS = 2.0  # that a sequence may be idle for, while requests wait for memory
 _RETRY_SECONDS = 5.0
 _OPEN_COST = 20.0  # messages that one counts for, until something has come of it
@@ -78,8 +76,8 @@ class VerificationService:
         self._gone = PeerCounts()  # of those that are not remembered
         self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
-        self._batch, self._capacity = settings.engine.max_batch, settings.engine.queue_capacity
-        self._new_edges, self._new_prefill = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES), prefill_share()
+        self._capacity = settings.engine.queue_capacity
+        self._new_edges = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
         self._fingerprint = OwnFingerprint(worker)
         self._watch: asyncio.Task[None] | None = None
@@ -147,7 +145,7 @@ class VerificationService:
         if known is None and (seconds := self._new_edges.spent()):
             self._new_edges.earned(1.0)  # it is not taken
             raise TooManyPeers("edges that were not here before come too fast", retry_after=seconds)
-        peer = known or Peer(edge, Share(self._limits.target_share_per_peer), self._new_prefill)
+        peer = known or Peer(edge)
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
         peer.connection = connection = Connection(peer, address, self._worker.wake)
@@ -225,14 +223,13 @@ class VerificationService:
     async def _open(self, connection: Connection, message: Open, fingerprint: str) -> None:
         peer = connection.peer
         try:
-            known = await self._replace(peer, message)
-            held, request = await self._admitted(connection, message, fingerprint, known=known)
+            await self._replace(peer, message)
+            held, request = await self._admitted(connection, message, fingerprint)
             peer.open[message.sequence] = held
             try:
                 self._worker.submit(request, held)
             except BaseException as error:
                 del peer.open[message.sequence]
-                self._charge(held, 0.0)
                 held.span.ended(held.counts, "error", str(error))
                 raise
             peer.counts.opened += 1
@@ -240,9 +237,8 @@ class VerificationService:
         except DraftdError as error:
             self.refuse(connection, message.sequence, error)
 
-    async def _replace(self, peer: Peer, message: Open) -> bool:
-        """An earlier sequence of that number ends with it: the edge goes on from what it knows of the text. Whether it
-        does so with the same text, which the prefix store may have."""
+    async def _replace(self, peer: Peer, message: Open) -> None:
+        """Ends an earlier sequence of that number: the edge goes on from what it knows of the text."""
         number, known = message.sequence, len(message.tokens)
         ended, held = peer.ended.get(number), peer.open.pop(number, None)
         if held is not None:
@@ -257,11 +253,9 @@ class VerificationService:
             del peer.ended[number]
         elif ended is not None or number <= peer.forgotten:
             raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
-        before = held or ended
-        return before is not None and hash(message.tokens[: before.opened]) == before.text
 
     async def _admitted(
-        self, connection: Connection, message: Open, fingerprint: str, *, known: bool
+        self, connection: Connection, message: Open, fingerprint: str
     ) -> tuple[HeldSequence, DecodeRequest]:
         """Raises DraftdError with what it is refused for."""
         self._check_serving()
@@ -278,13 +272,10 @@ class VerificationService:
             mailbox=self._mailbox, heard=self._heard, wake=worker.wake,
             span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
         )  # fmt: skip
-        if not known:
-            self._charge(held, worker.prefill_seconds * held.opened)
-        # Others come before all but the first of those that wait, and before a peer that has had its share of prefill.
+        # Others come before all but the first of those that wait.
         waiting = sum(not one.began for other in self._party(peer) for one in other.held)
-        behind = waiting + MAX_PRIORITY * peer.prefill.exceeded(time.monotonic())
         own = self._planner.own(worker.info, len(message.tokens), constrained=bool(grammar))
-        priority = min(behind, MAX_PRIORITY)
+        priority = min(waiting, MAX_PRIORITY)
         return held, request_of(message, left, held.id, peer.party, held.steps, own, deepest=deepest, priority=priority)
 
     def _check_limits(self, peer: Peer, tokens: int) -> None:
@@ -315,23 +306,18 @@ class VerificationService:
             if held.began:  # its prefill began anew, after a forward failed
                 return
             held.began = True
-            self._charge(held, held.charged * (1 - item.cached / held.opened))
         elif isinstance(item, Verdict):
             if held.decided == held.opened:  # something has come of the opening
                 peer.pace.earned(_OPEN_COST)
-            count(held, item, now)
+            count(held, item)
             held.decided = item.known + len(item.tokens)
-            if peer.share.exceeded(now):
-                self._give_turns(now)
         self._tell(held, item)
 
     def _ended(self, held: HeldSequence, outcome: Outcome) -> None:
         peer, replaced = held.peer, held in held.peer.leaving
         peer.counts.stale += held.steps.stale
         peer.counts.wasted += held.steps.wasted
-        ended = Ended(held.opened, held.text, held.decided)
-        if not held.began:
-            self._charge(held, 0.0)
+        ended = Ended(held.opened, held.decided)
         if held.applied is not None:
             held.counts.discarded = ended.settle(held.applied)
             peer.counts.discarded += held.counts.discarded
@@ -343,11 +329,6 @@ class VerificationService:
         peer.open.pop(held.number, None)
         peer.remember(held.number, ended)
         self._tell(held, held.closing or _closed(held.number, outcome))
-
-    def _charge(self, held: HeldSequence, seconds: float) -> None:
-        """For its prefill, in place of what was charged before."""
-        held.peer.prefill.took(seconds - held.charged, time.monotonic())
-        held.charged = seconds
 
     def _tell(self, held: HeldSequence, message: FromVerifier) -> None:
         if held.connection.alive and held not in held.peer.leaving:
@@ -384,15 +365,13 @@ class VerificationService:
 
     async def _watched(self) -> None:
         while True:
-            busy = False
             try:
-                busy = self._tick(time.monotonic())
+                self._end_idle(time.monotonic())
             except Exception:
                 log.exception("peers were not looked after")
-            await asyncio.sleep(_BUSY_SECONDS if busy else _TICK_SECONDS)
+            await asyncio.sleep(_TICK_SECONDS)
 
-    def _tick(self, now: float) -> bool:
-        """Ends what is idle, and gives turns. Whether any peer wants the target."""
+    def _end_idle(self, now: float) -> None:
         idle, pressed = self._limits.idle_seconds, self._worker.status().held_back > 0
         for peer in list(self._peers.values()):
             lost = now - peer.lost_since
@@ -407,19 +386,6 @@ class VerificationService:
                 elif held.began and pressed and seconds > _PRESSED_SECONDS:
                     why = f"no step came for {seconds:.0f} s, and requests wait for memory"
                     self._end(held, Closed(held.number, why, _RETRY_SECONDS))
-        return self._give_turns(now)
-
-    def _give_turns(self, now: float) -> bool:
-        """Whether any peer wants the target."""
-        peers = list(self._peers.values())
-        if give_turns(peers, self._clients(), self._batch, self._worker.batch_seconds, now):
-            self._worker.wake()
-        return any(one.busy(now) for one in peers)
-
-    def _clients(self) -> int:
-        """Requests in the engine's hand that are not peers'."""
-        status = self._worker.status()
-        return max(0, status.active + status.queued - sum(len(one.held) for one in self._peers.values()))
 
     def _party(self, peer: Peer) -> list[Peer]:
         return [one for one in self._peers.values() if one.party == peer.party]

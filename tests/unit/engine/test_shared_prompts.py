@@ -151,7 +151,7 @@ def test_no_prompt_waits_for_a_peers_that_must_wait_itself(monkeypatch: pytest.M
     rig, target = counted(MODELS["full attention"](), prefill_chunk=128)
     first, second = rig.add(ask(SYSTEM)), rig.add(ask(SYSTEM))
     rig.scheduler.step()
-    monkeypatch.setattr(rig.scheduler.local._peers_time, "holds", lambda sequence: sequence.id == 1)
+    monkeypatch.setattr(rig.scheduler.local._shares, "holds", lambda sequence: sequence.id == 1)
     while not second.tokens:
         rig.scheduler.step()
     assert not first.tokens

@@ -103,7 +103,7 @@ def test_the_next_step_begins_early_where_it_is_alike(
 ) -> None:
     turn = plan_turn(running, running, None, most=4, now=NOW)
     asked = {"prefilling": False, "masked": False} | options
-    assert runs_ahead(turn, running, **asked) is ahead
+    assert runs_ahead(turn, **asked) is ahead
 
 
 def test_a_wave_ends_with_its_prompts_or_its_time() -> None:
