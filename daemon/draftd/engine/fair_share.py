@@ -49,7 +49,7 @@ class Allowance:
         self._refill(now)
         self._left = max(self._left - seconds, -self._part)
 
-    def exceeded(self, now: float) -> bool:
+    def is_used_up(self, now: float) -> bool:
         self._refill(now)
         return self._left < 0
 
@@ -89,7 +89,7 @@ class FairShare:
         if self._clients and party in self._waiting:
             return True
         allowance = self._allowances.get(party) if len(self._wanting) > 1 else None
-        return allowance is not None and allowance.exceeded(self._clock())
+        return allowance is not None and allowance.is_used_up(self._clock())
 
     def choose(
         self, running: Sequence[DecodeSequence], clients_waiting: int, seconds: Sequence[float], most: int
