@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -142,8 +143,9 @@ class Rig:
         gather_seconds: float = 0.0,
         wrap: Callable[[LocalTarget], Target] = lambda target: target,
     ) -> None:
-        """What sequences draw without a seed is the same in every run of the tests. `wrap` puts a target before the
-        local one."""
+        """What sequences draw without a seed is the same in every run of the tests. Without a `measurement` there is
+        none: it puts plain steps between those that draft, and where depends on how fast the machine is. `wrap` puts a
+        target before the local one."""
         self.models = models
         self._dice = itertools.count()
         self.prefix = PrefixCache(prefix_bytes)
@@ -174,7 +176,7 @@ class Rig:
             prefill_chunk=prefill_chunk,
             prefill_slice_seconds=prefill_slice_seconds,
             clock=clock,
-            depth=depth or DepthControl(StepCosts(), 16, measurement=measurement),
+            depth=depth or DepthControl(StepCosts(), 16, measurement=measurement or PlainMeasurement(math.inf)),
             timer=timer,
             admission=admission,
             gather_seconds=gather_seconds,
