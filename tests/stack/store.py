@@ -58,7 +58,7 @@ _OF_EXPORTERS = (catalog.DATA_POINTS_EXPORTED, catalog.SPANS_EXPORTED, catalog.L
 _EARLY = (catalog.REQUESTS, catalog.REQUEST_DURATION, catalog.HTTP_DURATION)
 _UPTIME = (catalog.UPTIME.prometheus, external.COLLECTOR_UPTIME.name)
 _STARTED = 1000.0  # seconds before the store begins
-_GAUGES: Mapping[Metric, float] = {
+_OTHER_VALUES: Mapping[Metric, float] = {
     catalog.FALLBACK_LEVEL: 3,
     catalog.FALLBACK_DEMAND: 3,
     catalog.FALLBACK_POSITION: 0,
@@ -67,6 +67,7 @@ _GAUGES: Mapping[Metric, float] = {
     catalog.MEMORY_PRESSURE: 0,
     remote.LEVEL: 2,
     catalog.CERTIFICATE_EXPIRY: 4e9,  # in the next century
+    catalog.UNPRICED_DRAFTS: 0.25,  # of a draft a second: a counter, but not of all drafts
 }
 # The first is that of a request that went well, the second of one that did not.
 _VALUES: Mapping[Attribute, tuple[str, str]] = {
@@ -90,7 +91,7 @@ _EACH: Mapping[Attribute, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Counters grow by one a second while there is something to do, gauges stay as they are, an uptime grows always."""
+    """Counters grow by `value` a second while there is something to do, gauges stay, an uptime grows always."""
 
     name: str
     labels: str
@@ -154,7 +155,7 @@ def _of_metric(metric: Metric, labels: Mapping[str, str]) -> list[Series]:
     if metric is ranks.STATE:
         return [_series(name, labels, value=float(labels[label(a.GROUP_STATE)] == GroupState.SERVING))]
     counts = metric.kind in (Kind.COUNTER, Kind.OBSERVABLE_COUNTER)
-    return [_series(name, labels, counts=counts, value=_GAUGES.get(metric, 1.0))]
+    return [_series(name, labels, counts=counts, value=_OTHER_VALUES.get(metric, 1.0))]
 
 
 def _label_sets(metric: Metric) -> Iterator[dict[str, str]]:
