@@ -233,7 +233,7 @@ def test_every_setting_is_described_once() -> None:
 
 
 def test_engine_limits_are_settings_of_the_same_name() -> None:
-    others = {"memory_share", "headroom", "available", "prefix_folder", "gather_seconds", "remote"}
+    others = {"memory_share", "headroom", "available", "prefix_folder", "gather_seconds", "part_of_peer", "remote"}
     asked = {field.name for field in fields(Limits)} - others
     assert asked < set(EngineSettings.model_fields)
     limits = EngineSettings(max_batch=3, kv_cache_bytes=7).limits(headroom=lambda: 5)
