@@ -26,7 +26,7 @@ class Turn:
     members: list[DecodeSequence]
     in_turn: Sequence[DecodeSequence]
     room: int
-    hurried: list[DecodeSequence]
+    hurried: Sequence[DecodeSequence]
     catches_up: bool
     decodes: bool
 
@@ -44,8 +44,11 @@ def plan_turn(
     """`running`, in the target's order; `in_turn`: of these, all but those of peers that wait for others. `begun`: a
     step that is under way, with the sequences that it was begun with. `most`: sequences of a step. `wave`: prompts that
     came together are prefilled together. `may_catch_up`: a drafter is behind, and prompts have had the last step."""
-    members = _members(in_turn, most) if begun is None else _members_of(running, begun)
-    hurried = [] if wave else awake(in_turn, now)
+    due = [one for one in in_turn if not rests(one)]
+    members = _members(due, most) if begun is None else _members_of(running, begun)
+    hurried: Sequence[DecodeSequence] = ()
+    if not wave:
+        hurried = in_turn if len(due) == len(in_turn) else awake(in_turn, now)
     return Turn(
         members, in_turn, most - len(members), hurried, bool(members) and may_catch_up, bool(members) and not wave
     )
@@ -65,9 +68,8 @@ def rests(sequence: DecodeSequence) -> bool:
     return not sequence.proposals.due(sequence.tokens)
 
 
-def _members(in_turn: Sequence[DecodeSequence], most: int) -> list[DecodeSequence]:
-    """At most so many that do not rest: those first whose last token is the oldest."""
-    due = [one for one in in_turn if not rests(one)]
+def _members(due: list[DecodeSequence], most: int) -> list[DecodeSequence]:
+    """At most so many: those first whose last token is the oldest."""
     if len(due) <= most:
         return due
     oldest = {one.id for one in sorted(due, key=lambda one: one.stats.last_token or 0.0)[:most]}

@@ -127,8 +127,8 @@ class RemoteDecoder:
     def collect(self, now: float) -> None:
         for message in self._link.received():
             self._take(message, now)
-        overdue = [text for text in self._texts.values() if text.due is not None and text.due < now]
-        for text in [text for text in overdue if text.sequence.finish is None]:
+        going_on = [text for text in self._texts.values() if text.sequence.finish is None]
+        for text in [text for text in going_on if text.due is not None and text.due < now]:
             why = "no verdict came within its deadline"
             self._link.failed(why)
             self._go_on(text, why, None)
@@ -153,7 +153,8 @@ class RemoteDecoder:
 
     def _open(self, sequence: DecodeSequence) -> None:
         self._opened += 1
-        state, model = self._link.state, self._link.state.model
+        state = self._link.state
+        model = state.model
         sequence.id = -self._opened
         sequence.stats.scheduled = self._clock()
         sequence.stats.remote = counts = RemoteCounts()
