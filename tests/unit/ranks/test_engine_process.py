@@ -143,9 +143,13 @@ def test_texts_and_counts_are_those_of_thread(thread, engine):
     grammar = choice(["yes it is", "no it is not"])
     here, there = texts(thread, grammar), texts(engine, grammar)
     for one, other in zip(here, there, strict=True):
-        assert (one.tokens, one.from_draft, one.chunks) == (other.tokens, other.from_draft, other.chunks)
+        assert (one.tokens, one.done.reason) == (other.tokens, other.done.reason)
         assert [p.logprob for p in one.logprobs] == pytest.approx([p.logprob for p in other.logprobs], abs=1e-4)
-        assert (one.done.reason, one.done.stats.counts.drafted) == (other.done.reason, other.done.stats.counts.drafted)
+        for sink in (one, other):  # on a slow machine plain steps are measured among those that draft
+            counts = sink.done.stats.counts
+            assert (counts.emitted, counts.steps) == (sum(sink.chunks), len(sink.chunks))
+            assert sum(sink.from_draft) == counts.accepted - max(0, counts.cut - 1)
+    assert sum(there[0].from_draft), "the draft agrees"
     assert there[3].done.reason is FinishReason.STOP
     status = engine.status()
     emitted = sum(step.emitted for _, step in HEARD.steps)
