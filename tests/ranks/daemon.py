@@ -4,8 +4,8 @@ often it was lost."""
 from __future__ import annotations
 
 from draftd.cli.main import main
-from draftd.ranks import engine_process
+from draftd.process import handle
 
 if __name__ == "__main__":
-    engine_process._LONGEST_PAUSE_SECONDS = 2.0
+    handle._LONGEST_PAUSE_SECONDS = 2.0
     main()

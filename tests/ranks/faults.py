@@ -112,7 +112,7 @@ class Faulted:
             for one in psutil.Process(self.process.pid).children():
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                     words = one.cmdline()
-                    if "draftd.ranks.leader" in words:
+                    if "draftd.process.main" in words:
                         found[0] = one.pid
                     elif "follow" in words:
                         found[int(words[words.index("--rank") + 1])] = one.pid

@@ -9,12 +9,14 @@ import os
 import sys
 from typing import Any
 
+from draftd.engine.pair import ModelPaths
 from draftd.engine.ranks.channel import RanksLost
 from draftd.errors import DraftdError
-from draftd.ranks.beginning import begin_group
+from draftd.process.main import begin_group
 from draftd.ranks.handshake import listen_for_followers
 from draftd.ranks.hostfile import Host
-from draftd.ranks.plan import LOOPBACK, GroupPlan, Start
+from draftd.ranks.plan import LOOPBACK, GroupPlan, GroupShare, Start
+from draftd.settings import DistributedSettings
 
 
 def say(**what: Any) -> None:
@@ -29,26 +31,17 @@ def lost(error: RanksLost) -> None:
 def main() -> None:
     port, model, timeout = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     plan = GroupPlan("ring", (Host(LOOPBACK, (LOOPBACK,)),) * 2, Start.LOCAL, LOOPBACK, port)
+    paths = ModelPaths(model, prompt_lookup=False)
     try:
-        with listen_for_followers(plan) as listener:
-            group, channel = begin_group(
-                listener,
-                plan,
-                model,
-                None,
-                group="g1",
-                timeout_seconds=timeout,
-                start_seconds=60.0,
-                announce=lambda line: print(line, file=sys.stderr),
-                on_lost=lost,
-            )
+        settings = DistributedSettings(timeout_seconds=timeout, start_seconds=60.0)
+        share = GroupShare(plan, "g1", listen_for_followers(plan).detach(), settings)
+        group, channel = begin_group(share, paths, lambda line: print(line, file=sys.stderr), lost)
     except DraftdError as error:
         say(refused=error.message)
         sys.exit(1)
-    from draftd.engine.pair import load_models
     from tests.rig import Rig, autoregressive, request
 
-    models = load_models(model, prompt_lookup=False, progress=lambda line: None, group=group, sender=channel)
+    models = paths(lambda line: None, group=group, sender=channel)
     say(began=group.size)
     for line in sys.stdin:
         if line.strip() == "end":

@@ -24,7 +24,7 @@ from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.loop import EngineWorker
-from draftd.engine.pair import LoadedModels
+from draftd.engine.pair import LoadedModels, ModelPaths
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import ConfigError, NotServing
 from draftd.fallback.annotations import Annotator
@@ -48,10 +48,9 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.planning.router import EngineNow, Router
-from draftd.ranks.engine_process import EngineProcess
-from draftd.ranks.models import Models
+from draftd.process.handle import EngineProcess
+from draftd.ranks.followers import StartedRanks
 from draftd.ranks.plan import GroupPlan, plan_group
-from draftd.ranks.starting import StartedRanks
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
 from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
@@ -397,10 +396,10 @@ def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
     return partial(served_models(settings), registry=drafters)
 
 
-def served_models(settings: ModelSettings) -> Models:
+def served_models(settings: ModelSettings) -> ModelPaths:
     model, draft = paths_of(settings)
     quiet_transformers()
-    return Models(
+    return ModelPaths(
         model,
         draft,
         settings.light_draft_path,

@@ -53,6 +53,31 @@ class LoadedModels:
     ranks: RankedModel | None = None  # of a target that several ranks share
 
 
+@dataclass(frozen=True, slots=True)
+class ModelPaths:
+    """Folders or hub ids of the models, and how they are used: a value that another process can load them from."""
+
+    model: str
+    draft: str | None = None
+    light_draft: str | None = None
+    adapter: Path | None = None
+    prompt_lookup: bool = True
+    max_context: int | None = None
+
+    def __call__(self, progress: Callable[[str], None], **more: Any) -> LoadedModels:
+        """Loads them. `more`: other arguments of `load_models`. Raises ModelLoadError."""
+        return load_models(
+            self.model,
+            self.draft,
+            self.light_draft,
+            adapter=self.adapter,
+            prompt_lookup=self.prompt_lookup,
+            max_context=self.max_context,
+            progress=progress,
+            **more,
+        )
+
+
 def load_models(
     model: str,
     draft_model: str | None = None,

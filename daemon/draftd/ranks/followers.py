@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from draftd.ranks.plan import GroupPlan, Start
+from draftd.ranks.handshake import listen_for_followers
+from draftd.ranks.plan import GroupPlan, GroupShare, Start
 from draftd.settings import Settings
 
 _GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
@@ -37,7 +38,7 @@ _ERROR = re.compile(r"^(?:\S+ )?draftd: error: ")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FollowerExit:
     """`code`: -N where signal N ended it. `why`: its last words."""
 
     rank: int
@@ -101,11 +102,11 @@ class Followers:
                 one.reaped()
             self._running[rank] = _Process(self._command(rank, address), self._environ, self._out)
 
-    def ended(self) -> Ended | None:
+    def ended(self) -> FollowerExit | None:
         """The first that has ended since it was started."""
         for rank, one in sorted(self._running.items()):
             if (code := one.process.poll()) is not None:
-                return Ended(rank, self._plan.hosts[rank].ssh, code, one.reaped())
+                return FollowerExit(rank, self._plan.hosts[rank].ssh, code, one.reaped())
         return None
 
     def stop(self, grace_seconds: float = _GRACE_SECONDS) -> None:
@@ -138,6 +139,39 @@ class Followers:
         return ssh_command(
             self._plan.hosts[rank].ssh, self._settings.distributed.command, arguments, self._plan.environment
         )
+
+
+class StartedRanks:
+    """The followers of one plan, as `OtherRanks` of an engine's process, and the socket that they connect to: kept from
+    one start of the group to the next, so that followers may wait there."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: GroupPlan,
+        environ: Mapping[str, str],
+        group: str,
+        out: Callable[[str], None] | None = None,
+    ) -> None:
+        """`out`: of `Followers`. Raises ConfigError if it cannot listen."""
+        self._settings, self._plan, self._group = settings, plan, group
+        self._followers = Followers(settings, plan, environ, out=out)
+        self._listener = listen_for_followers(plan)
+
+    def start(self) -> GroupShare:
+        host, port = self._listener.getsockname()[:2]
+        self._followers.start(f"{host}:{port}")
+        return GroupShare(self._plan, self._group, self._listener.fileno(), self._settings.distributed)
+
+    def describe_exit(self) -> str:
+        ended = self._followers.ended()
+        return "" if ended is None else str(ended)
+
+    def stop(self) -> None:
+        self._followers.stop()
+
+    def close(self) -> None:
+        self._listener.close()
 
 
 def ssh_command(host: str, draftd: str | None, arguments: list[str], environ: Mapping[str, str]) -> list[str]:

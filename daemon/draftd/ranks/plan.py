@@ -68,6 +68,17 @@ class GroupPlan:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupShare:
+    """What the process of rank 0 must know of its group. `group`: the group's id. `listener`: the descriptor of the
+    daemon's socket that followers connect to."""
+
+    plan: GroupPlan
+    group: str
+    listener: int
+    settings: DistributedSettings
+
+
 def launched_rank(environ: Mapping[str, str]) -> int | None:
     """The rank that a launcher of several gave this process; None where there was none. Raises ConfigError."""
     if not (text := environ.get("MLX_RANK", "")) or not any(environ.get(name) for name in (_RING, _JACCL, _NCCL)):

@@ -19,11 +19,11 @@ from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import EngineObserver
+from draftd.engine.pair import ModelPaths
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.group import GroupState, Loss
 from draftd.models.grammar import choice
-from draftd.ranks.engine_process import EngineProcess
-from draftd.ranks.models import Models
+from draftd.process.handle import EngineProcess
 from draftd.service.answer import stop_matcher
 from draftd.service.endings import error_of
 from draftd.service.text import Ends
@@ -37,12 +37,12 @@ _LOADED_SECONDS = 120.0
 
 
 class Alone:
-    """`Ranks` of a group of one."""
+    """`OtherRanks` of a group of one."""
 
     def start(self) -> None:
         return None
 
-    def gone(self) -> str:
+    def describe_exit(self) -> str:
         return ""
 
     def stop(self) -> None: ...
@@ -62,9 +62,9 @@ HEARD = Heard()
 
 
 @pytest.fixture(scope="module")
-def models(nano_pair) -> Models:
+def models(nano_pair) -> ModelPaths:
     """The embedded draft for both: a pair that always agrees."""
-    return Models(nano_pair.draft, nano_pair.draft)
+    return ModelPaths(nano_pair.draft, nano_pair.draft)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def begun(models, thread) -> Iterator[Callable[..., EngineProcess]]:
     """Starts engines; closes them. What steps cost is known from the one on the thread."""
     made = list[EngineProcess]()
 
-    def begin(*, served: Models = models, observer: EngineObserver | None = None, **settings: Any) -> EngineProcess:
+    def begin(*, served: ModelPaths = models, observer: EngineObserver | None = None, **settings: Any) -> EngineProcess:
         watched = () if observer is None else (observer,)
         distributed = DistributedSettings(**{"timeout_seconds": 10.0, **settings})
         engine = EngineProcess(
@@ -116,7 +116,7 @@ def ask(engine: EngineHandle, **more: Any) -> Collected:
 
 def kill(engine: EngineProcess, number: int) -> None:
     """The only such process of this one."""
-    (found,) = (one for one in psutil.Process().children() if "draftd.ranks.leader" in one.cmdline())
+    (found,) = (one for one in psutil.Process().children() if "draftd.process.main" in one.cmdline())
     os.kill(found.pid, number)
 
 
@@ -223,7 +223,7 @@ def test_refusals_ends_and_draining(engine):
 
 
 def test_what_cannot_begin_fails(begun, tmp_path):
-    nothing = begun(served=Models(str(tmp_path)))
+    nothing = begun(served=ModelPaths(str(tmp_path)))
     assert nothing.state is EngineState.FAILED
     assert str(tmp_path) in nothing.error
     once = begun(restart=False)
@@ -234,15 +234,15 @@ def test_what_cannot_begin_fails(begun, tmp_path):
 
 _DAEMON = """
 import sys, time
-from draftd.ranks.engine_process import EngineProcess
-from draftd.ranks.models import Models
+from draftd.process.handle import EngineProcess
+from draftd.engine.pair import ModelPaths
 from draftd.settings import DistributedSettings
 
 class Alone:
     start = stop = close = lambda self: None
-    gone = lambda self: ""
+    describe_exit = lambda self: ""
 
-engine = EngineProcess(Models(sys.argv[1], prompt_lookup=False), Alone(), DistributedSettings(), group="g")
+engine = EngineProcess(ModelPaths(sys.argv[1], prompt_lookup=False), Alone(), DistributedSettings(), group="g")
 engine.start()
 time.sleep(120)
 """

@@ -1,61 +1,62 @@
-"""What the daemon and the process of its engine tell each other, and how it travels.
+"""The messages between the daemon and its engine's process, and the socket pair that carries them.
 
-Pickled messages over a socket pair that only these two have: an end that is closed ends the other. Every wait has a
-limit: a process that is stopped answers nothing, and takes nothing.
+Only these two have the pair: an end that is closed ends the other. The daemon bounds its waits, because a stopped
+process neither answers nor reads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import pickle
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome
 from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory
 from draftd.engine.observer import EngineStatus
+from draftd.engine.pair import ModelPaths
 from draftd.group import Loss, RankStatus
 from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
 from draftd.models.tokenizer import Tokenizer
-from draftd.ranks.models import Models, Share
+from draftd.ranks.plan import GroupShare
 
 if TYPE_CHECKING:
     from draftd.engine.depth.saved import Learnt
-
-_LENGTH = struct.Struct("!Q")  # before each message
-_MOST_AT_ONCE = 1 << 20
 
 
 # From the daemon
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What the engine asks of the machine while it runs: `Limits` has the same names."""
+class MachineMemory:
+    """The values of `Limits` that depend on the machine, under the names they have there."""
 
     memory_share: float
     headroom: int | None
     available: int | None
 
     @classmethod
-    def of(cls, limits: Limits) -> Machine:
+    def read(cls, limits: Limits) -> MachineMemory:
         return cls(limits.memory_share(), limits.headroom(), limits.available())
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first message. `limits` without what the machine says, which is `machine`; `log_level` of draftd's own
-    records. `share`: where the target is shared with other ranks."""
+    """The first message. `limits`: all but MachineMemory's. `log_level`: for draftd's own records. `share`: unless the
+    target is whole."""
 
-    models: Models
-    share: Share | None
+    paths: ModelPaths
+    share: GroupShare | None
     limits: Mapping[str, Any]
-    machine: Machine
+    memory: MachineMemory
     learnt: Learnt | None
     log_level: int
     beat_seconds: float
@@ -63,15 +64,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Choices of one request; `number` grows by one for each."""
+    """All choices of one request. `number` grows by one with each message."""
 
     number: int
     choices: Sequence[DecodeRequest]
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A method of EngineHandle, by name. What it returns comes back as Done where it is a future."""
+class MethodCall:
+    """A method of EngineHandle to call. Its result comes back as MethodResult if it is a future."""
 
     number: int
     method: str
@@ -79,30 +80,30 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRequests:
     reasons: Mapping[str, FinishReason]
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """Takes no more requests; those in hand may run until `drain_until`, in monotonic seconds, which all processes of a
+class Drain:
+    """Take no more requests; running ones may go on until then, in monotonic seconds, a clock that all processes of a
     machine share."""
 
-    drain_until: float
+    until: float
 
 
 # From the engine
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadProgress:
     line: str
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Sent some times a second: the sign of life. `waiting`: ids of clients' requests that wait, of those that
-    were submitted up to `number`."""
+class EngineSnapshot:
+    """The engine's state, several times a second: the sign of life. `waiting`: ids of clients' requests that wait, of
+    those submitted up to `number`."""
 
     status: EngineStatus
     waiting: frozenset[str]
@@ -122,7 +123,7 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class Ready:
     info: ModelInfo
-    snapshot: Snapshot
+    snapshot: EngineSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """A call of an EngineObserver: its method's name and all arguments but the request."""
+class ObserverCall:
+    """A call of an EngineObserver. `arguments`: all but the request."""
 
     id: str
     method: str
@@ -146,43 +147,43 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class RequestFinished:
     id: str
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a Command: `value`, or `error`."""
+class MethodResult:
+    """The result of a MethodCall: `value` or `error`."""
 
     number: int
     value: Any
     error: Exception | None
-    snapshot: Snapshot | None
+    snapshot: EngineSnapshot | None
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
-    name: str
+class LogLine:
+    logger: str
     level: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The last message, where the group or its engine has ended for a reason of its own."""
+class EngineLost:
+    """The last message if the engine or its group ends for a reason of its own."""
 
     loss: Loss
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """The last message, where it was told to end."""
+class EngineStopped:
+    """The last message after Drain."""
 
 
 def own_tokenizer() -> Tokenizer:
-    """What stands for the tokenizer in a message: each process has its own. The reader puts it in."""
+    """Stands for the tokenizer in a message: the reader puts in that of its own process."""
     raise TypeError("a tokenizer is not sent")
 
 
@@ -200,40 +201,43 @@ class _Unpickler(pickle.Unpickler):
         return self._tokenizer if (module, name) == (__name__, "own_tokenizer") else super().find_class(module, name)
 
 
-class Pipe:
-    """One end. One thread sends, and one receives. Without `patient` it waits for ever."""
+class MessagePipe:
+    """One end of the socket pair. One thread sends, and one receives. Both raise OSError once the other end is gone."""
 
     def __init__(self, end: socket.socket, tokenizer: Callable[[], Tokenizer] = own_tokenizer) -> None:
-        """`tokenizer`: this process's own, where what is received may refer to it. Takes the socket over."""
-        self._from, self._to = end, end.dup()
+        """`end`: closed by `close`. `tokenizer`: this process's, if received messages may refer to one."""
+        self._end, self._connection = end, Connection(os.dup(end.fileno()))
         self._tokenizer = tokenizer
 
-    def patient(self, receive: float, send: float) -> None:
-        """The longest, in seconds, that the other end may send nothing, or take nothing. Both or neither."""
-        self._from.settimeout(receive)
-        self._to.settimeout(send)
+    def limit_waits(self, seconds: float) -> None:
+        """From now on `receive` and `send` raise TimeoutError after so long without a byte; before, they wait without
+        limit."""
+        bound = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))  # a timeval
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)
 
     def send(self, messages: Sequence[Any]) -> None:
-        """Raises OSError where the other end is gone, TimeoutError where it takes nothing."""
         data = io.BytesIO()
         _Pickler(data, pickle.HIGHEST_PROTOCOL).dump(messages)
-        self._to.sendall(_LENGTH.pack(data.tell()) + data.getvalue())
+        with _socket_errors():
+            self._connection.send_bytes(data.getbuffer())
 
     def receive(self) -> Sequence[Any]:
-        """Waits. Raises OSError where the other end is gone, TimeoutError where it sends nothing."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        messages: Sequence[Any] = _Unpickler(self._exactly(length), self._tokenizer).load()
+        with _socket_errors():
+            data = self._connection.recv_bytes()
+        messages: Sequence[Any] = _Unpickler(data, self._tokenizer).load()
         return messages
 
-    def _exactly(self, length: int) -> bytes:
-        data = bytearray()
-        while len(data) < length:
-            more = self._from.recv(min(length - len(data), _MOST_AT_ONCE))
-            if not more:
-                raise ConnectionResetError("the other end is closed")
-            data += more
-        return bytes(data)
-
     def close(self) -> None:
-        self._from.close()
-        self._to.close()
+        self._connection.close()
+        self._end.close()
+
+
+@contextlib.contextmanager
+def _socket_errors() -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError:
+        raise TimeoutError from None
+    except EOFError:
+        raise ConnectionResetError("the other end is closed") from None

@@ -1,7 +1,7 @@
-"""An engine in a process of its own: rank 0 of a group, which begins anew where the group is lost.
+"""An engine in a process of its own, which is started again when it, or the group whose rank 0 it is, was lost.
 
-A group that lost a rank cannot be left within a process, so nothing of it is in this one: no MLX group, no model.
-Fronts, health and telemetry go on while it begins anew.
+A process cannot leave a group that lost a rank, so this one has neither MLX's group nor the model. Fronts, health and
+telemetry go on while the engine starts again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from draftd.core import DecodeRequest, DrafterName, TokenSink
 from draftd.engine.cache.pins import Pin
@@ -22,16 +22,16 @@ from draftd.engine.inbox import Arrival, Inbox
 from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory
 from draftd.engine.observer import EngineObserver, EngineStatus, FanOut, Totals
-from draftd.engine.pair import load_tokenizer
+from draftd.engine.pair import ModelPaths, load_tokenizer
 from draftd.errors import DraftdError, NotNow, NotServing, in_one_line
 from draftd.group import GroupState, GroupStatus, Loss
 from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
-from draftd.ranks.child import ChildListener, EngineChild
-from draftd.ranks.models import Models, Share
-from draftd.ranks.pipe import Begin, Machine, Snapshot
+from draftd.process.child import EngineChild
+from draftd.process.ipc import Begin, EngineSnapshot, Learned, LoadProgress, MachineMemory
+from draftd.ranks.plan import GroupShare
 from draftd.settings.distributed import DistributedSettings
 from draftd.strategies import Strategy
 
@@ -42,39 +42,39 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-_WELL_SECONDS = 60.0  # a group that served for so long was lost for another reason than the one before
+_STABLE_SECONDS = 60.0  # a group that served so long was lost for another reason than the one before
 _BEATS = 8  # signs of life within the bound
 _SLOWEST_BEAT_SECONDS = 0.25
 _JOIN_SECONDS = 15.0
 _NEVER_FULL = 1 << 20  # the queue of the process: that of this one has the limit
-_ENDED = "the daemon is draining and takes no more commands"
-_ASKED = ("memory_share", "headroom", "available")  # of Limits: of the machine, by this process
+_DRAINING = "the daemon is draining and takes no more commands"
+_MEMORY_LIMITS = {field.name for field in fields(MachineMemory)}
 
 
-class Ranks(Protocol):
-    """The other ranks of a group: how they are started and ended. One thread."""
+class OtherRanks(Protocol):
+    """Starts and ends the other ranks of a group. One thread."""
 
-    def start(self) -> Share | None:
-        """Starts those that do not run; what rank 0's process must know, None where it is alone. Raises DraftdError or
-        OSError where it cannot."""
+    def start(self) -> GroupShare | None:
+        """Starts those that do not run. Returns what rank 0's process must know; None if rank 0 is alone. Raises
+        DraftdError or OSError."""
 
-    def gone(self) -> str:
-        """Which of them has ended, and why; empty where none has."""
+    def describe_exit(self) -> str:
+        """Which of them has ended, and why; empty if all run."""
 
     def stop(self) -> None:
-        """Ends them all; none is left on this machine."""
+        """Ends all; none is left on this machine."""
 
     def close(self) -> None:
-        """No group begins any more."""
+        """No group starts after this."""
 
 
 class EngineProcess(EngineHandle):
-    """Runs the engine in a child process, and a new one where the group was lost."""
+    """Runs the engine in a child process, and in a new one after a loss."""
 
     def __init__(
         self,
-        models: Models,
-        ranks: Ranks,
+        paths: ModelPaths,
+        ranks: OtherRanks,
         settings: DistributedSettings,
         *,
         group: str,
@@ -82,10 +82,9 @@ class EngineProcess(EngineHandle):
         limits: Limits | None = None,
         recall: Callable[[], Learnt | None] = lambda: None,
     ) -> None:
-        """`group`: its id. What is learnt is taken over from one start of the group to the next; `recall` is for the
-        first."""
+        """`group`: its id. `recall`: what was learnt before; from one start to the next it is handed on here."""
         super().__init__()
-        self._models, self._ranks, self._settings, self._id = models, ranks, settings, group
+        self._paths, self._ranks, self._settings, self._id = paths, ranks, settings, group
         self._totals = Totals()
         self._observer = FanOut(self._totals, *observers)
         self._limits = limits or Limits()
@@ -94,13 +93,13 @@ class EngineProcess(EngineHandle):
         self._thread = threading.Thread(target=self._run, name="draftd-ranks", daemon=True)
         self._closing = threading.Event()
         self._child: EngineChild | None = None
-        self._inbox = Inbox(1, 1)  # which takes nothing; then the child's
+        self._inbox = Inbox(1, 1)  # not open; then the child's
         self._tokenizer: Tokenizer | None = None
         self._grammars: Grammars | None = None
         self._admission: Admission | None = None
         self._info: ModelInfo | None = None
-        self._kept: frozenset[DrafterName] | None = None  # as it was asked for last
-        self._share: Share | None = None
+        self._drafters: frozenset[DrafterName] | None = None  # of the last `keep`
+        self._share: GroupShare | None = None
         self._losses: dict[Loss, int] = {}
         self._reason = ""
         self._starts, self._served_from = 0, 0.0
@@ -117,7 +116,7 @@ class EngineProcess(EngineHandle):
             self._thread.join(drain_seconds + _JOIN_SECONDS)
         return not self._thread.is_alive()
 
-    # what is known of it
+    # state
 
     @property
     def info(self) -> ModelInfo:
@@ -141,15 +140,14 @@ class EngineProcess(EngineHandle):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Also while the group begins anew: requests that have ended are still read."""
+        """Also while the engine starts again: the text of requests that have ended is still read."""
         if self._tokenizer is None:
             raise self._not_serving()
         return self._tokenizer
 
     @property
     def grammars(self) -> Grammars | None:
-        if self._tokenizer is None:
-            raise self._not_serving()
+        _ = self.tokenizer
         return self._grammars
 
     @property
@@ -161,26 +159,27 @@ class EngineProcess(EngineHandle):
         return self._learnt
 
     def wake(self) -> None:
-        """There are no peers' sequences here."""
+        """Does nothing: there are no peers' sequences here."""
 
     def status(self) -> EngineStatus:
         status, child, snapshot = self._totals.status(), self._child, self._snapshot
         if snapshot is not None:
-            there, counted = snapshot.status, status.prefix
+            total, counted = status, status.prefix
+            prefix = replace(
+                snapshot.status.prefix,
+                lookups=counted.lookups,
+                hits=counted.hits,
+                read_tokens=counted.read_tokens,
+                unfit=counted.unfit,
+                longest_unfit_tokens=counted.longest_unfit_tokens,
+            )
             status = replace(
-                there,
-                counts=status.counts,
-                finished=status.finished,
-                drafter_errors=status.drafter_errors,
-                verifier_errors=status.verifier_errors,
-                prefix=replace(
-                    there.prefix,
-                    lookups=counted.lookups,
-                    hits=counted.hits,
-                    read_tokens=counted.read_tokens,
-                    unfit=counted.unfit,
-                    longest_unfit_tokens=counted.longest_unfit_tokens,
-                ),
+                snapshot.status,
+                counts=total.counts,
+                finished=total.finished,
+                drafter_errors=total.drafter_errors,
+                verifier_errors=total.verifier_errors,
+                prefix=prefix,
             )
         active, queued = (0, 0) if child is None else child.inbox.counts
         return replace(
@@ -189,10 +188,10 @@ class EngineProcess(EngineHandle):
             queued=queued,
             queue_capacity=self._limits.queue_capacity,
             observer_errors=self._observer.errors,
-            group=self._group(snapshot),
+            group=self._group_status(snapshot),
         )
 
-    def _group(self, snapshot: Snapshot | None) -> GroupStatus:
+    def _group_status(self, snapshot: EngineSnapshot | None) -> GroupStatus:
         at = self._restart_at
         state = {
             EngineState.READY: GroupState.SERVING,
@@ -213,11 +212,11 @@ class EngineProcess(EngineHandle):
         )
 
     @property
-    def _snapshot(self) -> Snapshot | None:
+    def _snapshot(self) -> EngineSnapshot | None:
         child = self._child
         return None if child is None else child.snapshot
 
-    def _serving(self) -> tuple[EngineChild, Snapshot]:
+    def _serving(self) -> tuple[EngineChild, EngineSnapshot]:
         child = self._child
         if self.state is EngineState.LOADING or child is None or child.snapshot is None:
             raise self._not_serving()
@@ -227,12 +226,12 @@ class EngineProcess(EngineHandle):
         if self.error:
             return NotServing(self.error)
         pause = 0.0 if self._restart_at is None else max(0.0, self._restart_at - time.monotonic())
-        told = "the model is still loading" + (f" ({self.progress})" if self.progress else "")
+        why = "the model is still loading" + (f" ({self.progress})" if self.progress else "")
         if self._reason:
-            told = f"the ranks of the model were lost, and begin anew: {self._reason}"
-        return NotServing(told, retry_after=min(max(1.0, pause + (self.load_seconds or 0.0)), _LONGEST_PAUSE_SECONDS))
+            why = f"the ranks of the model were lost, and begin anew: {self._reason}"
+        return NotServing(why, retry_after=min(max(1.0, pause + (self.load_seconds or 0.0)), _LONGEST_PAUSE_SECONDS))
 
-    # what is asked of it
+    # requests and commands
 
     def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
         (child, snapshot), first = self._serving(), choices[0][0]
@@ -247,11 +246,11 @@ class EngineProcess(EngineHandle):
         except NotServing:
             if self._closing.is_set():
                 raise
-            raise self._not_serving() from None  # the group was lost just now
+            raise self._not_serving() from None  # the engine was lost just now
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         done = super().keep(drafters)
-        self._kept = drafters
+        self._drafters = drafters
         return done
 
     def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
@@ -266,13 +265,13 @@ class EngineProcess(EngineHandle):
         self._serving()
         raise _no_pins()
 
-    # the thread that begins groups
+    # the thread that starts the engine
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while not self._closing.is_set():
-            began, served = time.monotonic(), self._starts
-            lost = self._live(began)
+            began, starts = time.monotonic(), self._starts
+            lost = self._run_child(began)
             if lost is None or self._closing.is_set():
                 break
             loss, self._reason = lost
@@ -280,31 +279,31 @@ class EngineProcess(EngineHandle):
             if not self._settings.restart or not self._starts:
                 self.error = self._reason
                 break
-            if self._starts > served and time.monotonic() - self._served_from >= _WELL_SECONDS:
+            if self._starts > starts and time.monotonic() - self._served_from >= _STABLE_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             self._restart_at = time.monotonic() + pause
             self.progress = f"the group begins anew in {pause:g} s"
             self.state = EngineState.LOADING
             _log.error("the group was lost (%s): %s", loss, self._reason)
-            self._end()
+            self._end_child()
             self._closing.wait(pause)
             self._restart_at = None
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        self._end()
+        self._end_child()
         self._ranks.close()
         self.state = EngineState.FAILED if self.error else EngineState.STOPPED
 
-    def _live(self, began: float) -> tuple[Loss, str] | None:
-        """One start of the group, to its end: why it was lost, or None where it was told to end."""
+    def _run_child(self, began: float) -> tuple[Loss, str] | None:
+        """Runs one process to its end. Returns why it was lost; None if it was told to end."""
         try:
             self._share = share = self._ranks.start()
             self._learnt = self._learnt or self._recall()
-            child = EngineChild(self._limits, self._child_listener(), self._settings.timeout_seconds)
-            child.start(self._begin(share))
+            child = EngineChild(self._limits, self._observer, self._totals, self._note, self._settings.timeout_seconds)
+            child.start(self._first_message(share))
             self._child, self._inbox = child, child.inbox
             if self._tokenizer is None:
-                self._tokenizer = load_tokenizer(self._models.model)
-            child.serve(lambda: self._open(child, began), self._closing.is_set, self._ranks.gone)
+                self._tokenizer = load_tokenizer(self._paths.model)
+            child.serve(lambda: self._open(child, began), self._closing.is_set, self._ranks.describe_exit)
         except DraftdError as error:
             return Loss.FAILED, error.message
         except Exception as error:
@@ -312,33 +311,32 @@ class EngineProcess(EngineHandle):
             return Loss.FAILED, in_one_line(error)
         return child.loss
 
-    def _begin(self, share: Share | None) -> Begin:
-        limits = {one.name: getattr(self._limits, one.name) for one in fields(Limits) if one.name not in _ASKED}
+    def _first_message(self, share: GroupShare | None) -> Begin:
+        names = [field.name for field in fields(Limits) if field.name not in _MEMORY_LIMITS]
+        limits = {name: getattr(self._limits, name) for name in names}
         return Begin(
-            self._models,
+            self._paths,
             share,
             limits | {"queue_capacity": _NEVER_FULL, "prefix_folder": None},
-            Machine.of(self._limits),
+            MachineMemory.read(self._limits),
             self._learnt,
             logging.getLogger("draftd").getEffectiveLevel(),
             min(_SLOWEST_BEAT_SECONDS, self._settings.timeout_seconds / _BEATS),
         )
 
-    def _child_listener(self) -> ChildListener:
-        def loading(line: str) -> None:
-            self.progress = line
-
-        def learnt(found: Learnt) -> None:
-            self._learnt = found
-
-        def told(now: Snapshot) -> None:
-            self.step_seconds, self.prefill_seconds = now.step_seconds, now.prefill_seconds
-            self.progress = now.progress
-
-        return ChildListener(self._observer, loading, learnt, told, lambda: self._totals.seconds_per_request)
+    def _note(self, message: Any) -> None:
+        """Takes over the engine's state from a message."""
+        match message:
+            case LoadProgress():
+                self.progress = message.line
+            case Learned():
+                self._learnt = message.learnt
+            case EngineSnapshot():
+                self.step_seconds, self.prefill_seconds = message.step_seconds, message.prefill_seconds
+                self.progress = message.progress
 
     def _open(self, child: EngineChild, began: float) -> None:
-        """It takes requests from here on."""
+        """Takes requests from here on."""
         from draftd.engine.admission import Admission, Layout  # brings MLX in: after the BLAS that the tokenizer chose
 
         assert child.ready is not None
@@ -348,20 +346,20 @@ class EngineProcess(EngineHandle):
         self._admission = Admission(layout, status.kv_cache_limit_bytes, self._limits)
         if self._info is None:
             if self._tokenizer.eos_ids != frozenset(info.end_tokens):
-                self._tokenizer = load_tokenizer(self._models.model, info.end_tokens)
+                self._tokenizer = load_tokenizer(self._paths.model, info.end_tokens)
             self._grammars = self._tokenizer.grammars(info.vocab_size)
         self._info = info
-        if self._kept is not None:
-            child.keep(self._kept)
+        if self._drafters is not None:
+            child.keep(self._drafters)
         self._served_from, self._starts = time.monotonic(), self._starts + 1
         self.progress, self.load_seconds = "ready", self._served_from - began
         self.state = EngineState.READY
 
-    def _end(self) -> None:
-        """What is in hand ends with why, and nothing of the group is left."""
+    def _end_child(self) -> None:
+        """Ends the process, its requests and the other ranks."""
         child, self._child = self._child, None
         if child is not None:
-            child.end(NotServing(_ENDED) if self._closing.is_set() else self._not_serving())
+            child.end(NotServing(_DRAINING) if self._closing.is_set() else self._not_serving())
         self._ranks.stop()
 
 

@@ -1,0 +1,337 @@
+"""The daemon's side of one process with an engine: requests and commands go in, tokens and outcomes come out.
+
+Two threads: the owner's hands over what has gathered (`serve`), and one reads the process. Each wait is bounded: a
+process that neither writes nor reads for so long is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any
+
+from draftd.core import DecodeRequest, FinishReason, Origin, Outcome, RequestStats, TokenSink
+from draftd.engine.inbox import Arrival, Command, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload
+from draftd.engine.limits import Limits
+from draftd.engine.observer import EngineObserver, Totals
+from draftd.errors import NotServing, in_one_line
+from draftd.group import Loss
+from draftd.process.ipc import (
+    Begin,
+    Drain,
+    EndRequests,
+    EngineLost,
+    EngineSnapshot,
+    EngineStopped,
+    LogLine,
+    MachineMemory,
+    MessagePipe,
+    MethodCall,
+    MethodResult,
+    ObserverCall,
+    Ready,
+    RequestFinished,
+    Submit,
+    Tokens,
+)
+
+_log = logging.getLogger(__name__)
+
+_LOADING_SECONDS = 60.0  # bound while it loads: no thread of it runs while MLX joins a group
+_MEMORY_SECONDS = 0.5  # between two messages about the machine's memory
+_LAST_SECONDS = 5.0  # to end in order, once no more requests may run
+_EXIT_SECONDS = 1.0  # for a process to exit that has closed its pipe
+_METHODS: dict[type[Command], str] = {
+    Keep: "keep",
+    Reload: "reload_draft",
+    LogitGap: "logit_gap",
+    Lower: "lower",
+    PinPrefix: "pin_prefix",
+}
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request that the process has. `number`: of its submission. `stats`: of the tokens that came, for when no
+    outcome will. `failed`: the error of its receiver."""
+
+    request: DecodeRequest
+    sink: TokenSink
+    number: int
+    stats: RequestStats
+    failed: str = ""
+
+    @classmethod
+    def start(cls, arrival: Arrival, number: int = 0) -> _Running:
+        request, sink = arrival
+        stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival)
+        return cls(request, sink, number, stats)
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, reason=FinishReason.ERROR, error=self.failed) if self.failed else outcome
+
+
+class EngineChild:
+    """One process, from `start` until `end`, which must be called."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        observer: EngineObserver,
+        totals: Totals,
+        note: Callable[[Any], None],
+        timeout_seconds: float,
+    ) -> None:
+        """`observer` must raise nothing. `note` takes messages about the engine itself. Both are called on one thread
+        at a time."""
+        self._limits, self._observer, self._totals, self._note = limits, observer, totals, note
+        self._timeout = timeout_seconds
+        self.inbox = Inbox(limits.queue_capacity, limits.max_batch)
+        self.ready: Ready | None = None
+        self.snapshot: EngineSnapshot | None = None  # the latest
+        self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was told to
+        self._ended = False
+        self._lock = threading.Lock()
+        self._requests: dict[str, _Running] = {}
+        self._commands: dict[int, Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._process: subprocess.Popen[bytes]
+        self._pipe: MessagePipe
+        self._reader = threading.Thread(target=self._read, name="draftd-hear", daemon=True)
+
+    def start(self, begin: Begin) -> None:
+        ours, theirs = socket.socketpair()
+        self._pipe = MessagePipe(ours)
+        self._limit_waits(max(self._timeout, _LOADING_SECONDS))
+        number = theirs.fileno()
+        command = [sys.executable, "-P", "-m", "draftd.process.main", str(number)]
+        passed = [number] if begin.share is None else [number, begin.share.listener]
+        try:
+            # A session of its own: Ctrl-C is for the daemon, which lets running requests end first.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, start_new_session=True)
+        finally:
+            theirs.close()
+        self._reader.start()
+        self._send([begin])
+
+    def serve(self, open_: Callable[[], None], closing: Callable[[], bool], other_exit: Callable[[], str]) -> None:
+        """Hands over what gathers, until the process ends. `open_` is called once it is ready, before it takes
+        requests. While it loads, `closing` ends the wait, and `other_exit` says which other rank has ended."""
+        opened, memory_at, drain_until, last = False, -math.inf, math.inf, math.inf
+        while not self._ended and time.monotonic() < last:
+            if not opened and closing():
+                return
+            if not opened and (why := other_exit()):
+                self._lose(Loss.FAILED, why)
+            if not opened and self.ready is not None:
+                opened = True
+                self._limit_waits(self._timeout)
+                self.inbox.open()
+                open_()
+            messages: list[Any] = []
+            if (taken := self.inbox.take(_MEMORY_SECONDS)) is not None:
+                messages += self._messages(taken.gathered)
+                if taken.endings:
+                    messages.append(EndRequests(taken.endings))
+                if taken.closing and taken.drain_until != drain_until:
+                    drain_until = taken.drain_until
+                    last = max(drain_until, time.monotonic()) + _LAST_SECONDS
+                    messages.append(Drain(drain_until))
+            if (now := time.monotonic()) - memory_at >= _MEMORY_SECONDS:
+                memory_at = now
+                messages.append(MachineMemory.read(self._limits))
+            if messages:
+                self._send(messages)
+
+    def keep(self, drafters: frozenset[str]) -> None:
+        """Holds what was held before; nothing waits for it."""
+        self._send([MethodCall(next(self._numbers), "keep", (drafters,))])
+
+    def end(self, error: NotServing) -> None:
+        """Kills the process if it still runs, and reaps it. Its requests end as unavailable."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        self._pipe.close()
+        now, retry = time.monotonic(), error.retry_after
+        untaken = [_Running.start(arrival) for arrival in self.inbox.shut(error)]
+        for running in (*self._requests.values(), *untaken):
+            running.stats.finished = now
+            outcome = Outcome(FinishReason.ERROR, running.stats, error=error.message, unavailable=retry, refused=error)
+            self._observer.on_finish(running.request, outcome)
+            _finish(running, outcome)
+        for done in self._commands.values():
+            done.set_exception(error)
+        self._requests, self._commands = {}, {}
+
+    # the owner's thread
+
+    def _messages(self, gathered: Sequence[Arrival | Command]) -> Iterator[Submit | MethodCall]:
+        """Choices of one request make one message: their prompt is the same object."""
+        for _, group in groupby(gathered, lambda each: id(each.request.prompt if isinstance(each, Arrival) else each)):
+            number, same = next(self._numbers), list(group)
+            choices = [each for each in same if isinstance(each, Arrival)]
+            if not choices:
+                yield from (self._call(number, each) for each in same if not isinstance(each, Arrival))
+                continue
+            with self._lock:
+                self._requests |= {choice.request.id: _Running.start(choice, number) for choice in choices}
+            yield Submit(number, [choice.request for choice in choices])
+
+    def _call(self, number: int, command: Command) -> MethodCall:
+        if not isinstance(command, Lower):
+            self._commands[number] = command.done
+        names = [field.name for field in fields(command) if field.name != "done"]
+        return MethodCall(number, _METHODS[type(command)], tuple(getattr(command, name) for name in names))
+
+    def _send(self, messages: Sequence[Any]) -> None:
+        try:
+            self._pipe.send(messages)
+        except TimeoutError:
+            self._lose(Loss.SILENT, f"rank 0 took nothing for {self._bound:g} s")
+        except OSError:
+            self._reader.join(self._timeout)  # it finds out why
+            self._lose(Loss.DIED, "rank 0 takes nothing any more")
+
+    # the thread that reads
+
+    def _read(self) -> None:
+        try:
+            while not self._ended:
+                messages = self._pipe.receive()
+                for message in messages:
+                    self._take(message)
+                if any(isinstance(message, EngineSnapshot | RequestFinished) for message in messages):
+                    self._report()
+        except TimeoutError:
+            self._lose(Loss.SILENT, f"rank 0 said nothing for {self._bound:g} s")
+        except OSError:
+            self._lose(Loss.DIED, f"rank 0 ended: {_describe_exit(self._process)}")
+        except Exception as error:
+            _log.exception("what rank 0 says is not understood")
+            self._lose(Loss.FAILED, f"what rank 0 says is not understood: {in_one_line(error)}")
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case Tokens():
+                self._pass_tokens(message)
+            case ObserverCall():
+                self._call_observer(message)
+            case RequestFinished():
+                with self._lock:
+                    running = self._requests.pop(message.id, None)
+                if running is not None:
+                    _finish(running, running.outcome(message.outcome))
+            case EngineSnapshot():
+                self.snapshot = message
+                self._note(message)
+            case Ready():
+                self._note(message.snapshot)
+                self.snapshot, self.ready = message.snapshot, message
+                self.inbox.wake()
+            case MethodResult():
+                self.snapshot = message.snapshot or self.snapshot
+                done = self._commands.pop(message.number, None)
+                if done is not None and message.error is not None:
+                    done.set_exception(message.error)
+                elif done is not None:
+                    done.set_result(message.value)
+            case LogLine():
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            case EngineLost():
+                self._lose(message.loss, message.reason)
+            case EngineStopped():
+                self._ended = True
+                self.inbox.wake()
+            case _:
+                self._note(message)
+
+    def _pass_tokens(self, message: Tokens) -> None:
+        running = self._requests.get(message.id)
+        if running is None or running.failed:
+            return
+        stats, now, tokens = running.stats, time.monotonic(), len(message.emission.tokens)
+        if tokens:
+            if stats.first_token is None or stats.last_token is None:
+                stats.first_token, stats.first_chunk_tokens = now, tokens
+            else:
+                stats.gaps.append(now - stats.last_token)
+            stats.last_token = now
+        try:
+            running.sink.on_tokens(message.emission)
+        except Exception as error:
+            running.failed = f"the receiver failed: {error}"
+            self.inbox.end(message.id, FinishReason.ERROR)
+
+    def _call_observer(self, call: ObserverCall) -> None:
+        running = self._requests.get(call.id)
+        if running is None:
+            return
+        arguments = call.arguments
+        if call.method == "on_step":
+            running.stats.counts.add(arguments[0])
+        elif call.method == "on_finish":
+            arguments = (running.outcome(arguments[0]),)
+        getattr(self._observer, call.method)(running.request, *arguments)
+
+    def _report(self) -> None:
+        """Tells the inbox, which has the queue's limits, how many requests wait and whose they are."""
+        with self._lock:
+            every = list(self._requests.values())
+        clients = [running for running in every if running.request.origin is Origin.CLIENT]
+        waiting = [running.request for running in clients if self._waits(running)]
+        own, seconds = len(every) - len(clients), self._totals.seconds_per_request
+        self.inbox.report(len(clients) - len(waiting), waiting, own, seconds)
+
+    def _waits(self, running: _Running) -> bool:
+        now = self.snapshot
+        if running.stats.first_token is not None:
+            return False
+        return now is None or running.number > now.number or running.request.id in now.waiting
+
+    # either
+
+    def _limit_waits(self, seconds: float) -> None:
+        self._bound = seconds
+        self._pipe.limit_waits(seconds)
+
+    def _lose(self, loss: Loss, reason: str) -> None:
+        """Notes the loss unless one was found before, and kills the process, so that nothing waits for it."""
+        with self._lock:
+            if not self._ended:
+                self.loss = loss, reason
+            self._ended = True
+        self._process.kill()
+        self.inbox.wake()
+
+
+def _finish(running: _Running, outcome: Outcome) -> None:
+    try:
+        running.sink.on_finish(outcome)
+    except Exception as error:
+        _log.warning("the receiver of request %s failed at its end", running.request.id, exc_info=error)
+
+
+def _describe_exit(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended that has closed its pipe."""
+    try:
+        code = process.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "its connection is closed"
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

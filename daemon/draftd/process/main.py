@@ -1,0 +1,371 @@
+"""The engine's process: `python -P -m draftd.process.main DESCRIPTOR`.
+
+All of MLX that such a daemon has is here: target, drafts, scheduler, and the group of ranks. A process cannot leave a
+group that was lost, so this one ends. It does what the daemon says over the socket pair, and ends with the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome, RequestStats
+from draftd.counts import StepCounts
+from draftd.engine.handle import EngineState
+from draftd.engine.limits import Limits
+from draftd.engine.loop import EngineWorker
+from draftd.engine.observer import EngineObserver
+from draftd.engine.pair import LoadedModels, ModelPaths
+from draftd.engine.ranks.channel import RanksLost
+from draftd.errors import DraftdError, EngineFailure, in_one_line
+from draftd.group import Loss
+from draftd.hardware.system import device
+from draftd.models.blas import load_blas
+from draftd.models.grammar import Compiled
+from draftd.process.ipc import (
+    Begin,
+    Drain,
+    EndRequests,
+    EngineLost,
+    EngineSnapshot,
+    EngineStopped,
+    Learned,
+    LoadProgress,
+    LogLine,
+    MachineMemory,
+    MessagePipe,
+    MethodCall,
+    MethodResult,
+    ObserverCall,
+    Ready,
+    RequestFinished,
+    Submit,
+    Tokens,
+)
+from draftd.ranks.handshake import Gathering
+from draftd.ranks.leader_channel import LeaderChannel
+from draftd.ranks.plan import GroupShare
+from draftd.ranks.proof import OwnProof
+
+if TYPE_CHECKING:
+    from draftd.engine.ranks.group import RankGroup
+
+_MOST_UNSENT = 1 << 16  # messages; beyond, the engine waits for the daemon
+_LOADING_POLL_SECONDS = 0.05
+_LAST_SECONDS = 2.0  # for the last message to be taken
+
+
+def main() -> None:
+    # These signals are for the daemon, which tells this process what to do.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    end.set_inheritable(False)
+    EngineServer(end).run()
+
+
+def begin_group(
+    share: GroupShare, paths: ModelPaths, announce: Callable[[str], None], on_lost: Callable[[RanksLost], None]
+) -> tuple[RankGroup, LeaderChannel]:
+    """Waits for the followers and joins them. On the thread that will have MLX. `on_lost`: LeaderChannel's.
+
+    Raises ModelLoadError, Refused with what keeps the ranks apart, and RanksLost. If MLX does not join the ranks in
+    time, SIGALRM ends the process.
+    """
+    plan, settings = share.plan, share.settings
+    timeout, start = settings.timeout_seconds, settings.start_seconds
+    bounds = {"timeout_seconds": timeout, "start_seconds": start}
+    with contextlib.closing(OwnProof(paths.model, paths.adapter, os.environ, progress=announce)) as own:
+        listener = socket.socket(fileno=share.listener)
+        gathering = Gathering(listener, plan, own, group=share.group, bounds=bounds, announce=announce)
+        followers = gathering.run()
+    announce(f"joining {plan.size} ranks by {plan.backend}")
+    with gathering.joining.entered(0):
+        load_blas()
+        from draftd.engine.ranks.group import join_group
+
+        group = join_group(plan.backend)
+    channel = LeaderChannel(
+        followers,
+        host=socket.gethostname(),
+        timeout_seconds=timeout,
+        start_seconds=start,
+        on_lost=on_lost,
+        limit_bytes=device().memory_bytes,
+    )
+    return group, channel
+
+
+class Outgoing:
+    """Sends messages to the daemon on a thread of its own: `put` waits only if the daemon does not read at all."""
+
+    def __init__(self, pipe: MessagePipe) -> None:
+        self._pipe = pipe
+        self._unsent: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._sending = False
+        threading.Thread(target=self._run, name="draftd-tell", daemon=True).start()
+
+    def put(self, message: Any) -> None:
+        with self._changed:
+            while len(self._unsent) >= _MOST_UNSENT:
+                self._changed.wait()
+            self._unsent.append(message)
+            self._changed.notify_all()
+
+    def put_last(self, message: Any, seconds: float = _LAST_SECONDS) -> None:
+        """Waits until this and all before it is sent, for at most so long: the daemon may not read."""
+        with self._changed:
+            self._unsent.append(message)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._unsent and not self._sending, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._unsent)
+                messages = list(self._unsent)
+                self._unsent.clear()
+                self._sending = True
+            try:
+                self._pipe.send(messages)
+            except OSError:
+                _exit(1)  # the daemon is gone
+            except Exception:
+                traceback.print_exc()
+                _exit(1)
+
+
+class RequestSink:
+    """Sends one request's tokens and outcome. Holds its compiled grammar for as long as the request runs."""
+
+    def __init__(self, name: str, put: Callable[[Any], None], grammar: Compiled | None) -> None:
+        self._name, self._put, self._grammar = name, put, grammar
+
+    def on_tokens(self, emission: Emission) -> None:
+        self._put(Tokens(self._name, emission))
+
+    def on_finish(self, outcome: Outcome) -> None:
+        self._put(RequestFinished(self._name, outcome))
+
+
+class CallObserver(EngineObserver):
+    """Sends each call to the daemon, whose observers know the requests by their ids."""
+
+    def __init__(self, put: Callable[[Any], None]) -> None:
+        self._put = put
+
+    def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
+        self._put(ObserverCall(request.id, "on_step", (result, gap)))
+
+    def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
+        self._put(ObserverCall(request.id, "on_drafter_error", (drafter, message)))
+
+    def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
+        self._put(ObserverCall(request.id, "on_verifier_error", (message,)))
+
+    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
+        self._put(ObserverCall(request.id, "on_finish", (outcome,)))
+
+
+class LogForwarder(logging.Handler):
+    """Sends log lines to the daemon, which writes them in its format."""
+
+    def __init__(self, put: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._put = put
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._put(LogLine(record.name, record.levelno, self.format(record)))
+
+
+class EngineServer:
+    """Runs one engine for the daemon, and ends with it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._pipe = MessagePipe(end, lambda: self._worker.tokenizer)
+        self._out = Outgoing(self._pipe)
+        self._number = 0  # of the last submission that the engine has
+        self._memory: MachineMemory
+        self._worker: EngineWorker
+        self._channel: LeaderChannel | None = None
+        self._parallel = ""
+
+    def run(self) -> NoReturn:
+        try:
+            (begin,) = self._pipe.receive()
+        except OSError:
+            _exit(1)
+        assert isinstance(begin, Begin)
+        logging.basicConfig(handlers=[LogForwarder(self._out.put)], level=logging.WARNING, force=True)
+        logging.getLogger("draftd").setLevel(begin.log_level)
+        self._memory = begin.memory
+        self._worker = EngineWorker(
+            begin.paths if begin.share is None else partial(self._load, begin.paths, begin.share),
+            observers=(CallObserver(self._out.put),),
+            limits=Limits(
+                **begin.limits,
+                memory_share=lambda: self._memory.memory_share,
+                headroom=lambda: self._memory.headroom,
+                available=lambda: self._memory.available,
+            ),
+            recall=lambda: begin.learnt,
+        )
+        self._worker.start()
+        threading.Thread(target=self._beat, args=(begin.beat_seconds,), name="draftd-beat", daemon=True).start()
+        try:
+            while True:
+                for message in self._pipe.receive():
+                    self._take(message)
+        except OSError:
+            _exit(1)  # the daemon is gone
+        except BaseException:
+            traceback.print_exc()
+            _exit(1)
+
+    def _load(self, paths: ModelPaths, share: GroupShare, progress: Callable[[str], None]) -> LoadedModels:
+        """Joins the other ranks and loads this one's part. On the engine's thread."""
+        group, self._channel = begin_group(share, paths, progress, self.lose)
+        loaded = paths(progress, group=group, sender=self._channel)
+        assert loaded.ranks is not None
+        loaded.ranks.on_lost = self.lose
+        self._parallel = loaded.ranks.part.parallel
+        return loaded
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case EndRequests():
+                for name, reason in message.reasons.items():
+                    self._worker.cancel(name, reason)
+            case MethodCall():
+                self._call(message)
+            case MachineMemory():
+                self._memory = message
+            case Drain():
+                threading.Thread(target=self._drain, args=(message.until,), daemon=True).start()
+
+    def _submit(self, message: Submit) -> None:
+        choices = message.choices
+        try:
+            compiled = None
+            if grammar := choices[0].grammar:
+                # Compiled in this process too, and before the engine's thread would have to.
+                assert self._worker.grammars is not None
+                compiled, _ = self._worker.grammars.compile(grammar)
+            arrivals = [(choice, RequestSink(choice.id, self._out.put, compiled)) for choice in choices]
+            self._worker.submit_choices(arrivals)
+        except Exception as error:
+            refused = error if isinstance(error, DraftdError) else EngineFailure(in_one_line(error))
+            for choice in choices:
+                now, tokens = time.monotonic(), len(choice.prompt)
+                stats = RequestStats(prompt_tokens=tokens, arrival=choice.arrival, finished=now)
+                outcome = Outcome(FinishReason.ERROR, stats, error=refused.message, refused=refused)
+                self._out.put(ObserverCall(choice.id, "on_finish", (outcome,)))
+                self._out.put(RequestFinished(choice.id, outcome))
+        self._number = message.number
+
+    def _call(self, call: MethodCall) -> None:
+        try:
+            result = getattr(self._worker, call.method)(*call.arguments)
+        except DraftdError as error:
+            self._out.put(MethodResult(call.number, None, error, None))
+            return
+        if isinstance(result, Future):
+            result.add_done_callback(lambda done: self._answer(call.number, done))
+
+    def _answer(self, number: int, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None and not isinstance(error, DraftdError):
+            error = EngineFailure(in_one_line(error))
+        # With a snapshot: the caller looks next at what is held now.
+        self._out.put(MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
+
+    def _snapshot(self) -> EngineSnapshot:
+        worker, number, channel = self._worker, self._number, self._channel
+        return EngineSnapshot(
+            status=worker.status(),
+            waiting=worker.waiting,
+            number=number,
+            progress=worker.progress,
+            step_seconds=worker.step_seconds,
+            prefill_seconds=worker.prefill_seconds,
+            draft_bytes=worker.draft_bytes,
+            files=worker.files,
+            memory=worker.memory,
+            parallel=self._parallel,
+            ranks=() if channel is None else channel.ranks(),
+            records=0 if channel is None else channel.records,
+            record_bytes=0 if channel is None else channel.record_bytes,
+        )
+
+    def _beat(self, seconds: float) -> None:
+        """Sends the load's progress, then snapshots, until the engine ends."""
+        try:
+            line, worker = "", self._worker
+            sent = time.monotonic()
+            while worker.state is EngineState.LOADING:
+                if line != worker.progress or time.monotonic() - sent >= seconds:
+                    line, sent = worker.progress, time.monotonic()
+                    self._out.put(LoadProgress(line))
+                time.sleep(_LOADING_POLL_SECONDS)
+            learnt = None
+            if worker.state is not EngineState.FAILED:
+                self._out.put(Ready(worker.info, self._snapshot()))
+            while worker.state is EngineState.READY:
+                if (now := worker.learnt()) is not None and now is not learnt:
+                    self._out.put(Learned(now))
+                    learnt = now
+                self._out.put(self._snapshot())
+                time.sleep(seconds)
+            if worker.state is EngineState.FAILED:
+                if self._channel is not None:
+                    self._channel.close(worker.error)
+                self.lose(RanksLost(Loss.FAILED, worker.error))
+        except BaseException:
+            traceback.print_exc()
+            _exit(1)
+
+    def _drain(self, until: float) -> None:
+        worker = self._worker
+        if worker.close(max(0.0, until - time.monotonic())):
+            if worker.state is not EngineState.STOPPED:
+                return  # `_beat` says why
+            if (learnt := worker.learnt()) is not None:
+                self._out.put(Learned(learnt))
+            if self._channel is not None:
+                self._channel.close()
+        # Otherwise its thread is inside a forward, and all requests were told of their end.
+        self._out.put_last(EngineStopped())
+        _exit(0)
+
+    def lose(self, error: RanksLost) -> NoReturn:
+        """Says why, and ends: what this process waits for may never come."""
+        self._out.put_last(EngineLost(error.loss, error.message))
+        _exit(1)
+
+
+def _exit(code: int) -> NoReturn:
+    """Exits without cleanup: other threads may be blocked for ever."""
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The socket pair between the daemon and its engine's process: whole messages, and waits that end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from draftd.process.ipc import MessagePipe
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[MessagePipe, MessagePipe]]:
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(closing(MessagePipe(end))) for end in socket.socketpair())
+        yield here, there
+
+
+def test_messages_of_all_sizes_arrive_whole(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+    here, there = pipes
+    for messages in (["one", 2], [b"x" * 20_000], []):
+        here.send(messages)
+        assert there.receive() == messages
+
+
+def test_silent_other_end_raises_a_timeout(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+    """Also in the middle of a message, and if it takes nothing: what stopped processes do."""
+    here, there = pipes
+    here.limit_waits(0.05)
+    with pytest.raises(TimeoutError):
+        here.receive()
+    there._end.sendall(b"\0\0")
+    with pytest.raises(TimeoutError):
+        here.receive()
+    with pytest.raises(TimeoutError):
+        here.send([b"x" * (1 << 24)])
+
+
+def test_closed_other_end_raises_an_error_at_both_calls(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+    here, there = pipes
+    there.close()
+    with pytest.raises(ConnectionResetError):
+        here.receive()
+    with pytest.raises(BrokenPipeError):
+        here.send(["late"])
