@@ -120,7 +120,7 @@ def cost(repetitions: int, steps: int) -> list[dict[str, float]]:
 
 
 def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.socket) -> dict[str, float]:
-    from draftd.engine.ranks.records import Op, encoded
+    from draftd.engine.ranks.channel import Op, encoded
 
     senders = {"no_follower": Records(), "reader": Records(reader)}
     plain, vocabulary = _target(None)
@@ -141,7 +141,7 @@ def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.s
     ratios = {
         name: statistics.median(a / b for a, b in zip(taken["plain"], taken[name], strict=True)) for name in senders
     }
-    each = _microseconds(lambda: records.send(encoded(Op.FORWARD, 1, [5, 1, 0], [[1] * shape[0]])))
+    each = _microseconds(lambda: records.send(encoded(1, Op.FORWARD, 5, 1, [1] * shape[0], None)))
     step = 1e6 * statistics.median(taken["plain"]) / steps
     return {
         "sequences": shape[0],
@@ -156,8 +156,9 @@ def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.s
 
 
 def _target(sender: Records | None) -> tuple[Any, int]:
+    from draftd.engine.ranks.caches import lead
     from draftd.engine.ranks.group import join_group
-    from draftd.engine.ranks.loading import lead, open_share, read_share
+    from draftd.engine.ranks.part import open_share, read_share
     from draftd.engine.targets.local import LocalTarget
     from draftd.models.folder import ModelFolder
     from draftd.models.mlx_lm import vocabulary_size

@@ -22,10 +22,10 @@ import mlx.core as mx  # noqa: E402
 
 import draftd.models.nano  # noqa: E402
 from draftd.engine.pair import LoadedModels, assemble, load_models  # noqa: E402
-from draftd.engine.ranks.follower import follow  # noqa: E402
+from draftd.engine.ranks.caches import lead  # noqa: E402
+from draftd.engine.ranks.follower import attend, follow, load_follower  # noqa: E402
 from draftd.engine.ranks.group import RankGroup, join_group  # noqa: E402
-from draftd.engine.ranks.loading import attend, lead, load_follower  # noqa: E402
-from draftd.engine.ranks.sharding import share_of  # noqa: E402
+from draftd.engine.ranks.part import share_of  # noqa: E402
 from draftd.errors import ModelLoadError, in_one_line  # noqa: E402
 from tests.models.tiny import draft_of, quantised, tiny  # noqa: E402
 from tests.ranks.channel import FollowerEnd, Leader  # noqa: E402

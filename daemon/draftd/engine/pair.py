@@ -99,7 +99,8 @@ def load_models(
     its ranks, of which this is rank 0; `sender` takes what the others are to execute.
     """
     load_blas()
-    from draftd.engine.ranks.loading import lead, open_share, read_share
+    from draftd.engine.ranks.caches import lead
+    from draftd.engine.ranks.part import open_share, read_share
 
     paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
     progress(f"looking at {model}")

@@ -81,9 +81,8 @@ def _follow(model: str, adapter: Path | None, rank: int, joined: Joined, announc
     os.write(1, JOINS)
     with joined.joining.entered(rank):
         load_blas()
-        from draftd.engine.ranks.follower import follow
+        from draftd.engine.ranks.follower import follow, load_follower
         from draftd.engine.ranks.group import join_group
-        from draftd.engine.ranks.loading import load_follower
 
         group = join_group(joined.joining.backend)
     channel = FollowerChannel(joined, on_lost=lambda lost: _leave(rank, lost), limit_bytes=device().memory_bytes)

@@ -4,7 +4,7 @@ and checksum.
     4 bytes  length of the body     1 byte  version     1 byte  kind     8 bytes  step     4 bytes  CRC-32     body
 
 All numbers are unsigned and big-endian. The checksum is over version, kind, step and body. The body of a RECORD is
-`engine.ranks.records`' own, that of a PING is `Report`'s; all others are JSON objects. Whoever sees a frame that is
+`engine.ranks.channel`'s, that of a PING is `Report`'s; all others are JSON objects. Whoever sees a frame that is
 not as it should be ends the connection: nothing is sent twice.
 """
 

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import mlx.core as mx
 
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions, Snapshot
-from draftd.engine.cache.layouts import CacheBytes, CacheLayout
+from draftd.engine.cache.layouts import CacheBytes, CacheLayout, share
 from draftd.engine.limits import Limits
-from draftd.engine.ranks.channel import RanksLost, RecordSender
+from draftd.engine.memory import free_bytes
+from draftd.engine.ranks.channel import Op, RanksLost, RecordSender, encoded
 from draftd.engine.ranks.group import lost_by
 from draftd.engine.ranks.part import Part
-from draftd.engine.ranks.records import LARGEST, Op, encoded, following
 
 _T = TypeVar("_T")
-
-_NONE = 0  # stands for "not set" where a number is optional
 
 
 class RankedModel:
@@ -40,31 +38,30 @@ class RankedModel:
         self.on_lost: Callable[[RanksLost], None] = lambda lost: None
         self.records = 0  # sent
         self.record_bytes = 0
-        self._record = 0  # the last one's number
         self._made = 0  # the last number that was given to caches or a prefix
         self._dropped: tuple[list[int], list[int]] = [], []  # caches and prefixes that nothing refers to any more
         self._lost: RanksLost | None = None
 
     def caches(self, layout: CacheLayout) -> RankedCaches:
         number = self.number()
-        cost = _NONE if layout.call_cost is None else layout.call_cost + 1
-        flags = [int(layout.batched), int(layout.apart), int(layout.level), layout.axes]
-        made = self.done(Op.NEW, [number, *flags, cost, layout.forwards], do=lambda: self.part.caches(layout))
+        made = self.done(Op.NEW, number, asdict(layout), do=lambda: self.part.caches(layout))
         return RankedCaches(self, made, number)
 
     def number(self) -> int:
         """Of caches, or of a prefix, that are made now."""
-        self._made = self._made % LARGEST + 1
+        self._made += 1
         return self._made
 
-    def done(self, op: Op, numbers: Sequence[int], *lists: Sequence[int], do: Callable[[], _T]) -> _T:
+    def done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
         """Sends an operation, and does it here. Raises RanksLost: also where it fails here, as followers may have done
         it, or wait for it to be done."""
-        self._send(op, numbers, lists)
+        if any(self._dropped):
+            self._send(Op.DROP, *map(_taken_from, self._dropped))
+        self._send(op, *arguments)
         try:
             found = do()
         except Exception as error:
-            self._lost = lost_by(error, f"rank 0 could not {op.name.lower()}")
+            self._lost = lost_by(error, f"rank 0 could not {op}")
             self.on_lost(self._lost)
             raise self._lost from error
         self._sender.executed(self.part.progress(self.records))
@@ -72,7 +69,7 @@ class RankedModel:
 
     def give_back(self) -> None:
         """Freed memory, on the followers."""
-        self.done(Op.GIVE_BACK, [], do=lambda: None)
+        self.done(Op.GIVE_BACK, do=lambda: None)
 
     def limited(self, limits: Limits) -> Limits:
         """With the memory of the smallest rank."""
@@ -87,16 +84,10 @@ class RankedModel:
         """Once nothing refers to `owner`, followers let go of what has this number: with the next record."""
         weakref.finalize(owner, self._dropped[prefix].append, number).atexit = False
 
-    def _send(self, op: Op, numbers: Sequence[int], lists: Sequence[Sequence[int]]) -> None:
-        if any(self._dropped):
-            self._put(Op.DROP, (), [_taken_from(one) for one in self._dropped])
-        self._put(op, numbers, lists)
-
-    def _put(self, op: Op, numbers: Sequence[int], lists: Sequence[Sequence[int]]) -> None:
+    def _send(self, op: Op, *arguments: Any) -> None:
         if self._lost is not None:
             raise self._lost
-        self._record = following(self._record)
-        record = encoded(op, self._record, numbers, lists)
+        record = encoded(self.records + 1, op, *arguments)
         try:
             self._sender.send(record)
         except Exception as error:
@@ -104,6 +95,16 @@ class RankedModel:
             raise self._lost from error
         self.records += 1
         self.record_bytes += len(record)
+
+
+def lead(part: Part, sender: RecordSender) -> RankedModel:
+    """Rank 0, once its weights are read: waits for the others. From then on what is done with the model's caches is
+    done by all ranks."""
+    refusals, taken = part.agree()
+    (free,) = part.group.least([free_bytes()])
+    ranks = RankedModel(part, sender, refusals, taken, free)
+    share(part.model, ranks)
+    return ranks
 
 
 def _taken_from(numbers: list[int]) -> list[int]:
@@ -130,43 +131,37 @@ class RankedCaches:
 
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         part, local = self._ranks.part, self._local
-        read = [] if at is None else [n for row in at for n in row]
-        numbers = [self._number, tokens.shape[1], len(read) // len(widths)]
-        return self._ranks.done(Op.FORWARD, numbers, widths, read, do=lambda: part.forward(local, tokens, widths, at))
+        return self._done(Op.FORWARD, tokens.shape[1], widths, at, do=lambda: part.forward(local, tokens, widths, at))
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
-        part, local = self._ranks.part, self._local
-        return self._ranks.done(Op.ROLLBACK, [self._number], lengths, do=lambda: part.rollback(local, lengths))
+        return self._done(Op.ROLLBACK, lengths, do=lambda: self._ranks.part.rollback(self._local, lengths))
 
     def fresh(self, *lengths: int) -> RankedCaches:
         number = self._ranks.number()
-        made = self._ranks.done(Op.FRESH, [self._number, number], lengths, do=lambda: self._local.fresh(*lengths))
+        made = self._done(Op.FRESH, number, lengths, do=lambda: self._local.fresh(*lengths))
         return RankedCaches(self._ranks, made, number)
 
     def split(self, rows: Sequence[int], *, rest: bool = False) -> RankedCaches:
-        number, local = self._ranks.number(), self._local
-        numbers = [self._number, number, int(rest)]
-        made = self._ranks.done(Op.SPLIT, numbers, rows, do=lambda: local.split(rows, rest=rest))
+        number = self._ranks.number()
+        made = self._done(Op.SPLIT, number, rows, rest, do=lambda: self._local.split(rows, rest=rest))
         return RankedCaches(self._ranks, made, number)
 
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, RankedCaches)
-        numbers = [self._number, joining._number]
-        self._ranks.done(Op.JOIN, numbers, do=lambda: self._local.join(joining._local))
+        self._done(Op.JOIN, joining._number, do=lambda: self._local.join(joining._local))
 
     def select(self, rows: Sequence[int]) -> None:
-        self._ranks.done(Op.SELECT, [self._number], rows, do=lambda: self._local.select(rows))
+        self._done(Op.SELECT, rows, do=lambda: self._local.select(rows))
 
     def clear(self) -> None:
-        self._ranks.done(Op.CLEAR, [self._number], do=self._local.clear)
+        self._done(Op.CLEAR, do=self._local.clear)
 
     def pretend(self, lengths: Sequence[int]) -> bool:
-        return self._ranks.done(Op.PRETEND, [self._number], lengths, do=lambda: self._local.pretend(lengths))
+        return self._done(Op.PRETEND, lengths, do=lambda: self._local.pretend(lengths))
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         ranks, number, local = self._ranks, self._ranks.number(), self._local
-        numbers = [self._number, number, row, start, end]
-        found = ranks.done(Op.EXTRACT, numbers, do=lambda: ranks.part.extract(local, row, start, end))
+        found = self._done(Op.EXTRACT, number, row, start, end, do=lambda: ranks.part.extract(local, row, start, end))
         if found is None:
             return None
         value, least = found
@@ -179,7 +174,11 @@ class RankedCaches:
         assert len(ours) == len(kept)
         numbers, lengths = [one.number for one in ours], [one.length for one in ours]
         values = [one.local if isinstance(one, RankedSnapshot) else one for one in ours]
-        self._ranks.done(Op.RESTORE, [self._number], numbers, lengths, do=lambda: self._local.restore(values))
+        self._done(Op.RESTORE, numbers, lengths, do=lambda: self._local.restore(values))
+
+    def _done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
+        """An operation on these caches."""
+        return self._ranks.done(op, self._number, *arguments, do=do)
 
     @property
     def position_bytes(self) -> int:
@@ -220,7 +219,7 @@ class RankedSegment(KVSegment):
     def split(self, n: int) -> tuple[KVSegment, KVSegment]:
         first, rest = self.ranks.number(), self.ranks.number()
         local = KVSegment(self.layers, self.length)
-        parts = self.ranks.done(Op.HALVE, [self.number, first, rest, n], do=lambda: local.split(n))
+        parts = self.ranks.done(Op.HALVE, self.number, first, rest, n, do=lambda: local.split(n))
         return RankedSegment.of(self.ranks, parts[0], first), RankedSegment.of(self.ranks, parts[1], rest)
 
     def head(self, n: int) -> KVSegment:

@@ -1,14 +1,56 @@
 """The seam between what ranks execute and what carries it: records from rank 0 to all followers, in order.
 
-A record is bytes (records.py). What is lost ends the group: nothing is sent twice."""
+A record is one operation on caches, as JSON: a list of its number, which counts from 1, the operation, and what this
+takes. Caches and cached prefixes go by numbers that rank 0 gives. No tokens: they come with the forward itself. What
+carries records detects damage. What is lost ends the group: nothing is sent twice."""
 
 from __future__ import annotations
 
+import enum
+import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from draftd.errors import NotServing
 from draftd.group import Loss
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` would make one for each record
+
+
+class Op(enum.StrEnum):
+    """With what it takes."""
+
+    NEW = "new"  # caches, the fields of their layout: of the model, with no rows
+    FRESH = "fresh"  # caches of which, new caches, lengths
+    FORWARD = "forward"  # caches, width, widths, the positions of each row that are read or None
+    ROLLBACK = "rollback"  # caches, lengths
+    SPLIT = "split"  # caches, new caches, rows, rest
+    JOIN = "join"  # caches, those that join
+    SELECT = "select"  # caches, rows
+    CLEAR = "clear"  # caches
+    PRETEND = "pretend"  # caches, lengths
+    EXTRACT = "extract"  # caches, new prefix, row, start, end
+    RESTORE = "restore"  # caches, prefixes, lengths
+    HALVE = "halve"  # prefix, its new first part, its new rest, length of the first part
+    DROP = "drop"  # caches, prefixes
+    GIVE_BACK = "give_back"  # freed memory, to the system
+
+
+class RecordError(Exception):
+    """Bytes that are no record, or not the next one."""
+
+
+def encoded(number: int, op: Op, *arguments: Any) -> bytes:
+    return _to_json([number, op, *arguments]).encode()
+
+
+def decoded(data: bytes) -> tuple[int, Op, list[Any]]:
+    """Number, operation, and what it takes. Raises RecordError."""
+    try:
+        number, op, *arguments = json.loads(data)
+        return number, Op(op), arguments
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{data[:80]!r} is no record ({error})") from None
 
 
 class RanksLost(NotServing):

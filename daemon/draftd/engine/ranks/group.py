@@ -28,10 +28,6 @@ class RankGroup:
     size: int
     seconds: float = 0.0
 
-    @property
-    def leads(self) -> bool:
-        return self.rank == 0
-
     def all(self, values: Sequence[int]) -> list[list[int]]:
         """What each rank gave, by rank: all give equally many. Waits for all of them. Raises RanksLost."""
         try:
