@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Fast
 from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Finding, Verdict
 from draftd.core import DRAFT_MODEL, FinishReason
-from draftd.engine.checks import check_request
+from draftd.engine.handle import check_request
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import InvalidRequest, ModelLoadError
 from draftd.models.mlx_lm import load_adapters, load_model

@@ -84,27 +84,15 @@ class Engine:
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
         """What was counted of requests, with what is kept now."""
-        memory, disk, layout = self.prefix, self.disk, self.admission.layout
-        found = replace(
+        memory, layout = self.prefix, self.admission.layout
+        return replace(
             counted,
             bytes=memory.bytes,
             limit_bytes=memory.bound,
             limit_tokens=layout.kept(memory.bound),
             entries=memory.texts,
             warning=counted.too_small(layout.kept(memory.limit), layout.kept_bytes(counted.longest_unfit_tokens)),
-        )
-        if disk is None:
-            return found
-        usage = disk.usage
-        return replace(
-            found,
-            disk_bytes=usage.bytes,
-            disk_limit_bytes=disk.limit,
-            disk_files=usage.files,
-            pins=usage.pins,
-            pinned_bytes=usage.pinned_bytes,
-            disk_errors=usage.errors,
-            pin_errors=usage.pin_errors,
+            **({} if self.disk is None else self.disk.usage._asdict()),
         )
 
     def measures(self, *, idle: bool) -> bool:

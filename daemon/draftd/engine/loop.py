@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
-from draftd.engine.checks import check_request, check_tokens, verifier_of
-from draftd.engine.handle import EngineHandle, EngineState
+from draftd.engine.handle import EngineHandle, EngineState, check_request, check_tokens, verifier_of
 from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Lower, PinPrefix, Taken
 from draftd.engine.limits import REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
@@ -28,7 +27,6 @@ from draftd.engine.observer import (
     PrefixStatus,
     PromptProgress,
     Totals,
-    with_remote,
 )
 from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.verifier_link import VerifierLink
@@ -187,8 +185,8 @@ class EngineWorker(EngineHandle):
                 draft_weight_bytes=held.weight_bytes,
                 prefix=engine.prefix_status(status.prefix),
                 kv_cache_limit_bytes=engine.admission.limit,
+                remote=engine.remote_status,
             )
-            status = with_remote(status, engine.remote_status)
         active, queued = self._inbox.counts
         return replace(
             status,

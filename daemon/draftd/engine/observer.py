@@ -164,13 +164,8 @@ class EngineStatus:
     MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
     `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
     caches there is no memory. `loaded`: drafters whose weights are held. `unloaded`: no weights are, until the
-    next request. `resting`: of the active ones, those of peers without a step in hand. `remote`: of all sequences of
-    another daemon's target that are over, the daemon's own as well, and `late`: tokens of verdicts that came after
-    their end, drafted and of these accepted. `remote_open_sequences` are open there, `remote_in_flight` steps have no
-    verdict yet, and at a round trip of `remote_break_even` seconds, as last estimated, drafting for it pays as much as
-    not to. `remote_estimates`: what a text may expect of that target, by workload class, with a draft model and
-    without. `prompts`: those that are being prefilled; `prefilled_tokens`: of all prompts, computed by the target since
-    it started."""
+    next request. `resting`: of the active ones, those of peers without a step in hand. `prompts`: those that are being
+    prefilled; `prefilled_tokens`: of all prompts, computed by the target since it started."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -189,27 +184,10 @@ class EngineStatus:
     held_back: int = 0
     unloaded: bool = False
     resting: int = 0
-    remote: RemoteCounts = field(default_factory=RemoteCounts)
-    remote_open_sequences: int = 0
-    remote_in_flight: int = 0
-    remote_break_even: float | None = None
-    late: tuple[int, int] = (0, 0)
-    remote_estimates: Mapping[WorkloadClass, RemoteEstimate] = field(default_factory=dict)
+    remote: RemoteStatus = field(default_factory=RemoteStatus)
     group: GroupStatus | None = None  # of a target over several ranks
     prompts: tuple[PromptProgress, ...] = ()
     prefilled_tokens: int = 0
-
-
-def with_remote(status: EngineStatus, told: RemoteStatus) -> EngineStatus:
-    return replace(
-        status,
-        remote=told.counts,
-        remote_open_sequences=told.open_sequences,
-        remote_in_flight=told.in_flight,
-        remote_break_even=told.break_even,
-        late=(told.late_drafted, told.late_accepted),
-        remote_estimates=told.estimates,
-    )
 
 
 class Totals(EngineObserver):

@@ -235,7 +235,7 @@ def assemble(
 ) -> LoadedModels:
     """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
     source in `sources` stays in memory; a light draft is what has one."""
-    from draftd.engine.cache.factories import FULL, layer_kinds
+    from draftd.engine.cache.batched import FULL, layer_kinds
     from draftd.engine.cache.layouts import why_not_batched
     from draftd.models.mlx_lm import vocabulary_size
 

@@ -15,8 +15,15 @@ from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
 from draftd.engine.fair_share import FairShare
 from draftd.engine.observer import PromptProgress
-from draftd.engine.prefill_order import BeginOrder, PromptSlice, SlicePlanner, count_passed, drafter_waits, end_soon
-from draftd.engine.prompt import Prompt
+from draftd.engine.prefill_order import (
+    BeginOrder,
+    Prompt,
+    PromptSlice,
+    SlicePlanner,
+    count_passed,
+    drafter_waits,
+    end_soon,
+)
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, Entry, EntryResult, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Steps, Target

@@ -101,7 +101,7 @@ class PrefixJobs:
             return
         until, scanned = time.monotonic() + _START_SECONDS, self._disk.start()
         wait([scanned], _START_SECONDS)
-        if self._disk.usage.files or self._disk.usage.pins or self._disk.limit:
+        if self._disk.usage.disk_files or self._disk.usage.pins or self._disk.limit:
             self._others.append(_Task(self._restored(scanned)))
             while self._others and time.monotonic() < until:
                 self.step(running=0)

@@ -156,7 +156,7 @@ class RemoteGuard:
 
 def streaming_pace(status: EngineStatus) -> dict[WorkloadClass, float]:
     """Seconds of a token that the remote streams by itself, as the engine measured it."""
-    rates = {kind: found.rates.get(RemoteMode.STREAM, 0.0) for kind, found in status.remote_estimates.items()}
+    rates = {kind: found.rates.get(RemoteMode.STREAM, 0.0) for kind, found in status.remote.estimates.items()}
     return {kind: 1 / rate for kind, rate in rates.items() if rate > 0}
 
 

@@ -97,7 +97,7 @@ class EngineNow:
         plain = costs.plain(1, costs.prices.context) if costs is not None and costs.measured else None
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
         active, prefill = status.active - status.resting, worker.prefill_seconds or None
-        return cls(active, status.queued, load, plain, status.remote_estimates, prefill)
+        return cls(active, status.queued, load, plain, status.remote.estimates, prefill)
 
 
 class Router:

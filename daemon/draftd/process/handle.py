@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from draftd.core import DecodeRequest, DrafterName, TokenSink
 from draftd.engine.cache.pins import Pin
-from draftd.engine.checks import check_request, verifier_of
-from draftd.engine.handle import EngineHandle, EngineState
+from draftd.engine.handle import EngineHandle, EngineState, check_request, verifier_of
 from draftd.engine.inbox import Arrival, Inbox
 from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory

@@ -42,10 +42,10 @@ _LINK: Mapping[Metric, Callable[[LinkState], Values]] = {
     catalog.IO: lambda s: {"transmit": s.bytes_sent, "receive": s.bytes_received},
 }
 _ENGINE: Mapping[Metric, Callable[[EngineStatus], Values]] = {
-    catalog.OPEN_SEQUENCES: lambda s: s.remote_open_sequences,
-    catalog.IN_FLIGHT: lambda s: s.remote_in_flight,
-    catalog.BREAK_EVEN: lambda s: s.remote_break_even,
-    catalog.FAILOVERS: lambda s: s.remote.failed_over,
+    catalog.OPEN_SEQUENCES: lambda s: s.remote.open_sequences,
+    catalog.IN_FLIGHT: lambda s: s.remote.in_flight,
+    catalog.BREAK_EVEN: lambda s: s.remote.break_even,
+    catalog.FAILOVERS: lambda s: s.remote.counts.failed_over,
 }
 VERIFIED: Mapping[Metric, Callable[[PeerCounts], float]] = {
     catalog.VERIFY_STEPS: lambda c: c.steps,
@@ -98,7 +98,7 @@ def observed_remote(
 
 
 def _remote(read: Callable[[RemoteCounts], float]) -> Callable[[EngineStatus], Values]:
-    return lambda status: read(status.remote)
+    return lambda status: read(status.remote.counts)
 
 
 def _total(read: Callable[[PeerCounts], float]) -> Callable[[VerificationStatus], Values]:

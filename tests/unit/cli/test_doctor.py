@@ -31,7 +31,7 @@ from draftd.cli.options import Served
 from draftd.cli.output import plain
 from draftd.core import DRAFT_MODEL
 from draftd.engine.assembly import cache_limit
-from draftd.engine.cache import factories
+from draftd.engine.cache import batched
 from draftd.engine.depth.saved import DrafterWorth
 from draftd.engine.pair import load_models
 from draftd.fallback.store import StateFolder
@@ -171,7 +171,7 @@ def test_what_only_the_trial_decides_is_left_open(model: Callable[[str], Path]) 
 def test_what_has_no_batched_layout_is_told_as_serve_tells_it(
     model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(factories, "_factory", lambda made: None)
+    monkeypatch.setattr(batched, "_factory", lambda made: None)
     target, draft = mamba(model("a")), model("b")
     found = check_models(pair(target, draft))
     info = load_models(str(target), str(draft), progress=lambda line: None).info

@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from draftd.cli import ladder, remote
 from draftd.counts import DraftCounts
-from draftd.engine.observer import EngineStatus
+from draftd.engine.observer import EngineStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.remote import RemoteState
@@ -27,9 +27,7 @@ LINK = LinkState(
     failures={LinkFailure.LATE: 2, LinkFailure.REFUSED: 3},
 )
 COUNTS = RemoteCounts(steps=50, proposed=200, verdicts=100, tokens=260, wasted=50, hidden=31, reopened=1, failed_over=3)
-ENGINE = EngineStatus(
-    DraftCounts(), {}, remote=COUNTS, remote_open_sequences=1, remote_in_flight=2, remote_break_even=0.0175
-)
+ENGINE = EngineStatus(DraftCounts(), {}, remote=RemoteStatus(COUNTS, open_sequences=1, in_flight=2, break_even=0.0175))
 SIGNAL = Signal(Cause.REMOTE_ROUND_TRIP, RemoteLevel.STREAMING, "round trip 800 ms")
 LOWERED = RemoteState(1, NOW - 60, SIGNAL, None, (SIGNAL,), 600.0, 0)
 

@@ -18,6 +18,7 @@ from draftd.engine.prefill_order import (
     MOST_PREFILLING,
     PATIENCE,
     BeginOrder,
+    Prompt,
     PromptSlice,
     SlicePlanner,
     SliceRate,
@@ -27,7 +28,6 @@ from draftd.engine.prefill_order import (
     next_prompt,
     share_forward,
 )
-from draftd.engine.prompt import Prompt
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, autoregressive, request, speculative

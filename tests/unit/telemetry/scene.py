@@ -25,7 +25,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.counts import DraftCounts, StepCounts
-from draftd.engine.observer import EngineStatus, PrefixStatus
+from draftd.engine.observer import EngineStatus, PrefixStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
@@ -78,10 +78,7 @@ STATUS = EngineStatus(
     4096,
     1200,
     prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900, unfit=7),
-    remote=REMOTE_COUNTS,
-    remote_open_sequences=1,
-    remote_in_flight=2,
-    remote_break_even=0.03,
+    remote=RemoteStatus(REMOTE_COUNTS, open_sequences=1, in_flight=2, break_even=0.03),
     group=GROUP,
 )
 LINK = LinkState(

@@ -10,21 +10,42 @@ where nothing else refers to an array: nothing here may keep a view of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, LayerCache, Positions
-from draftd.engine.cache.factories import LayerFactory, batched_layers, listed
+from draftd.engine.cache.base import (
+    BatchedSnapshot,
+    CachedPrefix,
+    Caches,
+    KVSegment,
+    LayerCache,
+    LayerOwner,
+    Positions,
+    flat,
+)
 from draftd.engine.cache.groups import CALL
-from draftd.engine.cache.layers import BatchedAttention
+from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
 from draftd.engine.cache.logits import logits_at
 from draftd.engine.cache.recurrent import RecurrentState
 from draftd.engine.cache.window import Window
+from draftd.models.mlx_lm import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
 _FORWARDS = 8  # over which groups change, some layers in each: all at once would hold the rows up
 _ONLY_ONE = 1 << 24  # positions: what a further group costs where attention cannot take them apart, but needs a copy
+
+LayerFactory = Callable[[LayerOwner], LayerCache]
+FULL = "full attention"
 
 
 class BatchedCaches:
@@ -275,3 +296,51 @@ class BatchedCaches:
             for layer in self._attention:
                 if layer.window is window:
                     layer.shift(moves)
+
+
+def _factory(cache: Any) -> LayerFactory | None:
+    """The batched layer for one of mlx-lm's caches; None if there is none."""
+    if type(cache) is KVCache:
+        return BatchedAttention
+    if type(cache) is RotatingKVCache and not cache.keep:
+        return functools.partial(BatchedAttention, size=cache.max_size)
+    if type(cache) is ChunkedKVCache:
+        return functools.partial(ChunkedAttention, size=cache.chunk_size)
+    if type(cache) is ArraysCache and cache.left_padding is None:
+        return functools.partial(RecurrentState, size=len(cache.cache))
+    return None
+
+
+def batched_layers(model: Any) -> list[LayerFactory]:
+    """A factory for each cache of each layer. Raises KeyError, with the caches' names, if some have none."""
+    caches = flat(make_prompt_cache(model))
+    factories = [_factory(cache) for cache in caches]
+    missing = {type(cache).__name__ for cache, factory in zip(caches, factories, strict=True) if factory is None}
+    if missing:
+        raise KeyError(", ".join(sorted(missing)))
+    return [factory for factory in factories if factory is not None]
+
+
+def layer_kinds(model: Any) -> dict[str, int]:
+    """How many of a model's caches are of each kind, in words for people. A layer may have several caches."""
+    return dict(Counter(map(_kind, flat(make_prompt_cache(model)))))
+
+
+def _kind(cache: Any) -> str:
+    if type(cache) is KVCache:
+        return FULL
+    if isinstance(cache, RotatingKVCache):
+        return f"window of {cache.max_size}"
+    if isinstance(cache, ChunkedKVCache):
+        return f"chunks of {cache.chunk_size}"
+    return "recurrent state" if isinstance(cache, ArraysCache) else type(cache).__name__
+
+
+def listed(model: Any, layers: Sequence[LayerCache]) -> list[Any]:
+    """`layers` as the model takes them: in lists where mlx-lm makes it a list of caches for one of its layers."""
+    rest = iter(layers)
+    return [_as_made(cache, rest) for cache in make_prompt_cache(model)]
+
+
+def _as_made(cache: Any, rest: Iterator[LayerCache]) -> Any:
+    return [_as_made(one, rest) for one in cache.caches] if isinstance(cache, CacheList) else next(rest)

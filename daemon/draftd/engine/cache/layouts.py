@@ -19,8 +19,7 @@ import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import Caches, padded
-from draftd.engine.cache.batched import BatchedCaches
-from draftd.engine.cache.factories import batched_layers
+from draftd.engine.cache.batched import BatchedCaches, batched_layers
 from draftd.engine.cache.logits import without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.errors import ModelLoadError, NotServing

@@ -64,14 +64,16 @@ class Part(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """Bytes and files, the pinned ones among them; `errors`: writes that failed since the start."""
+    """Bytes and files, the pinned ones among them; errors: writes that failed since the start. Fields of `PrefixStatus`
+    (observer.py)."""
 
-    bytes: int = 0
-    files: int = 0
-    pinned_bytes: int = 0
-    pins: int = 0
-    errors: int = 0
-    pin_errors: int = 0
+    disk_bytes: int
+    disk_limit_bytes: int
+    disk_files: int
+    pins: int
+    pinned_bytes: int
+    disk_errors: int
+    pin_errors: int
 
 
 @dataclass(slots=True)
@@ -118,9 +120,9 @@ class PrefixDisk:
         pinned = self.pins.files
         with self._lock:
             sizes = {name: file.nbytes for name, file in self._files.items()}
-        held = sum(size for name, size in sizes.items() if name in pinned)
+        held, size = sum(size for name, size in sizes.items() if name in pinned), sum(sizes.values())
         pins = len(self.pins.names)
-        return DiskUsage(sum(sizes.values()), len(sizes), held, pins, self._errors, self._pin_errors)
+        return DiskUsage(size, self.limit, len(sizes), pins, held, self._errors, self._pin_errors)
 
     # finding
 
