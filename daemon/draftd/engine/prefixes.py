@@ -224,7 +224,7 @@ class PrefixJobs:
             arrays, copied_bytes = [], 0
             for one in found:
                 arrays.append(loaded(one))
-                copied_bytes += one.kind.nbytes
+                copied_bytes += one.data.nbytes
                 if copied_bytes >= _PIECE:
                     copied_bytes = 0
                     yield None
@@ -278,19 +278,18 @@ class PrefixJobs:
         taken = apart(found, start)
         if taken is None:
             return None
-        form, arrays = taken
-        header = PrefixHeader(key.key, packed(tokens[:length]), start, least, form)
+        header = PrefixHeader(key.key, packed(tokens[:length]), start, least, taken.form)
         name = disk.name_of(key.key, header.tokens, start)
         if disk.has(name):
             return name
-        writing = disk.begin(header, [kind for kind, _ in arrays], pin)
+        begun = disk.begin(header, taken.nbytes, pin)
         try:
-            yield from _ended(writing.writer)
-            for kind, made in arrays:
-                yield from _ended(disk.put(writing, stored(kind, made)))
-            return (yield from _ended(disk.finish(writing)))
+            writer = yield from _ended(begun)
+            for made in taken.arrays:
+                yield from _ended(disk.put(writer, stored(made)))
+            return (yield from _ended(disk.finish(writer)))
         except BaseException:
-            disk.abort(writing)
+            disk.abort(begun)
             raise
 
     # pins

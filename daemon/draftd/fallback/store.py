@@ -7,9 +7,7 @@ import contextlib
 import fcntl
 import logging
 import os
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from draftd.errors import ConfigError, FieldError, wrong_field
 from draftd.fallback.logs import OutageLog
+from draftd.files import remove_leftovers, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -39,38 +38,6 @@ def explained(error: Exception, prefix: str = "") -> Exception:
         return error
     path, value, allowed = wrong_field(error, prefix)
     return ValueError(FieldError(path or "the document", value, allowed).message)
-
-
-def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
-    """Removes what processes that were killed in `replace_file` have left of `path`, where it has not changed for so
-    many seconds."""
-    for left in path.parent.glob(f".{path.name}.*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime >= older_than:
-                left.unlink()
-
-
-def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda name: None) -> None:
-    """Replaces `path` in one step; it is on the disk when this returns. `finish` sees the new file, of mode 0600,
-    before it takes the name. Raises OSError; then the one before is whole, and nothing else is left."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        finish(name)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    with contextlib.suppress(OSError):  # so that the new name survives a power cut, where the file system can
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 class StateStore:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import NotNow, NotServing
+from draftd.files import replace_file
 from draftd.models.folder import Stamp, model_files
 
 _PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock: others run meanwhile
@@ -67,10 +66,7 @@ def remember(path: Path, known: Mapping[Path, tuple[Stamp, str]]) -> None:
     """Writes down what was hashed, so that it need not be again; nothing where the disk takes no more."""
     told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items()}
     with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".writing")
-        with os.fdopen(handle, "w") as file:
-            json.dump(told, file)
-        os.replace(name, path)
+        replace_file(path, json.dumps(told))
 
 
 class Fingerprints:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import FlagReadOnly, InvalidRequest
-from draftd.fallback.store import remove_leftovers, replace_file
+from draftd.files import remove_leftovers, replace_file
 from draftd.strategies import Strategy
 
 

@@ -17,7 +17,7 @@ import pytest
 from draftd.core import DRAFT_MODEL
 from draftd.engine.cache.pins import MOST_PINS, Pin
 from draftd.engine.cache.prefix_disk import ASIDE, PrefixDisk
-from draftd.engine.cache.prefix_file import Kind, PrefixHeader, Stored
+from draftd.engine.cache.prefix_file import SUFFIX, BadFile, PrefixHeader, PrefixWriter, Stored, read_prefix
 from draftd.engine.cache.trie import packed
 from draftd.engine.pair import LoadedModels
 from draftd.errors import InvalidRequest, NoRoom, NotNow
@@ -154,7 +154,7 @@ def test_a_second_start_reads_a_pinned_prefix(engine, nano):
 
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[-100] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
@@ -163,7 +163,8 @@ def cut_off(path: Path) -> None:
 
 
 def replaced(path: Path) -> None:
-    mx.save_safetensors(str(path), {"weight": mx.zeros((8, 8))})
+    with path.open("wb") as file:  # another archive
+        np.savez(file, weight=np.zeros((8, 8)))
 
 
 @pytest.mark.parametrize("damage", [flip, cut_off, replaced])
@@ -218,17 +219,41 @@ def test_a_full_disk_refuses_and_costs_no_request(engine, tmp_path, caplog):
     counted = one.worker.status().prefix
     assert counted.disk_errors >= 2
     assert counted.pin_errors == 1
-    assert not list((tmp_path / "prefixes").glob("*.safetensors"))
+    assert not list((tmp_path / "prefixes").glob(f"*{SUFFIX}"))
     assert not list((tmp_path / "prefixes").glob("*.writing"))
     assert one.worker.pin_prefix("system", prompt).result(30).name == "system"
 
 
 def written(disk: PrefixDisk, seed: int, pin: list[str] | None = None) -> str:
     header = PrefixHeader("key", packed(words(seed, 40)), 0, 0, {})
-    kind = Kind("F32", (1000,))
-    writing = disk.begin(header, [kind], pin)
-    disk.put(writing, Stored(kind, np.ones(1000, np.float32))).result(10)
-    return disk.finish(writing).result(10)
+    writer = disk.begin(header, 4000, pin).result(10)
+    disk.put(writer, Stored("float32", np.ones(1000, np.float32))).result(10)
+    return disk.finish(writer).result(10)
+
+
+def test_a_damaged_file_is_never_read_as_something_else(tmp_path):
+    writer, path = PrefixWriter(tmp_path, PrefixHeader("key", packed(words(1, 20)), 3, 4, {"n": [1]})), tmp_path / "one"
+    writer.put(Stored("bfloat16", np.arange(6, dtype=np.uint16).reshape(2, 3)))
+    writer.put(Stored("bool", np.array([True, False])))
+    writer.finish(path)
+    data, (header, arrays) = path.read_bytes(), read_prefix(path)
+    assert writer.nbytes == len(data)
+    assert (arrays[0].data.shape, arrays[0].data.tolist()) == ((2, 3), [[0, 1, 2], [3, 4, 5]])
+    refused = 0
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        try:
+            read, found = read_prefix(path)
+        except (BadFile, OSError):
+            refused += 1
+        else:  # in what nothing is read from, as times and permissions
+            assert read == header
+            assert [(one.numbers, one.data.tolist()) for one in found] == [(o.numbers, o.data.tolist()) for o in arrays]
+    assert refused > len(data) / 2
+    for at in range(len(data)):
+        path.write_bytes(data[:at])
+        with pytest.raises(BadFile):
+            read_prefix(path)
 
 
 def test_what_was_not_used_for_longest_goes_and_pins_stay(tmp_path):

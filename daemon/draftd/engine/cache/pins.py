@@ -8,13 +8,13 @@ import json
 import logging
 import os
 import re
-import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from draftd.errors import InvalidRequest
+from draftd.files import replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -94,17 +94,7 @@ class Pins:
     def save(self, pin: Pin) -> None:
         """It is on the disk when this returns. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=self._folder, suffix=".writing")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump({"version": _VERSION, **asdict(pin)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self._folder / _file(pin.name))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        replace_file(self._folder / _file(pin.name), json.dumps({"version": _VERSION, **asdict(pin)}))
         with self._lock:
             self._pins[pin.name] = pin
 

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
 from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, LayerSlice
 from draftd.engine.cache.per_sequence import OwnSnapshot, PerSequenceCaches
-from draftd.engine.cache.prefix_file import Kind, Stored
-
-_NUMBERS = {
-    mx.float32: "F32",
-    mx.float16: "F16",
-    mx.bfloat16: "BF16",
-    mx.int64: "I64",
-    mx.int32: "I32",
-    mx.int16: "I16",
-    mx.int8: "I8",
-    mx.uint64: "U64",
-    mx.uint32: "U32",
-    mx.uint16: "U16",
-    mx.uint8: "U8",
-    mx.bool_: "BOOL",
-}
+from draftd.engine.cache.prefix_file import Stored
 
 Made = Callable[[], mx.array]  # one array, computed when it is asked for
-Apart = tuple[Any, list[tuple[Kind, Made]]]  # how they go together, and the arrays
+
+
+class Apart(NamedTuple):
+    """How arrays go together, in what JSON can hold; their bytes; and the arrays."""
+
+    form: Any
+    nbytes: int
+    arrays: list[Made]
 
 
 def apart(found: Sequence[CachedPrefix], start: int) -> Apart | None:
@@ -38,16 +30,16 @@ def apart(found: Sequence[CachedPrefix], start: int) -> Apart | None:
         return _segments(pieces, start)
     (whole,) = found
     assert start == 0
+    arrays: list[mx.array] = []
     if isinstance(whole, BatchedSnapshot):
-        parts = [[len(part.arrays), part.first, part.least] for part in whole.parts]
+        form: Any = {"parts": [[len(part.arrays), part.first, part.least] for part in whole.parts]}
         arrays = [array for part in whole.parts for array in part.arrays]
-        return {"parts": parts}, [_as_it_is(array) for array in arrays]
-    assert isinstance(whole, OwnSnapshot)
-    own: list[mx.array] = []
-    if any(cache.empty() for cache in whole.caches):
-        return None
-    states = [_flattened(cache.state, own) for cache in whole.caches]
-    return {"states": states, "least": whole.least}, [_as_it_is(array) for array in own]
+    else:
+        assert isinstance(whole, OwnSnapshot)
+        if any(cache.empty() for cache in whole.caches):
+            return None
+        form = {"states": [_flattened(cache.state, arrays) for cache in whole.caches], "least": whole.least}
+    return Apart(form, whole.nbytes, [_joined([array]) for array in arrays])
 
 
 def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches) -> CachedPrefix:
@@ -62,16 +54,16 @@ def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches)
     return BatchedSnapshot(parts, length)
 
 
-def stored(kind: Kind, made: Made) -> Stored:
+def stored(made: Made) -> Stored:
     """A copy that any thread may read."""
     found = made()
     bits = found.view(mx.uint16) if found.dtype == mx.bfloat16 else found
-    return Stored(kind, np.array(bits))
+    return Stored(str(found.dtype).rpartition(".")[2], np.array(bits))
 
 
 def loaded(one: Stored) -> mx.array:
     found = mx.array(one.data)
-    found = found.view(mx.bfloat16) if one.kind.numbers == "BF16" else found
+    found = found.view(mx.bfloat16) if one.numbers == "bfloat16" else found
     mx.eval(found)
     return found
 
@@ -83,21 +75,13 @@ def _segments(pieces: Sequence[KVSegment], start: int) -> Apart:
             arrays = [[a[:, :, skipped:] for a in layer] for layer in piece.layers] if skipped else piece.layers
             left.append(KVSegment(arrays, piece.length - skipped))
         skipped = max(0, skipped - piece.length)
-    length = sum(piece.length for piece in left)
-    made = []
-    for i, layer in enumerate(left[0].layers):
-        for j, one in enumerate(layer):
-            kind = Kind(_NUMBERS[one.dtype], (*one.shape[:2], length, *one.shape[3:]))
-            made.append((kind, _joined([piece.layers[i][j] for piece in left])))
-    return {"layers": [len(layer) for layer in left[0].layers]}, made
+    layers = range(len(left[0].layers))
+    made = [_joined([piece.layers[i][j] for piece in left]) for i in layers for j in range(len(left[0].layers[i]))]
+    return Apart({"layers": [len(layer) for layer in left[0].layers]}, sum(piece.nbytes for piece in left), made)
 
 
 def _joined(arrays: list[mx.array]) -> Made:
     return lambda: mx.contiguous(arrays[0] if len(arrays) == 1 else mx.concatenate(arrays, axis=2))
-
-
-def _as_it_is(array: mx.array) -> tuple[Kind, Made]:
-    return Kind(_NUMBERS[array.dtype], tuple(array.shape)), lambda: mx.contiguous(array)
 
 
 def _flattened(state: Any, arrays: list[mx.array]) -> Any:

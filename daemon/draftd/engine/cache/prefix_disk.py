@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ from draftd.engine.cache.prefix_file import (
     SUFFIX,
     TEMPORARY,
     BadFile,
-    Kind,
     PrefixHeader,
     PrefixWriter,
     Stored,
@@ -74,16 +73,6 @@ class DiskUsage(NamedTuple):
     pinned_bytes: int
     disk_errors: int
     pin_errors: int
-
-
-@dataclass(slots=True)
-class Writing:
-    """A file that is being written: an array after the other, each when the one before is done. `pin`: for a pin that
-    will name it, together with these files; None for none."""
-
-    header: PrefixHeader
-    pin: Sequence[str] | None
-    writer: Future[PrefixWriter] = field(default_factory=Future)
 
 
 class PrefixDisk:
@@ -187,26 +176,25 @@ class PrefixDisk:
 
     # writing
 
-    def begin(self, header: PrefixHeader, kinds: Sequence[Kind], pin: Sequence[str] | None = None) -> Writing:
-        """`put` its arrays next, then `finish`; or `abort`. Their futures end with NoRoom where it cannot be written.
-        A pin's files stay until `settle`, or for as long as a pin names them."""
-        writing = Writing(header, pin)
-        writing.writer = self._writing.submit(self._begin, header, list(kinds), pin)
-        return writing
+    def begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None = None) -> Future[PrefixWriter]:
+        """Next `put` its arrays, of `nbytes` together, each when the one before is done, then `finish`; or `abort`. The
+        futures end with NoRoom where it cannot be written. `pin`: for a pin that will name it, together with these
+        files. A pin's files stay until `settle`, or for as long as a pin names them."""
+        return self._writing.submit(self._begin, header, nbytes, pin)
 
-    def put(self, writing: Writing, one: Stored) -> Future[None]:
-        return self._writing.submit(self._put, writing, one)
+    def put(self, writer: PrefixWriter, one: Stored) -> Future[None]:
+        return self._writing.submit(self._put, writer, one)
 
-    def finish(self, writing: Writing) -> Future[str]:
+    def finish(self, writer: PrefixWriter) -> Future[str]:
         """Ends with the file's name."""
-        return self._writing.submit(self._finish, writing)
+        return self._writing.submit(self._finish, writer)
 
-    def abort(self, writing: Writing) -> None:
+    def abort(self, begun: Future[PrefixWriter]) -> None:
         """Removes what there is of it."""
 
         def removed() -> None:
             with contextlib.suppress(Exception):
-                writing.writer.result().abort()
+                begun.result().abort()
 
         with contextlib.suppress(RuntimeError):  # closed: the next start removes it
             self._writing.submit(removed)
@@ -241,8 +229,7 @@ class PrefixDisk:
 
         return self._writing.submit(dropped)
 
-    def _begin(self, header: PrefixHeader, kinds: Sequence[Kind], pin: Sequence[str] | None) -> PrefixWriter:
-        nbytes = sum(kind.nbytes for kind in kinds)
+    def _begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None) -> PrefixWriter:
         if pin is not None:
             held = self.usage.pinned_bytes + self.bytes_of([name for name in pin if name not in self.pins.files])
             if held + nbytes > self.pinned_limit:
@@ -254,24 +241,23 @@ class PrefixDisk:
             raise NoRoom(f"a prefix of {nbytes} bytes is larger than engine.prefix_disk_bytes, {self.limit}")
         with self._told_once(pin=pin is not None):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return PrefixWriter(self.folder, header, kinds)
+            return PrefixWriter(self.folder, header, pinned=pin is not None)
 
-    def _put(self, writing: Writing, one: Stored) -> None:
-        writer = writing.writer.result()
-        with self._told_once(writer, pin=writing.pin is not None):
+    def _put(self, writer: PrefixWriter, one: Stored) -> None:
+        with self._told_once(writer, pin=writer.pinned):
             writer.put(one)
 
-    def _finish(self, writing: Writing) -> str:
-        header, writer = writing.header, writing.writer.result()
+    def _finish(self, writer: PrefixWriter) -> str:
+        header = writer.header
         name = self.name_of(header.key, header.tokens, header.start)
-        with self._told_once(writer, pin=writing.pin is not None):
+        with self._told_once(writer, pin=writer.pinned):
             writer.finish(self.folder / name)
         self._full = False
         self._add(DiskPrefix(name, writer.nbytes, time.time(), header))
-        if writing.pin is None:
-            self._bound()
-        else:
+        if writer.pinned:
             self._coming.add(name)
+        else:
+            self._bound()
         return name
 
     @contextlib.contextmanager
@@ -298,7 +284,7 @@ class PrefixDisk:
         self.pins.load()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in sorted(self.folder.iterdir()):
-                if path.name.endswith(TEMPORARY):
+                if path.name.endswith(TEMPORARY) or path.name.startswith("."):  # what a killed process has left
                     with contextlib.suppress(OSError):
                         path.unlink()
                 elif path.name.endswith(SUFFIX):
