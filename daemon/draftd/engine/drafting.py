@@ -6,15 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from draftd.core import GRAMMAR, PEER, DrafterName
-from draftd.engine.drafters.base import Draft, Drafter, merge
+from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, Text, TextDrafter, merge
 from draftd.engine.drafters.grammar import ForcedTokens
-from draftd.engine.drafters.proposed import Proposed
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import SequenceDraft
 
 _FORGOTTEN = 64  # tokens that a drafter may be behind the text of a sequence that its peer drafts for
+
+
+class Proposed(TextDrafter):
+    """What another daemon proposes for a sequence that this one verifies: the scheduler asked it when it decided who is
+    in the step. It is not registered: no request can ask for it."""
+
+    def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
+        return [] if isinstance(sequence, Text) else list(sequence.proposed[:depth])
 
 
 class LatestSampling:

@@ -1,7 +1,7 @@
 """Which way a request goes: local, remote, or drafted here and verified there. Pure: figures in, a table out.
 
 Seconds to the complete answer = load + queue + prefill + tokens / throughput + round trips. Throughput is what was
-measured recently, or what the engine expects (engine/remote/mode_estimate.py), or else that of a plain step for each
+measured recently, or what the engine expects (engine/remote/mode_control.py), or else that of a plain step for each
 token.
 
 Takes the cheapest way whose answers have the wanted class and that is within the limits; of two at one price, the

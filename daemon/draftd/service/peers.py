@@ -35,7 +35,6 @@ from draftd.errors import (
 )
 from draftd.fallback.logs import RateLimitedLog
 from draftd.models.grammar import Compiled
-from draftd.service.rate_limits import Pace
 from draftd.service.stream import Mailbox
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan
@@ -87,6 +86,25 @@ class Served:
     prefill_seconds: float
     max_sequences: int
     drafts: bool
+
+
+class Pace:
+    """So many messages in a second, in the long run: a token bucket."""
+
+    def __init__(self, rate: float, most: float, first: float | None = None) -> None:
+        """`most`: at once. `first`: likewise, to begin with; None: no less."""
+        self._rate, self._most = rate, most
+        self._left, self._since = most if first is None else first, time.monotonic()
+
+    def earned(self, more: float) -> None:
+        self._left = min(self._most, self._left + more)
+
+    def spent(self, some: float = 1.0) -> float:
+        """Seconds to wait before the next."""
+        now = time.monotonic()
+        self._left = min(self._most, self._left + self._rate * (now - self._since)) - some
+        self._since = now
+        return max(0.0, -self._left / self._rate)
 
 
 class Refusals:

@@ -35,8 +35,7 @@ from draftd.errors import (
 from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, summed
-from draftd.service.rate_limits import Pace
+from draftd.service.peers import Connection, Ended, HeldSequence, Pace, Peer, Refusals, Served, count, summed
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
 from draftd.settings import Settings

@@ -14,9 +14,9 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import DEEPEST, Prices, StepCosts
 from draftd.engine.depth.saved import Learnt
-from draftd.engine.evidence import SequenceEvidence
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
+from draftd.engine.sequence import SequenceEvidence
 from draftd.errors import ConfigError
 from tests.links import MODEL
 from tests.rig import automatic, request

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import DRAFT_MODEL
-from draftd.engine.remote.mode_estimate import RemoteTimes, estimate
+from draftd.engine.remote.mode_control import RemoteTimes, estimate
 from draftd.strategies import RemoteEstimate, RemoteMode, Strategy
 from tests.links import MODEL, Clock, Costly, Edge, ScriptedLink
 from tests.rig import Rig, automatic, request

@@ -8,7 +8,7 @@ import pytest
 
 from draftd.core import DecodeRequest
 from draftd.engine.observer import EngineObserver
-from draftd.engine.remote.mode_estimate import RemoteTimes, break_even
+from draftd.engine.remote.mode_control import RemoteTimes, break_even
 from draftd.engine.remote.verifier_link import Open
 from draftd.remote.messages import from_edge, to_verifier
 from draftd.strategies import RemoteMode, Strategy

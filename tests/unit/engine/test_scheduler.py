@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
 from draftd.counts import StepCounts
 from draftd.engine.depth.acceptance_rates import Acceptance
-from draftd.engine.evidence import SequenceEvidence, key_of
 from draftd.engine.observer import EngineObserver
+from draftd.engine.sequence import SequenceEvidence, key_of
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import ScriptedModel, scripted_models
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from draftd.core import DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
-from draftd.engine.evidence import Key, SequenceEvidence
-from draftd.engine.sequence import DecodeSequence
+from draftd.engine.sequence import DecodeSequence, Key, SequenceEvidence
 
 GUESS = 0.6  # of the first position, before anything was drafted
 

@@ -22,9 +22,8 @@ from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.evidence import SequenceEvidence
 from draftd.engine.limits import MOST_REPLAYED
-from draftd.engine.sequence import DecodeSequence
+from draftd.engine.sequence import DecodeSequence, SequenceEvidence
 from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft, StepMode
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from draftd.core import PROMPT_LOOKUP, DrafterName
 from draftd.engine.limits import MOST_REPLAYED
 
 if TYPE_CHECKING:
-    from draftd.engine.evidence import Key
-    from draftd.engine.sequence import DecodeSequence
+    from draftd.engine.sequence import DecodeSequence, Key
 
 
 @dataclass(slots=True)

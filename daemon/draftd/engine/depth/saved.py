@@ -19,7 +19,7 @@ from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
 from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.estimate import best_depth
-from draftd.engine.evidence import Key
+from draftd.engine.sequence import Key
 from draftd.errors import ConfigError, wrong_field
 
 _ENOUGH_DRAFTS = 20.0  # judged of late, before a drafter is said not to pay

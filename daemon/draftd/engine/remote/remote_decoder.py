@@ -2,7 +2,7 @@
 what is due is drafted and sent, once in each turn of the engine's loop. None of them waits for another.
 
 A sequence begins as a stream: the verifier decodes by itself, as a grant allows it. Once a drafter has taken its text
-in, and where that pays (mode_estimate.py), tokens are proposed; while a verdict is on its way drafting goes on from the
+in, and where that pays (mode_control.py), tokens are proposed; while a verdict is on its way drafting goes on from the
 guess. Where the verifier cannot be had any more, or says what cannot be true, a sequence goes on locally from its last
 token, or ends with a delay until a retry."""
 
@@ -23,7 +23,6 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.observer import RemoteStatus
-from draftd.engine.remote.link_session import LinkSession, UnconfirmedClose
 from draftd.engine.remote.mode_control import Judged, RemoteControl
 from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.remote_sequence import RemoteSequence
@@ -33,9 +32,11 @@ from draftd.engine.remote.verifier_link import (
     Connected,
     FromLink,
     LinkLost,
+    LinkSession,
     Open,
     Opened,
     Step,
+    UnconfirmedClose,
     Verdict,
     VerifierLink,
 )
