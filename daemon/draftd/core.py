@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
 
 from draftd.counts import DraftCounts
 from draftd.strategies import RemoteCounts, Strategy, Verifier
@@ -212,6 +212,20 @@ class StopMatcher(Protocol):
         it is not."""
 
 
+class StepFigures(TypedDict, total=False):
+    """What a peer is told of a target's step besides its tokens. `finished`: the text ends within them.
+    `verify_seconds` of the step, `share_seconds` what the sequence is charged for since it was last told; `load`:
+    sequences in hand over those that decode together. `own_drafted`: tokens that this daemon's own drafter drafted,
+    where nothing of the guess was in the step: all tokens but the last are of these."""
+
+    finished: FinishReason | None
+    verify_seconds: float
+    share_seconds: float
+    load: float
+    logprobs: tuple[TokenLogprobs, ...]
+    own_drafted: int
+
+
 class Proposals(Protocol):
     """What another daemon proposed for a sequence that this one verifies, and what it is told. Any thread adds to it;
     called on the engine thread."""
@@ -241,24 +255,9 @@ class Proposals(Protocol):
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         """Up to `most` tokens that are to be verified after these, by the forward that begins now."""
 
-    def report_step(
-        self,
-        tokens: Sequence[int],
-        accepted: int,
-        drafted: int,
-        *,
-        finished: FinishReason | None = None,
-        verify_seconds: float = 0.0,
-        share_seconds: float = 0.0,
-        load: float = 0.0,
-        logprobs: Sequence[TokenLogprobs] = (),
-        own_drafted: int = 0,
-    ) -> None:
+    def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Unpack[StepFigures]) -> None:
         """A step of the target went on with `tokens`: of the `drafted` ones the first `accepted`, and the one after
-        them, whatever ends the text. Where nothing of the guess was in it, this daemon's own drafter may have drafted
-        `own_drafted`, of which all tokens but the last are. `finished`: it ends within them. `verify_seconds` of the
-        step, `share_seconds` what the sequence is charged for since it was last told; `load`: sequences in hand over
-        those that decode together."""
+        them, whatever ends the text."""
 
 
 class ClientProposals:
@@ -278,7 +277,7 @@ class ClientProposals:
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         return ()
 
-    def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Any) -> None:
+    def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Unpack[StepFigures]) -> None:
         return
 
 

@@ -35,7 +35,7 @@ def test_others_are_answered_while_peers_attack(tmp_path: Path) -> None:
             assert service.status().open_sequences <= PEERS * SEQUENCES
             for peer in list(service._peers.values()):
                 assert len(peer.leaving) <= SEQUENCES + 1
-                assert peer.connection is None or len(peer.connection.outbox._queue) <= MOST_UNREAD
+                assert peer.connection is None or len(peer.connection._unread) <= MOST_UNREAD
 
         wanted = [answer(served, token) for token in range(4)]
         with attacked(served.target, list(ATTACKS), CONTEXT, TOKEN), repeating(bounded, 0.02):

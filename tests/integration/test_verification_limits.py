@@ -256,7 +256,7 @@ def test_too_many_peers_and_one_that_reads_nothing_are_counted_and_logged(
             (peer,) = [peer for peer in served.daemon.verification._peers.values() if peer.edge == one.edge]
             assert peer.connection is not None
             for _ in range(MOST_UNREAD + 1):  # before its writer takes any
-                peer.connection.outbox.put(pb.VerifyResponse())
+                peer.connection.put(pb.VerifyResponse())
             assert one._reading is not None
             await one._reading
             assert one.error is not None

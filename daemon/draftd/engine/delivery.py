@@ -108,7 +108,7 @@ class Delivery:
                 verify_seconds=seconds,
                 share_seconds=share,
                 load=self._load(),
-                logprobs=result.logprobs,
+                logprobs=tuple(result.logprobs),
                 own_drafted=result.drafted - proposed,
             )
         except Exception as error:

@@ -8,7 +8,7 @@ import logging
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -135,41 +135,6 @@ class Refusals:
         self.add(error, f"sequence {sequence}", connection.address)
 
 
-class Outbox:
-    """What a connection is to be told, in order. One that does not read it is ended."""
-
-    def __init__(self) -> None:
-        self._queue: deque[Any] = deque()
-        self._arrived = asyncio.Event()
-        self._error: DraftdError | None = None
-
-    def put(self, item: Any) -> None:
-        if len(self._queue) >= MOST_UNREAD:
-            self.cut(ClientStalled(f"{MOST_UNREAD} messages were not read: the connection was ended"))
-        if self._error is None:
-            self._queue.append(item)
-            self._arrived.set()
-
-    def cut(self, error: DraftdError) -> None:
-        """Ends the connection: nothing that was not taken is said any more."""
-        self._error = self._error or error
-        self._queue.clear()
-        self._arrived.set()
-
-    @property
-    def unread(self) -> int:
-        return len(self._queue)
-
-    async def take(self) -> Any:
-        """The next one. Raises what the connection ends with."""
-        while not self._queue:
-            if self._error is not None:
-                raise self._error
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._queue.popleft()
-
-
 @dataclass(slots=True, eq=False)
 class Peer:
     """One other daemon, over all of its connections. `open`: sequences by number; `leaving`: those that were replaced
@@ -259,8 +224,7 @@ class HeldSequence:
         self.applied: int | None = None  # tokens of the text, where the edge is done with it
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._heard = mailbox, heard
-        self.steps = _Steps(self.number, self._told, wake, deepest=deepest)
-        self.steps.connection = connection
+        self.steps = PeerSequence(self.number, self._told, wake, deepest=deepest, readable=connection.readable)
 
     # engine thread
 
@@ -290,37 +254,51 @@ class HeldSequence:
         self.span.ended(self.counts, how, why)
 
 
-class _Steps(PeerSequence):
-    """Holds steps back while the connection that opened the sequence is lost, or is not read."""
-
-    connection: Connection
-
-    def due(self, tokens: Sequence[int]) -> bool:
-        reads = self.connection.outbox.unread < MOST_WAITED_FOR
-        return reads and self.connection.alive and super().due(tokens)
-
-
 class Connection:
-    """One connection of a peer."""
+    """One connection of a peer, and what it is to be told, in order. One that does not read that is ended."""
 
     def __init__(self, peer: Peer, address: str, wake: Callable[[], None] = lambda: None) -> None:
         """`wake`: the engine, where it may decide again what was held back for a peer that did not read."""
         self.peer, self.address, self._wake = peer, address, wake
-        self.outbox = Outbox()
         self.alive = True
+        self._unread: deque[Any] = deque()
+        self._arrived = asyncio.Event()
+        self._error: DraftdError | None = None
+
+    def readable(self) -> bool:
+        """Whether it is there, and reads. Any thread."""
+        return self.alive and len(self._unread) < MOST_WAITED_FOR
+
+    def put(self, item: Any) -> None:
+        if len(self._unread) >= MOST_UNREAD:
+            self.cut(ClientStalled(f"{MOST_UNREAD} messages were not read: the connection was ended"))
+        if self._error is None:
+            self._unread.append(item)
+            self._arrived.set()
+
+    def cut(self, error: DraftdError) -> None:
+        """Ends the connection: nothing that was not taken is said any more."""
+        self._error = self._error or error
+        self._unread.clear()
+        self._arrived.set()
+
+    async def next(self) -> Any:
+        """What it is told next. Raises what it ends with."""
+        while not self._unread:
+            if self._error is not None:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        item = self._unread.popleft()
+        if len(self._unread) == MOST_WAITED_FOR - 1:
+            self._wake()
+        return item
 
     async def handled(self) -> None:
         """A message was: returns when the next may be read. Each verdict allows for a few, and besides those some
         hundreds are in a second: whoever sends what nothing comes of is read slowly, so that no other waits for it."""
         if seconds := self.peer.pace.spent():
             await asyncio.sleep(seconds)
-
-    async def next(self) -> Any:
-        """What it is told next. Raises what it ends with."""
-        item = await self.outbox.take()
-        if self.outbox.unread == MOST_WAITED_FOR - 1:
-            self._wake()
-        return item
 
     def exchanged(self, received: int = 0, sent: int = 0) -> None:
         """Bytes of messages."""
@@ -341,8 +319,5 @@ def count(held: HeldSequence, verdict: Verdict) -> None:
 
 
 def summed(several: Iterable[PeerCounts]) -> PeerCounts:
-    total = PeerCounts()
-    for one in several:
-        for each in fields(PeerCounts):
-            setattr(total, each.name, getattr(total, each.name) + getattr(one, each.name))
-    return total
+    counts = list(several)
+    return PeerCounts(**{each.name: sum(getattr(one, each.name) for one in counts) for each in fields(PeerCounts)})

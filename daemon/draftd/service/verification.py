@@ -134,7 +134,7 @@ class VerificationService:
             raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, drawn at the edge's start")
         known, most = self._peers.get(edge), self._limits.peers
         if known is not None and known.connection is not None:
-            known.connection.outbox.cut(Superseded("another connection of the same edge took this one's place"))
+            known.connection.cut(Superseded("another connection of the same edge took this one's place"))
             self.disconnect(known.connection)
         connected = sum(one.connection is not None for one in self._peers.values())
         if connected >= most:
@@ -183,7 +183,7 @@ class VerificationService:
         """Says why a sequence cannot be opened."""
         self.refusals.add_sequence(error, sequence, connection)
         connection.peer.pace.spent(_OPEN_COST)
-        connection.outbox.put(Closed(sequence, error.message, error.retry_after))
+        connection.put(Closed(sequence, error.message, error.retry_after))
 
     # sequences
 
@@ -217,7 +217,7 @@ class VerificationService:
             return
         if ended is not None:
             peer.counts.discarded += ended.settle(message.known)
-        connection.outbox.put(Closed(message.sequence))  # the edge need not say it on another connection again
+        connection.put(Closed(message.sequence))  # the edge need not say it on another connection again
 
     async def _open(self, connection: Connection, message: Open, fingerprint: str) -> None:
         peer = connection.peer
@@ -331,7 +331,7 @@ class VerificationService:
 
     def _tell(self, held: HeldSequence, message: FromVerifier) -> None:
         if held.connection.alive and held not in held.peer.leaving:
-            held.connection.outbox.put(message)
+            held.connection.put(message)
 
     # ends
 

@@ -15,7 +15,6 @@ from draftd.service.peers import (
     NEW_EDGES,
     Connection,
     HeldSequence,
-    Outbox,
     Peer,
     count,
 )
@@ -37,10 +36,10 @@ def test_messages_that_come_to_nothing_are_read_slowly() -> None:
 
 def test_who_reads_nothing_is_cut_off() -> None:
     async def read() -> None:
-        outbox = Outbox()
+        connection = Connection(Peer("e"), "address")
         for message in range(MOST_UNREAD + 100):
-            outbox.put(message)
-        await outbox.take()
+            connection.put(message)
+        await connection.next()
 
     with pytest.raises(ClientStalled, match="4096 messages were not read"):
         asyncio.run(read())
@@ -70,7 +69,7 @@ def test_nothing_is_decided_for_who_does_not_read() -> None:
         one.steps.offer(Step(1, 3, 3, run=100))
         found = [one.steps.due([1, 2, 3])]
         for message in range(MOST_WAITED_FOR):
-            connection.outbox.put(message)
+            connection.put(message)
         found.append(one.steps.due([1, 2, 3]))
         await connection.next()
         return [*found, one.steps.due([1, 2, 3])]

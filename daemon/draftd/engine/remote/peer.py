@@ -7,8 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
-from draftd.core import FinishReason, TokenLogprobs
+from draftd.core import StepFigures
 from draftd.engine.guess import Guess
 from draftd.engine.remote.verifier_link import Opened, Step, Verdict
 
@@ -27,12 +28,14 @@ class PeerSequence:
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         deepest: int = _MOST_GUESSED,
+        readable: Callable[[], bool] = lambda: True,
     ) -> None:
         """`sequence`: what the peer calls it. `tell` is called on the engine thread, once for each step of the target:
         must neither block nor raise. `wake`: where a step was taken and there is something to do, on the thread that
-        offered it. `deepest`: the most tokens of the guess that a step takes."""
+        offered it. `deepest`: the most tokens of the guess that a step takes. `readable`: whether the peer reads what
+        it is told; while it does not, nothing is due."""
         self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
-        self._deepest = deepest
+        self._deepest, self._readable = deepest, readable
         self._lock = threading.Lock()
         self._guess = Guess([])  # without a text before the engine has it
         self._early: list[Step] = []  # that came before
@@ -75,7 +78,7 @@ class PeerSequence:
         self._tell(Opened(self._sequence, cached))
 
     def due(self, tokens: Sequence[int]) -> bool:
-        return self._run > 0 or bool(self._guess)
+        return (self._run > 0 or bool(self._guess)) and self._readable()
 
     @property
     def streams(self) -> bool:
@@ -98,35 +101,10 @@ class PeerSequence:
             self._queued = self._clock() - self._arrived[0][1] if found and self._arrived else 0.0
         return found
 
-    def report_step(
-        self,
-        tokens: Sequence[int],
-        accepted: int,
-        drafted: int,
-        *,
-        finished: FinishReason | None = None,
-        verify_seconds: float = 0.0,
-        share_seconds: float = 0.0,
-        load: float = 0.0,
-        logprobs: Sequence[TokenLogprobs] = (),
-        own_drafted: int = 0,
-    ) -> None:
+    def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Unpack[StepFigures]) -> None:
         with self._lock:
-            verdict = Verdict(
-                self._sequence,
-                self._guess.decided,
-                tuple(tokens),
-                accepted,
-                drafted,
-                finished,
-                self._queued if drafted else 0.0,
-                verify_seconds,
-                share_seconds,
-                load,
-                tuple(logprobs),
-                own_drafted,
-            )
-            before = len(self._guess)
+            queued, known, before = self._queued if drafted else 0.0, self._guess.decided, len(self._guess)
+            verdict = Verdict(self._sequence, known, tuple(tokens), accepted, drafted, queue_seconds=queued, **figures)
             agreed = self._guess.decide(tokens)
             if agreed < len(tokens):
                 self.wasted += max(0, before - max(drafted, agreed))
@@ -135,7 +113,7 @@ class PeerSequence:
             self._drafting, self._last, self._told_at = 0, None, self._clock()
             while self._arrived and (not self._guess or self._arrived[0][0] <= self._guess.decided):
                 self._arrived.popleft()
-            if finished is not None:
+            if verdict.finished is not None:
                 self._ended, self._run = True, 0
                 self.wasted += self._guess.cut()
         self._tell(verdict)

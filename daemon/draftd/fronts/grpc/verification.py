@@ -85,7 +85,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             connection.exchanged(received=request.ByteSize())
             kind = request.WhichOneof("message")
             if kind == "ping":
-                connection.outbox.put(pb.VerifyResponse(pong=request.ping))
+                connection.put(pb.VerifyResponse(pong=request.ping))
                 await connection.handled()
             elif kind in ("open", "step", "close"):
                 await self._take(request, connection, context)
