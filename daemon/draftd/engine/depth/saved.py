@@ -39,8 +39,10 @@ _Accepted = tuple[_Kind, bool, bool, _Workload | None, _Counts, _Counts]
 """Drafter, sampled, seeded, class of text (null: all), then by position: drafted, accepted."""
 
 
-class _Remote(BaseModel):
-    """Of the other daemon whose model has this fingerprint."""
+class RemoteLearnt(BaseModel):
+    """Of the target of another daemon, whose model has this fingerprint, as JSON has it. Seconds: of a plain step its
+    `forward` and the `rest`; of a token that the verifier streams with its own draft, by class of text (`streaming`);
+    of a drafted token, by drafter (`draft`). `wider`: a forward by how many tokens it drafts, over a plain one."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -51,6 +53,10 @@ class _Remote(BaseModel):
     streaming: tuple[tuple[_Workload | None, _Seconds], ...]
     draft: tuple[tuple[_Kind, _NotNegative], ...]
     acceptance: tuple[_Accepted, ...]
+
+    def rates(self) -> Acceptance:
+        """To go on with; of what was counted only a share counts on."""
+        return _rates({row[:4]: row[4:] for row in self.acceptance}, DEEPEST, _AGED)
 
 
 class _Document(BaseModel):
@@ -65,7 +71,7 @@ class _Document(BaseModel):
     growth: tuple[tuple[_DepthOrAll, _NotNegative], ...]
     prefill: tuple[tuple[_Kind, _Seconds], ...]
     acceptance: tuple[_Accepted, ...]
-    remote: _Remote | None = None
+    remote: RemoteLearnt | None = None
 
 
 Counted = Mapping[Key, tuple[tuple[float, ...], tuple[float, ...]]]
@@ -74,6 +80,10 @@ Counted = Mapping[Key, tuple[tuple[float, ...], tuple[float, ...]]]
 
 def counted(acceptance: Acceptance) -> Counted:
     return {key: (tuple(e.drafted), tuple(e.accepted)) for key, e in acceptance.evidence.items()}
+
+
+def rows(acceptance: Counted) -> tuple[_Accepted, ...]:
+    return tuple((*key, *counts) for key, counts in acceptance.items())
 
 
 def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
@@ -128,30 +138,6 @@ class DepthYield(NamedTuple):
     acceptance: Sequence[float]
     tried: Sequence[float]
     depth: int
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFigures:
-    """Of `RemoteCosts`, to be kept. Seconds; `wider`: of a forward by how many tokens it drafts, over a plain one."""
-
-    forward: float
-    rest: float = 0.0
-    wider: Mapping[int, float] = field(default_factory=dict)
-    streaming: Mapping[WorkloadClass | None, float] = field(default_factory=dict)
-    draft: Mapping[DrafterName, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteLearnt:
-    """Of the target of another daemon, whose model has this fingerprint."""
-
-    fingerprint: str
-    figures: RemoteFigures
-    acceptance: Counted = field(default_factory=dict)
-
-    def rates(self, share: float = _AGED) -> Acceptance:
-        """To go on with; of what was counted only a share counts on."""
-        return _rates(self.acceptance, DEEPEST, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +224,8 @@ class Learnt:
             ),
             growth=tuple(sorted(prices.growth.items())),
             prefill=tuple(sorted(prices.prefill.items())),
-            acceptance=tuple((*key, *counts) for key, counts in self.acceptance.items()),
-            remote=None if self.remote is None else _remote_document(self.remote),
+            acceptance=rows(self.acceptance),
+            remote=self.remote,
         )
         return document.model_dump(mode="json")
 
@@ -256,23 +242,5 @@ class Learnt:
         return cls(
             Prices(dict(read.plain), drafted, dict(read.growth), read.context, dict(read.prefill)),
             {row[:4]: row[4:] for row in read.acceptance},
-            None if read.remote is None else _remote_learnt(read.remote),
+            read.remote,
         )
-
-
-def _remote_document(learnt: RemoteLearnt) -> _Remote:
-    figures = learnt.figures
-    return _Remote(
-        fingerprint=learnt.fingerprint,
-        forward=figures.forward,
-        rest=figures.rest,
-        wider=tuple(figures.wider.items()),
-        streaming=tuple(figures.streaming.items()),
-        draft=tuple(figures.draft.items()),
-        acceptance=tuple((*key, *counts) for key, counts in learnt.acceptance.items()),
-    )
-
-
-def _remote_learnt(read: _Remote) -> RemoteLearnt:
-    figures = RemoteFigures(read.forward, read.rest, dict(read.wider), dict(read.streaming), dict(read.draft))
-    return RemoteLearnt(read.fingerprint, figures, {row[:4]: row[4:] for row in read.acceptance})

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted
 from draftd.engine.depth.costs import DEEPEST
-from draftd.engine.depth.saved import RemoteFigures, RemoteLearnt, counted
+from draftd.engine.depth.saved import RemoteLearnt, counted, rows
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.engine.sequence import DecodeSequence, SequenceEvidence
@@ -153,8 +153,8 @@ class _Mean:
 _K = TypeVar("_K")
 
 
-def _known(means: Mapping[_K, _Mean]) -> dict[_K, float]:
-    return {key: mean.value for key, mean in means.items() if mean.value is not None}
+def _known(means: Mapping[_K, _Mean]) -> tuple[tuple[_K, float], ...]:
+    return tuple((key, mean.value) for key, mean in means.items() if mean.value is not None)
 
 
 @dataclass(slots=True)
@@ -171,22 +171,28 @@ class RemoteCosts:
     _wider: dict[int, _Mean] = field(default_factory=dict)  # by depth: seconds of its forward over those of a plain one
     _queue: _Mean = field(default_factory=_Mean)
     _round_trip: _Mean = field(default_factory=_Mean)
-    _draft: dict[DrafterName, _Mean] = field(default_factory=dict)
+    draft: dict[DrafterName, _Mean] = field(default_factory=dict)
 
-    @property
-    def figures(self) -> RemoteFigures:
+    def learnt(self, fingerprint: str, acceptance: Acceptance) -> RemoteLearnt:
         """What does not depend on where the verifier is, nor on who else uses it."""
-        rest = self._rest.value or 0.0
-        return RemoteFigures(self._plain_forward, rest, _known(self._wider), _known(self._drafted), _known(self._draft))
+        return RemoteLearnt.model_construct(  # without checks, which are for what is read
+            fingerprint=fingerprint,
+            forward=self._plain_forward,
+            rest=self._rest.value or 0.0,
+            wider=_known(self._wider),
+            streaming=_known(self._drafted),
+            draft=_known(self.draft),
+            acceptance=rows(counted(acceptance)),
+        )
 
     @classmethod
-    def restored(cls, figures: RemoteFigures, step_seconds: float) -> RemoteCosts:
+    def restored(cls, learnt: RemoteLearnt, step_seconds: float) -> RemoteCosts:
         """To go on with, where the verifier says that a plain step takes `step_seconds` now, 0 where it does not."""
-        costs, slower = cls(step_seconds or figures.forward), step_seconds / figures.forward if step_seconds else 1.0
-        costs._rest = _Mean(figures.rest, 1)
-        costs._wider = {depth: _Mean(ratio, _STREAKS) for depth, ratio in figures.wider.items()}
-        costs._drafted = {kind: _Mean(seconds * slower, _STREAKS) for kind, seconds in figures.streaming.items()}
-        costs._draft = {kind: _Mean(seconds, _STREAKS) for kind, seconds in figures.draft.items()}
+        costs, slower = cls(step_seconds or learnt.forward), step_seconds / learnt.forward if step_seconds else 1.0
+        costs._rest = _Mean(learnt.rest, 1)
+        costs._wider = {depth: _Mean(ratio, _STREAKS) for depth, ratio in learnt.wider}
+        costs._drafted = {kind: _Mean(seconds * slower, _STREAKS) for kind, seconds in learnt.streaming}
+        costs.draft = {kind: _Mean(seconds, _STREAKS) for kind, seconds in learnt.draft}
         return costs
 
     @property
@@ -219,7 +225,7 @@ class RemoteCosts:
         between = round_trip if round_trip is not None else self._round_trip.value or 0.0
         rest, forward = self._rest.value or 0.0, self._plain_forward
         verify = [forward * ratio + rest for ratio in self._ratios(most)]
-        known = self._draft.get(kind)
+        known = self.draft.get(kind)
         draft = self.plain * _DRAFT_SHARE if known is None or known.value is None else known.value
         return RemoteTimes(between, self.streaming(workload), verify, draft, self._queue.value or 0.0, self.load)
 
@@ -236,7 +242,7 @@ class RemoteCosts:
     def streamed(self, workload: WorkloadClass, tokens: int, seconds: float, *, drafted: bool) -> bool:
         """So many tokens of a grant came in a row; whether that is enough to tell the pace. `drafted`: the verifier's
         own drafter was in it."""
-        if tokens < _STREAK:
+        if tokens < _STREAK or seconds <= 0:  # all of them were received at once
             return False
         if not drafted:
             self._rest.add(max(0.0, seconds / tokens - self._plain_forward))
@@ -259,7 +265,7 @@ class RemoteCosts:
         self._queue.add(queue_seconds)
 
     def drafted(self, kind: DrafterName, tokens: int, seconds: float) -> None:
-        self._draft.setdefault(kind, _Mean()).add(seconds / tokens)
+        self.draft.setdefault(kind, _Mean()).add(seconds / tokens)
 
     def _ratios(self, most: int) -> list[float]:
         """Of a forward with 0 to `most` drafted tokens, over a plain one. Between measured depths it is interpolated;
@@ -304,13 +310,11 @@ class RemoteControl:
         self._fingerprint, known = model.fingerprint, self.recalled
         self.costs, self.acceptance = RemoteCosts(model.step_seconds), Acceptance()
         if known is not None and known.fingerprint == model.fingerprint:
-            self.costs, self.acceptance = RemoteCosts.restored(known.figures, model.step_seconds), known.rates()
+            self.costs, self.acceptance = RemoteCosts.restored(known, model.step_seconds), known.rates()
 
     def learnt(self) -> RemoteLearnt | None:
         """To be saved: of the verifier that decoded last."""
-        if not self.costs.measured:
-            return self.recalled
-        return RemoteLearnt(self._fingerprint, self.costs.figures, counted(self.acceptance))
+        return self.costs.learnt(self._fingerprint, self.acceptance) if self.costs.measured else self.recalled
 
     def promised(self, kind: DrafterName, sequence: DecodeSequence, depth: int) -> float:
         """Tokens that a step is expected to give with so many drafted by it."""
@@ -334,29 +338,26 @@ class RemoteControl:
         drafts = model is not None and model.drafts and free
         return drafts and sequence.emitted < _MEASURED and self.costs.unmeasured(sequence.request.workload)
 
-    def estimates(self, state: LinkState, kind: DrafterName) -> dict[WorkloadClass, RemoteEstimate]:
-        """What a greedy text of each class may expect with this drafter and without; from the hello of a verifier on
-        that says what its steps take, or else from its first steps."""
+    def estimates(
+        self, state: LinkState, kind: DrafterName
+    ) -> tuple[dict[WorkloadClass, RemoteEstimate], float | None]:
+        """What a greedy text of each class may expect with this drafter and without, from the hello of a verifier on
+        that says what its steps take, or else from its first steps; and the round trip below which this drafter's
+        steps, one at a time, beat streaming, None before it drafted for this verifier."""
         if state.model is not None:
             self.follow(state.model)
         if state.model is None or not self.costs.measured:
-            return {}
-        most, found = self._most(state.model), {}
-        for workload in (WorkloadClass.UNSPECIFIED, *CLASSES):
-            times = self.costs.times(state.round_trip, kind, most, workload)
-            rates = self.acceptance.rates((kind, False, False, workload))
-            found[workload] = estimate(times, emitted(rates, 1.0, most), self._limits.in_flight)
-        return found
-
-    def break_even(self, state: LinkState, kind: DrafterName) -> float | None:
-        """The round trip below which this drafter's steps, one at a time, beat streaming; for greedy text of any
-        kind. None before it drafted for this verifier."""
-        if state.model is None or not self.costs.measured or kind not in self.costs.figures.draft:
-            return None
-        most = self._most(state.model)
-        times = self.costs.times(state.round_trip, kind, most)
-        rates = self.acceptance.rates((kind, False, False, WorkloadClass.UNSPECIFIED))
-        return break_even(times, emitted(rates, 1.0, most))
+            return {}, None
+        most, classes = self._most(state.model), (WorkloadClass.UNSPECIFIED, *CLASSES)
+        expected = {one: emitted(self.acceptance.rates((kind, False, False, one)), 1.0, most) for one in classes}
+        estimates = {
+            workload: estimate(self.costs.times(state.round_trip, kind, most, workload), tokens, self._limits.in_flight)
+            for workload, tokens in expected.items()
+        }
+        if kind not in self.costs.draft:
+            return estimates, None
+        any_text = self.costs.times(state.round_trip, kind, most)
+        return estimates, break_even(any_text, expected[WorkloadClass.UNSPECIFIED])
 
     def learn(self, sequence: DecodeSequence, judged: Sequence[Judged]) -> None:
         for kind, drafted, accepted in judged:

@@ -320,9 +320,9 @@ class RemoteDecoder:
         """Tells what texts may expect of the verifier now."""
         state, in_flight = self._link.state, sum(text.in_flight for text in self._texts.values())
         kind = self._drafts.likeliest
-        found, pays = self.control.estimates(state, kind), self.control.break_even(state, kind)
+        estimates, pays = self.control.estimates(state, kind)
         self.status = replace(
-            self.status, open_sequences=len(self._texts), estimates=found, in_flight=in_flight, break_even=pays
+            self.status, open_sequences=len(self._texts), estimates=estimates, in_flight=in_flight, break_even=pays
         )
 
     # what is due

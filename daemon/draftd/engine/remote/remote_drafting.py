@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, TARGET, DepthMode, DrafterName
 from draftd.engine.drafters.base import Drafter
@@ -22,13 +21,7 @@ _MODELS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, TARGET)
 _TRIAL, _TRIAL_EVERY = 4, 32  # tokens that are drafted and not sent where none pay, and how often
 _SLICE = 64  # tokens of a text that a drafter takes in at a time, while local sequences run
 
-
-class Proposal(NamedTuple):
-    """What was drafted for a text, and is to be sent."""
-
-    text: RemoteSequence
-    kind: DrafterName
-    tokens: list[int]
+_Proposal = tuple[RemoteSequence, DrafterName, list[int]]  # the tokens that are to be sent for a text
 
 
 class RemoteDrafting:
@@ -126,13 +119,13 @@ class RemoteDrafting:
                 best = promised, SequenceDraft(depth, kind, DraftState.DRAFTING)
         return None if best is None else best[1]
 
-    def draft(self, texts: Collection[RemoteSequence], vocabulary: int) -> tuple[list[Proposal], bool]:
+    def draft(self, texts: Collection[RemoteSequence], vocabulary: int) -> tuple[list[_Proposal], bool]:
         """For all that it is due for; and whether that took time. Of texts that stream the drafts are kept, to see how
         they fare. Proposals end before the first token that is not of the verifier's `vocabulary`."""
         due = [(text, wanted) for text in texts if (wanted := self.due(text)) is not None]
         if not due:
             return [], False
-        began, proposals = self._timer(), list[Proposal]()
+        began, proposals = self._timer(), list[_Proposal]()
         asked = [text.sequence for text, _ in due]
         draft, errors = self._drafting.propose(asked, [wanted for _, wanted in due], self._sampling.of(asked))
         rows = [[]] * len(due) if draft is None else draft.tokens.tolist()
@@ -150,7 +143,7 @@ class RemoteDrafting:
                 text.tried(wanted.drafter, tokens)
                 text.try_at = text.sequence.emitted + _TRIAL_EVERY
             else:
-                proposals.append(Proposal(text, wanted.drafter, tokens))
+                proposals.append((text, wanted.drafter, tokens))
         kinds = {wanted.drafter for _, wanted in due}
         if len(kinds) == 1 and (kind := kinds.pop()) is not None:
             self._control.costs.drafted(kind, max(wanted.depth for _, wanted in due), seconds)

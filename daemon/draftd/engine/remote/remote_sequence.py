@@ -172,7 +172,7 @@ class RemoteSequence:
             self._granted = max(self._granted, self._sent[0].grant)  # it was taken
         while self._sent and self._sent[0].end <= frontier:
             self._granted = max(self._granted, self._sent.popleft().grant)
-        judged = [*self._judged(frontier, wrong), *self._trial_judged(verdict)]
+        judged = list(self._judged(wrong))
         if wrong:
             counts.wasted += max(0, guessed - verdict.drafted)
             self._sent.clear()
@@ -229,26 +229,21 @@ class RemoteSequence:
         self.trip = seconds
         return seconds if self._sent[0].alone else None
 
-    def _judged(self, frontier: int, wrong: bool) -> Iterator[Judged]:
-        """Drafts of which all was right, and the one with the wrong token at `frontier`."""
-        while self._drafts and self._drafts[0].start + len(self._drafts[0].tokens) <= frontier:
-            draft = self._drafts.popleft()
-            yield Judged(draft.kind, len(draft.tokens), len(draft.tokens))
+    def _judged(self, wrong: bool) -> Iterator[Judged]:
+        """The drafts of which the text tells what became of them."""
+        while self._drafts and (outcome := self._outcome(self._drafts[0])) is not None:
+            self._drafts.popleft()
+            yield outcome
         if wrong:
-            draft = self._drafts[0]
-            yield Judged(draft.kind, frontier - draft.start + 1, frontier - draft.start)
             self._drafts.clear()
+        if self._trial is not None and (outcome := self._outcome(self._trial)) is not None:
+            self._trial = None
+            yield outcome
 
-    def _trial_judged(self, verdict: Verdict) -> Iterator[Judged]:
-        trial = self._trial
-        if trial is None:
-            return
-        at = verdict.known - trial.start
-        agreed = common(verdict.tokens, trial.tokens[at:])
-        if agreed < min(len(verdict.tokens), len(trial.tokens) - at):
-            yield Judged(trial.kind, at + agreed + 1, at + agreed)
-        elif at + agreed >= len(trial.tokens):
-            yield Judged(trial.kind, len(trial.tokens), len(trial.tokens))
-        else:
-            return
-        self._trial = None
+    def _outcome(self, draft: _Draft) -> Judged | None:
+        """None where the text agrees, and does not go as far as the draft."""
+        decided = self.guess.tokens[draft.start : self.guess.decided]
+        agreed, drafted = common(decided, draft.tokens), len(draft.tokens)
+        if agreed == drafted:
+            return Judged(draft.kind, drafted, drafted)
+        return Judged(draft.kind, agreed + 1, agreed) if agreed < len(decided) else None
