@@ -29,7 +29,7 @@ class Edge:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.verdicts: list[Verdict] = []
-        self.peer = PeerSequence(1, self._told, wake, clock)
+        self.peer = PeerSequence(1, prompt, self._told, wake, clock)
         self.text, self.guess = list(prompt), list[int]()
         self.granted = 0
         self._prompt = len(prompt)

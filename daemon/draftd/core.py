@@ -230,9 +230,6 @@ class Proposals(Protocol):
     """What another daemon proposed for a sequence that this one verifies, and what it is told. Any thread adds to it;
     called on the engine thread."""
 
-    def begin(self, tokens: Sequence[int]) -> None:
-        """The engine has the sequence: its text is `tokens`. Called once, first."""
-
     def report_opened(self, cached: int) -> None:
         """Its prefill begins; the prefix store had its first `cached` tokens."""
 
@@ -264,9 +261,6 @@ class ClientProposals:
     """The `Proposals` of a sequence that no peer drafts for: always due, without a guess, granted for good."""
 
     streams, granted, expected = True, sys.maxsize, math.inf
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        return
 
     def report_opened(self, cached: int) -> None:
         return

@@ -7,6 +7,7 @@ wants the target. What a step with peers gave clients less than one without them
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -39,23 +40,31 @@ def charge(
 
 
 class Allowance:
-    """A part of the target's time, in the long run and with a second besides: what is taken beyond that is waited for,
-    though no longer than a second gives."""
+    """So much in a second, in the long run, and more at once: a token bucket."""
 
-    def __init__(self, part: float, now: float) -> None:
-        self._part, self._left, self._since = part, _BURST_SECONDS, now
+    def __init__(
+        self,
+        rate: float,
+        most: float,
+        first: float | None = None,
+        *,
+        longest: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`most`: at once. `first`: likewise, to begin with; None: no less. `longest`: seconds that are waited for what
+        was spent beyond it."""
+        self._rate, self._most, self._least, self._clock = rate, most, -rate * longest, clock
+        self._left, self._since = most if first is None else first, clock()
 
-    def take(self, seconds: float, now: float) -> None:
-        self._refill(now)
-        self._left = max(self._left - seconds, -self._part)
+    def earned(self, more: float) -> None:
+        self._left = min(self._most, self._left + more)
 
-    def is_used_up(self, now: float) -> bool:
-        self._refill(now)
-        return self._left < 0
-
-    def _refill(self, now: float) -> None:
-        self._left = min(_BURST_SECONDS, self._left + self._part * max(0.0, now - self._since))
-        self._since = now
+    def spent(self, some: float = 1.0) -> float:
+        """Seconds to wait before the next."""
+        now = self._clock()
+        left = min(self._most, self._left + self._rate * max(0.0, now - self._since)) - some
+        self._left, self._since = max(left, self._least), now
+        return max(0.0, -self._left / self._rate)
 
 
 class FairShare:
@@ -89,7 +98,7 @@ class FairShare:
         if self._clients and party in self._waiting:
             return True
         allowance = self._allowances.get(party) if len(self._wanting) > 1 else None
-        return allowance is not None and allowance.is_used_up(self._clock())
+        return allowance is not None and allowance.spent(0.0) > 0
 
     def choose(
         self, running: Sequence[DecodeSequence], clients_waiting: int, seconds: Sequence[float], most: int
@@ -152,9 +161,8 @@ class FairShare:
         all_positions = sum(parties.values())
         for party, positions in parties.items():
             if self._part_of_peer < 1:
-                now = self._clock()
-                allowance = self._allowances.setdefault(party, Allowance(self._part_of_peer, now))
-                allowance.take(seconds * positions / all_positions, now)
+                fresh = Allowance(self._part_of_peer, _BURST_SECONDS, longest=1.0, clock=self._clock)
+                self._allowances.setdefault(party, fresh).spent(seconds * positions / all_positions)
             if self._clients:
                 taken = (seconds - clients) * positions / all_positions
                 self._taken[party] = self._taken.get(party, 0.0) + taken

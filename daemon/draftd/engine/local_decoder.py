@@ -170,7 +170,6 @@ class LocalDecoder:
         self._opened, self._pause = self._opened + 1, 0.0
         sequence.id = self._opened
         self._of_peers += sequence.of_peer
-        sequence.proposals.begin(sequence.tokens)
         self._prefilling.add(sequence)
 
     def collect(self, now: float) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from draftd.core import Emission, FinishReason, Outcome
+from draftd.engine.fair_share import Allowance
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Closed, FromVerifier, Open, Verdict
 from draftd.errors import (
@@ -88,25 +89,6 @@ class Served:
     drafts: bool
 
 
-class Pace:
-    """So many messages in a second, in the long run: a token bucket."""
-
-    def __init__(self, rate: float, most: float, first: float | None = None) -> None:
-        """`most`: at once. `first`: likewise, to begin with; None: no less."""
-        self._rate, self._most = rate, most
-        self._left, self._since = most if first is None else first, time.monotonic()
-
-    def earned(self, more: float) -> None:
-        self._left = min(self._most, self._left + more)
-
-    def spent(self, some: float = 1.0) -> float:
-        """Seconds to wait before the next."""
-        now = time.monotonic()
-        self._left = min(self._most, self._left + self._rate * (now - self._since)) - some
-        self._since = now
-        return max(0.0, -self._left / self._rate)
-
-
 class Refusals:
     """Connections and sequences of edges that were refused: counted by reason, and logged, a line at a time for each
     reason and host."""
@@ -141,7 +123,7 @@ class Peer:
     and that the engine still has. `ended`: what is remembered of others, by number."""
 
     edge: str
-    pace: Pace = field(default_factory=lambda: Pace(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
+    pace: Allowance = field(default_factory=lambda: Allowance(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
     counts: PeerCounts = field(default_factory=PeerCounts)
     connection: Connection | None = None
     lost_since: float = 0.0
@@ -224,7 +206,9 @@ class HeldSequence:
         self.applied: int | None = None  # tokens of the text, where the edge is done with it
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._heard = mailbox, heard
-        self.steps = PeerSequence(self.number, self._told, wake, deepest=deepest, readable=connection.readable)
+        self.steps = PeerSequence(
+            self.number, message.tokens, self._told, wake, deepest=deepest, readable=connection.readable
+        )
 
     # engine thread
 

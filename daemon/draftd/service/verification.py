@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from draftd.core import DecodeRequest, FinishReason, Outcome
+from draftd.engine.fair_share import Allowance
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import (
@@ -35,7 +36,7 @@ from draftd.errors import (
 from draftd.planning.planner import Planner
 from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peers import Connection, Ended, HeldSequence, Pace, Peer, Refusals, Served, count, summed
+from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, summed
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
 from draftd.settings import Settings
@@ -76,7 +77,7 @@ class VerificationService:
         self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._capacity = settings.engine.queue_capacity
-        self._new_edges = Pace(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
+        self._new_edges = Allowance(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
         self._fingerprint = OwnFingerprint(worker)
         self._watch: asyncio.Task[None] | None = None

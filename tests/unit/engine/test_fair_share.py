@@ -17,7 +17,7 @@ from tests.rig import Collected, Rig, autoregressive, pair, request, tiny_llama
 def sequence(peer: str = "") -> DecodeSequence:
     asked = request([1, 2, 3], autoregressive())
     if peer:
-        asked = replace(asked, peer=PeerSequence(1, lambda told: None), client=peer)
+        asked = replace(asked, peer=PeerSequence(1, asked.prompt, lambda told: None), client=peer)
     return DecodeSequence.of(asked, Collected(), 100)
 
 
@@ -78,11 +78,9 @@ def running(number: int, party: str = "", *, last_token: float = 0.0, due: bool 
     """A sequence that runs: of a client, or of a party of peers, with a step in hand."""
     made = sequence(party)
     made.id, made.stats.last_token = number, last_token
-    if party:
-        made.proposals.begin(made.tokens)
-        if due:
-            assert made.request.peer is not None
-            made.request.peer.offer(Step(1, 3, 3, run=9))  # type: ignore[attr-defined]
+    if party and due:
+        assert made.request.peer is not None
+        made.request.peer.offer(Step(1, 3, 3, run=9))  # type: ignore[attr-defined]
     return made
 
 

@@ -201,8 +201,7 @@ def test_step_waits_for_one_that_is_about_to_come(llama):
 def heard():
     """A peer's sequence of which the text is 1 2 3 4, and its verdicts."""
     verdicts: list[Verdict] = []
-    peer = PeerSequence(7, verdicts.append)
-    peer.begin([1, 2, 3, 4])
+    peer = PeerSequence(7, [1, 2, 3, 4], verdicts.append)
     return peer, verdicts
 
 
@@ -242,14 +241,6 @@ def test_grant_counts_down_where_nothing_was_drafted(heard):
         peer.report_step([*drafted, 9], len(drafted), len(drafted))
         text += verdicts[-1].tokens
     assert text == [1, 2, 3, 4, 5, 9, 9, 9]
-
-
-def test_steps_before_the_text_are_judged_with_it():
-    peer = PeerSequence(7, lambda verdict: None)
-    assert peer.offer(Step(7, 2, 2, (3,)))
-    assert peer.offer(Step(7, 2, 1, (4,)))
-    peer.begin([1, 2])
-    assert (list(peer.guess([1, 2], 4)), peer.stale) == ([3], 1)
 
 
 def test_failed_step_leaves_peers_sequences_their_text(llama):

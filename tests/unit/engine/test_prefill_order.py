@@ -41,7 +41,7 @@ def sequence(
     plan = autoregressive() if drafter is None else speculative(3, drafter)
     asked = request([1] * tokens, plan, max_tokens=max_tokens)
     if peer:
-        asked = replace(asked, peer=PeerSequence(1, lambda verdict: None))
+        asked = replace(asked, peer=PeerSequence(1, asked.prompt, lambda verdict: None))
     return DecodeSequence.of(asked, Collected(), 4096)
 
 

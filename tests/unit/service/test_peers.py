@@ -65,7 +65,6 @@ def test_nothing_is_decided_for_who_does_not_read() -> None:
     async def due() -> list[bool]:
         connection = Connection(Peer("e"), "address", wake=lambda: woken.append(True))
         one = held(connection, 1)
-        one.steps.begin([1, 2, 3])
         one.steps.offer(Step(1, 3, 3, run=100))
         found = [one.steps.due([1, 2, 3])]
         for message in range(MOST_WAITED_FOR):

@@ -15,7 +15,6 @@ from draftd.engine.remote.verifier_link import Opened, Step, Verdict
 
 _MOST_GUESSED = 256  # tokens: 16 steps of 16 may be on their way
 _RECENT = 0.25  # weight of the latest in how long it takes from a verdict to the next step
-_MOST_EARLY = 16  # steps that came before the engine had the text
 
 
 class PeerSequence:
@@ -24,21 +23,21 @@ class PeerSequence:
     def __init__(
         self,
         sequence: int,
+        tokens: Sequence[int],
         tell: Callable[[Opened | Verdict], None],
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         deepest: int = _MOST_GUESSED,
         readable: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`sequence`: what the peer calls it. `tell` is called on the engine thread, once for each step of the target:
-        must neither block nor raise. `wake`: where a step was taken and there is something to do, on the thread that
-        offered it. `deepest`: the most tokens of the guess that a step takes. `readable`: whether the peer reads what
-        it is told; while it does not, nothing is due."""
+        """`sequence`: what the peer calls it; `tokens`: its text as it was opened. `tell` is called on the engine
+        thread, once for each step of the target: must neither block nor raise. `wake`: where a step was taken and there
+        is something to do, on the thread that offered it. `deepest`: the most tokens of the guess that a step takes.
+        `readable`: whether the peer reads what it is told; while it does not, nothing is due."""
         self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
         self._deepest, self._readable = deepest, readable
         self._lock = threading.Lock()
-        self._guess = Guess([])  # without a text before the engine has it
-        self._early: list[Step] = []  # that came before
+        self._guess = Guess(list(tokens))
         self._run = 0  # tokens that may be decoded without a proposal
         self._last: Step | None = None  # that was taken since the last verdict
         self._ended = False
@@ -55,10 +54,7 @@ class PeerSequence:
     def offer(self, step: Step) -> bool:
         """Takes a step, whose ids must be of the vocabulary; False where it is stale."""
         with self._lock:
-            if self._guess.decided:
-                taken = self._take(step)
-            elif taken := len(self._early) < _MOST_EARLY:
-                self._early.append(step)
+            taken = self._take(step)
             self.stale += not taken
             due = self._run > 0 or bool(self._guess)
         if taken and due:
@@ -66,13 +62,6 @@ class PeerSequence:
         return taken
 
     # the engine thread
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        with self._lock:
-            self._guess = Guess(list(tokens))
-            for step in self._early:
-                self.stale += not self._take(step)
-            self._early = []
 
     def report_opened(self, cached: int) -> None:
         self._tell(Opened(self._sequence, cached))
