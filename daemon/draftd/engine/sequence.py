@@ -169,6 +169,11 @@ class DecodeSequence:
         return None if self.degraded else self.latest_drafter
 
     @property
+    def drafters(self) -> set[DrafterName]:
+        """Those that its plan has, whichever of them drafted last."""
+        return {kind for kind in (self.plan.drafter, *self.plan.alternatives) if kind is not None}
+
+    @property
     def depth(self) -> int:
         """How many tokens to draft next: never past the last token that may be emitted."""
         return 0 if self.degraded else min(self.most, self.remaining - 1)

@@ -88,16 +88,16 @@ _TOLD = (
     (r"(?i)handshake", LinkFailure.TLS_HANDSHAKE),
 )
 _CLOSED = re.compile(r"(?i)closed|reset|broken pipe|end of tcp|eof")
-# The verifier's own word for its refusal, as `ErrorInfo` has it.
-_REFUSALS = {
-    "UNAUTHENTICATED": LinkFailure.UNAUTHENTICATED,
-    "OTHER_PROTOCOL": LinkFailure.OTHER_PROTOCOL,
-    "NOT_ENABLED": LinkFailure.NOT_ENABLED,
-    "NOT_SERVING": LinkFailure.NOT_SERVING,
-    "TOO_MANY_PEERS": LinkFailure.TOO_MANY_PEERS,
-}
-#: Failures of a verifier whose network and TLS are in order.
-REFUSED = frozenset(_REFUSALS.values())
+#: Failures of a verifier whose network and TLS are in order. Its own word for each, as `ErrorInfo` has it, is the name.
+REFUSED = frozenset(
+    {
+        LinkFailure.UNAUTHENTICATED,
+        LinkFailure.OTHER_PROTOCOL,
+        LinkFailure.NOT_ENABLED,
+        LinkFailure.NOT_SERVING,
+        LinkFailure.TOO_MANY_PEERS,
+    }
+)
 
 
 class LinkError(DraftdError):
@@ -121,7 +121,8 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
     if not isinstance(error, grpc.Call):
         return LinkError(LinkFailure.OTHER, in_one_line(error))
     code, said = error.code(), error.details() or "no reason given"
-    if (kind := _REFUSALS.get(_reason(error))) is not None:
+    kind = LinkFailure.__members__.get(_reason(error))
+    if kind is not None and kind in REFUSED:
         return connect_error(kind, settings, said)
     if code is grpc.StatusCode.UNAUTHENTICATED:  # what stands before the verifier
         return connect_error(LinkFailure.UNAUTHENTICATED, settings)
@@ -164,7 +165,6 @@ def _closer_look(settings: RemoteSettings) -> LinkError:
     """What listens there, where it ends each connection that gRPC begins."""
     from draftd.settings.certificates import key_that_grpc_refuses  # here, for it takes a while to import
 
-    lost = connect_error(LinkFailure.CONNECTION_LOST, settings)
     assert settings.target is not None
     host, _, port = settings.target.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -188,7 +188,7 @@ def _closer_look(settings: RemoteSettings) -> LinkError:
             return connect_error(kind, settings, (error.reason or "").lower().replace("_", " "))
     except (OSError, ValueError):
         pass
-    return lost
+    return connect_error(LinkFailure.CONNECTION_LOST, settings)
 
 
 def _greets(encrypted: ssl.SSLSocket) -> bool:

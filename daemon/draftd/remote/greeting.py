@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 from uuid import uuid4
 
@@ -73,17 +74,13 @@ def _difference(connection: Connection, ours: Sequence[bytes], seconds: float) -
     first = 0
     while True:
         theirs = connection.vocabulary(first, seconds)
-        for token, name in enumerate(theirs, first):
+        for token, there in enumerate(theirs or [b""] * (len(ours) - first), first):
             here = ours[token] if token < len(ours) else b""
-            if here != name:
-                return f"id {token} is {_shown(here)} here and {_shown(name)} there"
-        first += len(theirs)
+            if here != there:
+                return f"id {token} is {_shown(here)} here and {_shown(there)} there"
         if not theirs:
-            break
-    for token, here in enumerate(ours[first:], first):
-        if here:
-            return f"id {token} is {_shown(here)} here and {_shown(b'')} there"
-    return ""
+            return ""
+        first += len(theirs)
 
 
 def _shown(token: bytes) -> str:
@@ -99,16 +96,13 @@ def check_verifier(settings: RemoteSettings, tokenizer: Vocabulary | None) -> tu
         if response.HasField("pong"):
             heard.put(time.monotonic())
 
-    connection = Connection(settings, Traffic(), take, lambda: heard.put(None))
-    try:
+    with closing(Connection(settings, Traffic(), take, lambda: heard.put(None))) as connection:
         connection.greet(uuid4().hex, "" if tokenizer is None else tokenizer.fingerprint)
         welcome = connection.welcome(settings.connect_seconds)
         if welcome is None:
             raise connect_error(LinkFailure.CONNECT_TIMEOUT, settings)
         model = remote_model(welcome, connection, tokenizer, settings, {})
         return model, min(_round_trip(connection, heard, settings) for _ in range(_PINGS))
-    finally:
-        connection.close()
 
 
 def _round_trip(connection: Connection, heard: queue.SimpleQueue[float | None], settings: RemoteSettings) -> float:

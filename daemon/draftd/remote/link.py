@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from uuid import uuid4
 
 from draftd.engine.remote.verifier_link import (
@@ -151,11 +152,12 @@ class GrpcLink:
     @property
     def state(self) -> LinkState:
         with self._changed:
+            probe_at = self._probe_at
             return LinkState(
                 up=self._up,
                 why="" if self._up else self._why.message,
                 failure=None if self._up or self._why is _UNTRIED else self._why.kind,
-                retry_after=self._retry_after(self._clock()),
+                retry_after=None if self._up or probe_at is None else max(0.0, probe_at - self._clock()),
                 model=self._model,
                 round_trip=self._round_trip,
                 load=self._load,
@@ -165,9 +167,6 @@ class GrpcLink:
                 errors=self._errors,
                 failures=dict(self._failures),
             )
-
-    def _retry_after(self, now: float) -> float | None:
-        return None if self._up or self._probe_at is None else max(0.0, self._probe_at - now)
 
     # the link's thread
 
@@ -201,20 +200,13 @@ class GrpcLink:
         while not self._closing.is_set():
             self._tried_at = self._clock()
             try:
-                connection = Connection(self._settings, self._traffic, self._take, self._notify)
+                with closing(Connection(self._settings, self._traffic, self._take, self._notify)) as connection:
+                    self._trying = connection
+                    self._opened(connection, self._greeted(connection, tokenizer), again)
+                    self._watch(connection)
             except LinkError as error:
                 self._failed(error)
                 return
-            self._trying = connection
-            try:
-                model = self._greeted(connection, tokenizer)
-                self._opened(connection, model, again)
-                self._watch(connection)
-            except LinkError as error:
-                self._failed(error)
-                return
-            finally:
-                connection.close()
             assert connection.why is not None
             if self._closing.is_set():
                 return
@@ -224,8 +216,8 @@ class GrpcLink:
                 self._failed(connection.why)
                 return
             self._failures[connection.why.kind] += 1
-            self._suspend(connection.why)
-            again = True
+            with self._changed:
+                self._connection, self._why, again = None, connection.why, True
 
     def _greeted(self, connection: Connection, tokenizer: Vocabulary) -> RemoteModel:
         seconds = self._settings.connect_seconds
@@ -309,11 +301,6 @@ class GrpcLink:
         self._round_trip = least if before is None else before + _SMOOTHING * (least - before)
 
     # what ends
-
-    def _suspend(self, why: LinkError) -> None:
-        """The connection is lost; another is tried at once."""
-        with self._changed:
-            self._connection, self._why = None, why
 
     def _failed(self, why: LinkError) -> None:
         """An attempt to connect, or what was up."""

@@ -150,7 +150,8 @@ class VerificationService:
         self._peers.move_to_end(edge)
         peer.connection = connection = Connection(peer, address, self._worker.wake)
         peer.counts.connections += 1
-        lost = sorted((one for one in self._lost() if one is not peer), key=lambda one: one.lost_since)
+        lost = [one for one in self._peers.values() if one.connection is None and one.open]
+        lost.sort(key=lambda one: one.lost_since)
         for one in lost[: max(0, connected + 1 + len(lost) - most)]:
             self._end_all(one, "its edge is gone, and others came")
         self._forget()
@@ -389,9 +390,6 @@ class VerificationService:
 
     def _party(self, peer: Peer) -> list[Peer]:
         return [one for one in self._peers.values() if one.party == peer.party]
-
-    def _lost(self) -> list[Peer]:
-        return [one for one in self._peers.values() if one.connection is None and one.open]
 
     def _forget(self) -> None:
         """Peers that were here long ago, when there are too many."""

@@ -28,7 +28,6 @@ from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft,
 
 _log = logging.getLogger(__name__)
 
-_LOOKUP = PROMPT_LOOKUP
 _WEIGHTLESS = (GRAMMAR, PROMPT_LOOKUP)
 _COST_NOTHING = (*_WEIGHTLESS, PEER)
 _HORIZON = 128  # tokens over which it must pay that a drafter takes a text in
@@ -128,9 +127,8 @@ class DepthControl:
         """Whether drafting would not pay if its cost were at the end of its 95 % interval."""
         if estimate is None or best is None or estimate.fixed_depth or not (best.depth or best.lookup):
             return False
-        kind = next((c.drafter for c in estimate.candidates if c.drafter is not None), None) if best.depth else _LOOKUP
-        if kind is None:
-            return False
+        kinds = (c.drafter for c in estimate.candidates if c.drafter is not None)
+        kind = next(kinds) if best.depth else PROMPT_LOOKUP
         uncertainty = self.costs.uncertainty(kind, estimate.size, max(best.depth, best.lookup), estimate.sampled)
         return best.rate * estimate.seconds(0) < estimate.size * math.exp(2 * uncertainty)
 
@@ -183,7 +181,7 @@ class DepthControl:
         size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
-        lookup = self.costs.drafted(_LOOKUP, size, widest, context, sampled, weights if self._replays else None)
+        lookup = self.costs.drafted(PROMPT_LOOKUP, size, widest, context, sampled, weights if self._replays else None)
         draft = lookup if weights is None else self.costs.drafted(weights, size, deepest, context, sampled)
         return Estimate(size, sampled, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
@@ -199,8 +197,9 @@ class DepthControl:
             made.ready = behind is not None and behind <= _LAG
             made.prefill_seconds = tokens * self._prefill_seconds(kind)
             made.draft = self._expected(kind, one, most + 1)
+        allowed = one.drafters
         for weightless in _WEIGHTLESS:
-            usable = weightless in _allowed(one) and weightless in drafters
+            usable = weightless in allowed and weightless in drafters
             if usable and (reach := drafters[weightless].reach(one, most)):
                 expected = self._expected(weightless, one, reach)
                 if expected[-1] > made.lookup[-1]:
@@ -245,10 +244,7 @@ class DepthControl:
         # go on as they are where it alone were weighed: each would pay for what none is worth.
         for one in estimate.candidates:
             one.ready = False
-        now, then = estimate.best(), estimate.best(if_ready=True)
-        left = min(_HORIZON, self.lengths.left(new))
-        pays = left / now.rate - left / then.rate > candidate.prefill_seconds
-        return then.depth > 0 and then.rate >= now.rate * WORTH and pays
+        return self._pays(estimate.best(), estimate.best(if_ready=True), [candidate], 1)
 
     def _worth_catching_up(self, estimate: Estimate | None, best: Best | None) -> list[DecodeSequence]:
         """Running sequences whose text their drafter should take in: because that pays, or for a trial."""
@@ -258,11 +254,11 @@ class DepthControl:
         if self._explorer.prefilling or not waiting:
             return self._explorer.prefilling
         hoped = estimate.best(if_ready=True)
-        return [c.sequence for c in waiting] if hoped.depth and self._pays(best, hoped, waiting, estimate.size) else []
+        return [c.sequence for c in waiting] if self._pays(best, hoped, waiting, estimate.size) else []
 
     def _pays(self, now: Best, then: Best, waiting: Sequence[Candidate], size: int) -> bool:
         """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
-        if then.rate < now.rate * WORTH:
+        if not then.depth or then.rate < now.rate * WORTH:
             return False
         tokens = size * max(min(_HORIZON, self.lengths.left(c.sequence)) for c in waiting)
         return tokens / now.rate - tokens / then.rate > sum(c.prefill_seconds for c in waiting)
@@ -346,16 +342,11 @@ def any_sampled(sequences: Sequence[DecodeSequence]) -> bool:
     return any(not one.sampling.greedy for one in sequences)
 
 
-def _allowed(sequence: DecodeSequence) -> set[DrafterName | None]:
-    """Drafters that its plan has, whichever of them drafted last."""
-    return {sequence.plan.drafter, *sequence.plan.alternatives}
-
-
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
     """The drafter of its plan, or where that needs no weights an alternative to it that does."""
     if sequence.plan.drafter not in _WEIGHTLESS:
         return sequence.plan.drafter
-    return min((kind for kind in _allowed(sequence) if kind is not None and kind not in _COST_NOTHING), default=None)
+    return min((kind for kind in sequence.drafters if kind not in _COST_NOTHING), default=None)
 
 
 def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
@@ -390,7 +381,7 @@ def _costed(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None
     """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
     behind. None for any other step."""
     kinds = {one.drafter for one in plan.sequences if one.drafter and one.depth}
-    kinds = {_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # which costs nothing either
+    kinds = {PROMPT_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # which costs nothing either
     steps = max(result.draft_forwards for result in done.sequences)
     told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
     return kinds.pop() if told else None

@@ -67,7 +67,7 @@ class RemoteDrafting:
         if TARGET in drafters:
             if not texts:
                 self._drafting.remove(TARGET)
-        elif any(TARGET in _allowed(text.sequence) for text in texts) and (made := self._own()) is not None:
+        elif any(TARGET in text.sequence.drafters for text in texts) and (made := self._own()) is not None:
             drafters[TARGET] = made
 
     def leave(self, sequence: DecodeSequence) -> None:
@@ -151,9 +151,4 @@ class RemoteDrafting:
 
     def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:
         """Drafters of its plan that are there."""
-        return [kind for kind in _allowed(sequence) if kind in self._drafting.drafters]
-
-
-def _allowed(sequence: DecodeSequence) -> list[DrafterName]:
-    plan = sequence.plan
-    return sorted(kind for kind in (plan.drafter, *plan.alternatives) if kind is not None)
+        return sorted(sequence.drafters & self._drafting.drafters.keys())
