@@ -346,9 +346,9 @@ class StepCosts:
 
     def _calibrated(self, drafter: DrafterName | None, batch: int) -> _Curve:
         prices, growth = self.prices, [0.0] * (DEEPEST + 1)
-        plain = _between(prices.plain, batch) if prices.plain else _GUESS_SECONDS
+        plain = interpolated(prices.plain, batch) if prices.plain else _GUESS_SECONDS
         if prices.growth:
-            growth = [max(0.0, _between(prices.growth, depth)) for depth in range(DEEPEST + 1)]
+            growth = [max(0.0, interpolated(prices.growth, depth)) for depth in range(DEEPEST + 1)]
         if drafter is None:
             return _Curve([plain], growth[:1], _Offset(seen=self._seconds))
         # another's costs are better than none
@@ -360,11 +360,11 @@ class StepCosts:
             found, points, verified = prices.drafted[known], {0: plain}, _by_positions(prices)
             for depth in sorted({depth for _, depth in found}):
                 sizes = {size: seconds for (size, d), seconds in found.items() if d == depth}
-                points[depth] = _between(sizes, batch)
+                points[depth] = interpolated(sizes, batch)
                 if (largest := max(sizes)) < batch:  # more to verify, in one sequence or in several
-                    wide, narrow = (_between(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
+                    wide, narrow = (interpolated(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
                     points[depth] += wide - narrow
-            base = [_between(points, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
+            base = [interpolated(points, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
             measured = {depth for size, depth in found if size == batch}
         variance = _MEASURED if known == drafter else _UNMEASURED
         depths = [_DEPTH if depth in measured else _INTERPOLATED for depth in range(1, DEEPEST + 1)]
@@ -382,8 +382,8 @@ def _index(depth: int) -> int:
     return max(0, min(depth, DEEPEST) - 1)
 
 
-def _between(points: Mapping[int, float], at: float, beyond: bool = False) -> float:
-    """Linear interpolation; outside of what was measured the nearest value, or with `beyond` the last line goes on."""
+def interpolated(points: Mapping[int, float], at: float, beyond: bool = False) -> float:
+    """Interpolates linearly; outside of what was measured the nearest value, or with `beyond` the last line goes on."""
     if at in points:
         return points[int(at)]
     known = sorted(points)

@@ -119,9 +119,10 @@ class Estimate:
         self._replayed[depth, lookup] = found
         return found
 
-    def tokens(self, drafting: Sequence[Candidate], depth: int) -> float:
-        """Expected where only these draft, so deep."""
-        return self.others + len(self.candidates) + sum(c.draft[min(depth, c.most)] - 1 for c in drafting)
+    def tokens(self, drafting: Sequence[Sequence[float]], depth: int) -> float:
+        """Expected where only some candidates draft, so deep: those that get so many tokens by depth."""
+        gained = sum(tokens[min(depth, len(tokens) - 1)] - 1 for tokens in drafting)
+        return self.others + len(self.candidates) + gained
 
     def best(self, *, if_ready: bool = False) -> Best:
         """One depth for all, 0 included: a sequence drafts less only where its plan or its end says so. The least of

@@ -191,7 +191,7 @@ class Explorer:
         chosen = ready or [min(able, key=lambda c: len(c.sequence.tokens))]
         prefill = 0.0 if ready else chosen[0].prefill_seconds
         depth = self._cheapest_hope(estimate, best, chosen)
-        loss = max(0.0, estimate.seconds(depth) - estimate.tokens(chosen, depth) / best.rate) + prefill
+        loss = max(0.0, estimate.seconds(depth) - estimate.tokens(_drafts(chosen), depth) / best.rate) + prefill
         keys = tuple({("draft", c.key): None for c in chosen})
         if not any(self.budget.due(key, loss) for key in keys):
             return None
@@ -207,9 +207,8 @@ class Explorer:
         if not able:
             return None
         depth = max(len(c.lookup) for c in able) - 1
-        others = estimate.others + len(estimate.candidates) - len(able)
         hoped = emitted([_PERFECT] * depth, 1.0, depth)
-        hopes = [others + sum(hoped[min(d, len(c.lookup) - 1)] for c in able) for d in range(depth + 1)]
+        hopes = [estimate.tokens([hoped[: len(c.lookup)] for c in able], d) for d in range(depth + 1)]
         uncertain = self._costs.uncertainty(able[0].weightless, estimate.size, depth, estimate.sampled)
         paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
         if not paying and hopes[depth] <= best.rate * estimate.seconds(0, depth) * math.exp(-2 * uncertain):
@@ -217,8 +216,7 @@ class Explorer:
         keys = tuple({("lookup", c.sequence.evidence_key(c.weightless)): None for c in able})
         self._idle += keys
         depth = paying[0] if paying else depth
-        tokens = others + sum(c.lookup[min(depth, len(c.lookup) - 1)] for c in able)
-        seconds = estimate.seconds(0, depth)
+        tokens, seconds = estimate.tokens([c.lookup for c in able], depth), estimate.seconds(0, depth)
         if not any(self.budget.due(key, max(0.0, seconds - tokens / best.rate)) for key in keys):
             return None
         its = tuple(c.sequence for c in able)
@@ -226,18 +224,14 @@ class Explorer:
 
     def _might_pay(self, estimate: Estimate, best: Best, able: Sequence[Candidate]) -> bool:
         """Whether drafts that are nearly always accepted would pay, if they cost as little as they may."""
-        deepest = max(c.most for c in able)
-        tokens = emitted([_PERFECT] * deepest, 1.0, deepest)
-        others = estimate.others + len(estimate.candidates) - len(able)
+        deepest, kind = max(c.most for c in able), able[0].drafter
+        assert kind is not None
+        hopes = [emitted([_PERFECT] * deepest, 1.0, deepest)] * len(able)
         for depth in range(1, deepest + 1):
-            least = estimate.seconds(depth) * math.exp(-self._uncertainty(estimate, able[0], depth))
-            if others + len(able) * tokens[depth] > best.rate * least * WORTH:
+            uncertain = self._costs.uncertainty(kind, estimate.size, depth, estimate.sampled)
+            if estimate.tokens(hopes, depth) > best.rate * estimate.seconds(depth) * math.exp(-uncertain) * WORTH:
                 return True
         return False
-
-    def _uncertainty(self, estimate: Estimate, candidate: Candidate, depth: int) -> float:
-        assert candidate.drafter is not None
-        return self._costs.uncertainty(candidate.drafter, estimate.size, depth, estimate.sampled)
 
     def _cheapest_hope(self, estimate: Estimate, best: Best, chosen: Sequence[Candidate]) -> int:
         """The least depth that would pay if acceptance were as good as it may be, or 1: the cheapest way to know."""
@@ -250,10 +244,8 @@ class Explorer:
             ]
             own = c.sequence.evidence.get(c.key[0])
             hopes.append(emitted(rates, 1.0 if own is None else own.odds, c.most))
-        others = estimate.others + len(estimate.candidates) - len(chosen)
         for depth in range(1, max(c.most for c in chosen) + 1):
-            tokens = others + sum(hope[min(depth, len(hope) - 1)] for hope in hopes)
-            if tokens > best.rate * estimate.seconds(depth):
+            if estimate.tokens(hopes, depth) > best.rate * estimate.seconds(depth):
                 return depth
         return 1
 
@@ -267,7 +259,7 @@ class Explorer:
                 continue
             what = ("depth", first.key, estimate.size, depth)
             self._idle.append(what)
-            tokens, seconds = estimate.tokens(drafting, depth), estimate.seconds(depth)
+            tokens, seconds = estimate.tokens(_drafts(drafting), depth), estimate.seconds(depth)
             hope = tokens
             for c in drafting:
                 at = min(depth, c.most)
@@ -301,6 +293,11 @@ class Explorer:
         self._prepared = self._over = None
 
 
+def _drafts(candidates: Sequence[Candidate]) -> list[Sequence[float]]:
+    """What they are expected to get of the draft model, as deep as they may."""
+    return [c.draft[: c.most + 1] for c in candidates]
+
+
 def _trial(
     keys: tuple[Hashable, ...],
     estimate: Estimate,
@@ -310,7 +307,7 @@ def _trial(
     best: Best,
     prefill: float = 0.0,
 ) -> Trial:
-    kind, expected = its[0].drafter, estimate.tokens(its, depth)
+    kind, expected = its[0].drafter, estimate.tokens(_drafts(its), depth)
     assert kind is not None
     sequences, seconds = tuple(c.sequence for c in its), estimate.seconds(depth)
     return Trial(keys, kind, sequences, depth, paid_from, expected, 1 / best.rate, seconds, prefill)

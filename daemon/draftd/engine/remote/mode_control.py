@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted
-from draftd.engine.depth.costs import DEEPEST
+from draftd.engine.depth.costs import DEEPEST, interpolated
 from draftd.engine.depth.saved import RemoteLearnt, counted, rows
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
@@ -139,22 +139,21 @@ def _behind(times: RemoteTimes, k: int, in_flight: int) -> float:
 
 @dataclass(slots=True)
 class _Mean:
-    """Exponentially weighted, and over all of the first few; None before there is one."""
+    """Exponentially weighted, and over all of the first few; 0 before there is one."""
 
-    value: float | None = None
+    value: float = 0.0
     counted: int = 0
 
     def add(self, value: float) -> None:
         self.counted += 1
-        weight = max(_RECENT, 1 / self.counted)
-        self.value = value if self.value is None else self.value + weight * (value - self.value)
+        self.value += max(_RECENT, 1 / self.counted) * (value - self.value)
 
 
 _K = TypeVar("_K")
 
 
 def _known(means: Mapping[_K, _Mean]) -> tuple[tuple[_K, float], ...]:
-    return tuple((key, mean.value) for key, mean in means.items() if mean.value is not None)
+    return tuple((key, mean.value) for key, mean in means.items())
 
 
 @dataclass(slots=True)
@@ -178,7 +177,7 @@ class RemoteCosts:
         return RemoteLearnt.model_construct(  # without checks, which are for what is read
             fingerprint=fingerprint,
             forward=self._plain_forward,
-            rest=self._rest.value or 0.0,
+            rest=self._rest.value,
             wider=_known(self._wider),
             streaming=_known(self._drafted),
             draft=_known(self.draft),
@@ -203,12 +202,12 @@ class RemoteCosts:
     @property
     def plain(self) -> float:
         """Seconds of a streamed token for which nothing is drafted."""
-        return self._plain_forward + (self._rest.value or 0.0)
+        return self._plain_forward + self._rest.value
 
     def streaming(self, workload: WorkloadClass | None = None) -> float:
         """Seconds of a streamed token of such a text."""
-        known = (self._drafted.get(one) for one in (workload, None))
-        return next((one.value for one in known if one is not None and one.value is not None), self.plain)
+        measured = self._drafted.get(workload) or self._drafted.get(None)
+        return self.plain if measured is None else measured.value
 
     def unmeasured(self, workload: WorkloadClass) -> bool:
         """Whether `streaming` is not known of such texts, or was measured long ago."""
@@ -222,12 +221,10 @@ class RemoteCosts:
         self, round_trip: float | None, kind: DrafterName, most: int, workload: WorkloadClass | None = None
     ) -> RemoteTimes:
         """For up to `most` drafted tokens. `round_trip`: as the link measured it; None: as steps had it."""
-        between = round_trip if round_trip is not None else self._round_trip.value or 0.0
-        rest, forward = self._rest.value or 0.0, self._plain_forward
-        verify = [forward * ratio + rest for ratio in self._ratios(most)]
-        known = self.draft.get(kind)
-        draft = self.plain * _DRAFT_SHARE if known is None or known.value is None else known.value
-        return RemoteTimes(between, self.streaming(workload), verify, draft, self._queue.value or 0.0, self.load)
+        between = self._round_trip.value if round_trip is None else round_trip
+        verify = [self._plain_forward * ratio + self._rest.value for ratio in self._ratios(most)]
+        draft = self.draft[kind].value if kind in self.draft else self.plain * _DRAFT_SHARE
+        return RemoteTimes(between, self.streaming(workload), verify, draft, self._queue.value, self.load)
 
     def verified(self, drafted: int, verify_seconds: float) -> None:
         """One verdict's forward."""
@@ -270,19 +267,10 @@ class RemoteCosts:
     def _ratios(self, most: int) -> list[float]:
         """Of a forward with 0 to `most` drafted tokens, over a plain one. Between measured depths it is interpolated;
         none costs less than one before it."""
-        known = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items() if mean.value is not None}
-        found, places = list[float](), sorted(known)
-        for depth in range(most + 1):
-            below = max(place for place in places if place <= depth)
-            above = next((place for place in places if place >= depth), None)
-            if above is None:
-                found.append(known[below] + _SLOPE * (depth - below))
-            elif above == below:
-                found.append(known[depth])
-            else:
-                share = (depth - below) / (above - below)
-                found.append(known[below] + share * (known[above] - known[below]))
-        return list(accumulate(found, max))
+        known = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items()}
+        deepest = max(known)
+        ratios = (interpolated(known, depth) + _SLOPE * max(0, depth - deepest) for depth in range(most + 1))
+        return list(accumulate(ratios, max))
 
 
 class Judged(NamedTuple):

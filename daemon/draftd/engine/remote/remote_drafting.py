@@ -105,7 +105,7 @@ class RemoteDrafting:
             return None
         most = text.depth + (sequence.guesses > 0)  # and the token that the verifier adds
         if text.mode is RemoteMode.STREAM:
-            if text.trying or sequence.guesses or not sequence.emitted or sequence.emitted < text.try_at:
+            if text.trial is not None or sequence.guesses or not sequence.emitted or sequence.emitted < text.try_at:
                 return None
             most = min(_TRIAL, self._limits.max_draft_tokens, sequence.most)
         elif text.in_flight >= text.ahead:

@@ -68,7 +68,7 @@ class RemoteSequence:
     guess: Guess = field(init=False)
     _sent: deque[_Sent] = field(default_factory=deque)
     _drafts: deque[_Draft] = field(default_factory=deque)  # what was proposed, as it was drafted
-    _trial: _Draft | None = None  # that was not sent
+    trial: _Draft | None = None  # that was not sent, to see how it fares
     _proposed: dict[int, set[int]] = field(default_factory=dict)  # by place in the text: all that was ever sent
     _undrafted: int = 0  # tokens that were decided without a draft
     _granted: int = 0  # of these, as many as may come: what is certain of it
@@ -129,20 +129,20 @@ class RemoteSequence:
 
     def tried(self, kind: DrafterName, tokens: Sequence[int]) -> None:
         """Drafted to see how well that fares, and not sent."""
-        self._trial = _Draft(kind, self.known, list(tokens))
-
-    @property
-    def trying(self) -> bool:
-        return self._trial is not None
+        self.trial = _Draft(kind, self.known, list(tokens))
 
     # what comes
 
     def implausible(self, verdict: Verdict, vocabulary: int) -> str:
         """Why a verdict cannot be true; empty where it can."""
-        tokens, accepted, drafted = verdict.tokens, verdict.accepted, verdict.drafted
+        tokens, accepted, drafted, own = verdict.tokens, verdict.accepted, verdict.drafted, verdict.own_drafted
         if verdict.known != self.known:
             return f"a verdict goes on from token {verdict.known} of a text of {self.known}"
-        if not verdict.possible:
+        if drafted:
+            possible = 0 <= accepted <= drafted and len(tokens) == accepted + 1 and not own
+        else:
+            possible = accepted == 0 and 1 <= len(tokens) <= own + 1
+        if not possible:
             return f"a verdict has {len(tokens)} tokens, {accepted} accepted of {drafted}"
         bad = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if bad is not None:
@@ -189,7 +189,7 @@ class RemoteSequence:
     def void(self) -> None:
         """What was sent is of no use any more."""
         self.counts.wasted += self.guess.cut()
-        self._trial, self.empty_at, self.streak = None, -1, None
+        self.trial, self.empty_at, self.streak = None, -1, None
         self._sent.clear()
         self._drafts.clear()
         self._proposed.clear()
@@ -236,8 +236,8 @@ class RemoteSequence:
             yield outcome
         if wrong:
             self._drafts.clear()
-        if self._trial is not None and (outcome := self._outcome(self._trial)) is not None:
-            self._trial = None
+        if self.trial is not None and (outcome := self._outcome(self.trial)) is not None:
+            self.trial = None
             yield outcome
 
     def _outcome(self, draft: _Draft) -> Judged | None:

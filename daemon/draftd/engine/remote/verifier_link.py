@@ -84,14 +84,6 @@ class Verdict:
     logprobs: tuple[TokenLogprobs, ...] = ()
     own_drafted: int = 0
 
-    @property
-    def possible(self) -> bool:
-        """Whether its counts can be those of one step."""
-        tokens = len(self.tokens)
-        if self.drafted:
-            return 0 <= self.accepted <= self.drafted and tokens == self.accepted + 1 and not self.own_drafted
-        return self.accepted == 0 and 1 <= tokens <= self.own_drafted + 1
-
 
 @dataclass(frozen=True, slots=True)
 class Close:
