@@ -213,7 +213,7 @@ class StopMatcher(Protocol):
 
 
 class StepFigures(TypedDict, total=False):
-    """What a peer is told of a target's step besides its tokens. `finished`: the text ends within them.
+    """Figures of a step of the target that a peer is told besides its tokens. `finished`: the text ends within them.
     `verify_seconds` of the step, `share_seconds` what the sequence is charged for since it was last told; `load`:
     sequences in hand over those that decode together. `own_drafted`: tokens that this daemon's own drafter drafted,
     where nothing of the guess was in the step: all tokens but the last are of these."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
+from draftd.engine.turn import rests
 
 _CLIENTS_PART = 0.6  # of the engine's time
 _AHEAD_SECONDS = 0.02  # that peers may have had more than the rest of it
@@ -115,7 +116,7 @@ class FairShare:
         for party, sequences in parties.items():
             # A party's turn is as old as the youngest of its sequences', or the one with most would be next each time.
             latest = max(map(_last_token, sequences))
-            sequences.sort(key=_longest_without)
+            sequences.sort(key=lambda one: (rests(one), _last_token(one)))  # the longest without a token first
             others = wanting - len(sequences)
             if others:  # a place is left for what comes next
                 room = min(most - others - 1, together(seconds, others, self._widths.get(party, 1.0)))
@@ -196,8 +197,3 @@ def together(seconds: Sequence[float], others: int, width: float) -> int:
 
 def _last_token(sequence: DecodeSequence) -> float:
     return sequence.stats.last_token or 0.0
-
-
-def _longest_without(sequence: DecodeSequence) -> tuple[bool, float]:
-    """Orders those first that have a step in hand, and had no token for longest."""
-    return not sequence.proposals.due(sequence.tokens), _last_token(sequence)

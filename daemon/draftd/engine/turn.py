@@ -45,7 +45,11 @@ def plan_turn(
     step that is under way, with the sequences that it was begun with. `most`: sequences of a step. `wave`: prompts that
     came together are prefilled together. `may_catch_up`: a drafter is behind, and prompts have had the last step."""
     due = [one for one in in_turn if not rests(one)]
-    members = _members(due, most) if begun is None else _members_of(running, begun)
+    if begun is None:
+        members = _members(due, most)
+    else:
+        ids = {entry.sequence for entry in begun.entries}
+        members = [one for one in running if one.id in ids]
     hurried: Sequence[DecodeSequence] = ()
     if not wave:
         hurried = in_turn if len(due) == len(in_turn) else awake(in_turn, now)
@@ -74,11 +78,6 @@ def _members(due: list[DecodeSequence], most: int) -> list[DecodeSequence]:
         return due
     oldest = {one.id for one in sorted(due, key=lambda one: one.stats.last_token or 0.0)[:most]}
     return [one for one in due if one.id in oldest]
-
-
-def _members_of(running: Sequence[DecodeSequence], begun: StepPlan) -> list[DecodeSequence]:
-    ids = {entry.sequence for entry in begun.entries}
-    return [one for one in running if one.id in ids]
 
 
 def awake(in_turn: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:

@@ -137,19 +137,14 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
     if _CLOSED.search(said):  # which says nothing of why
         return _closer_look(settings)
     kind = told_by(said) or LinkFailure.UNREACHABLE
-    return connect_error(kind, settings, _short(kind, said))
+    if kind in (LinkFailure.UNKNOWN_AUTHORITY, LinkFailure.CERTIFICATE_EXPIRED):  # the fault is named at the end
+        said = said.removesuffix(": OK").rpartition(": ")[2]
+    return connect_error(kind, settings, said)
 
 
 def told_by(said: str) -> LinkFailure | None:
     """Reads the failure off gRPC's words on a connection that does not come up; None where they tell none."""
     return next((kind for pattern, kind in _TOLD if re.search(pattern, said)), None)
-
-
-def _short(kind: LinkFailure, said: str) -> str:
-    """Of gRPC's text what is for people: a certificate's fault is named at the end."""
-    if kind in (LinkFailure.UNKNOWN_AUTHORITY, LinkFailure.CERTIFICATE_EXPIRED):
-        return said.removesuffix(": OK").rpartition(": ")[2]
-    return said
 
 
 def _reason(error: Any) -> str:

@@ -92,11 +92,6 @@ class Estimate:
         last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
         return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
 
-    def _least(self, depth: int, lookup: int) -> float:
-        """Seconds that it takes, however much is replayed."""
-        drafted, width = self._drafted(depth, lookup)
-        return drafted + min(self.lookup_seconds[width:])
-
     def _drafted(self, depth: int, lookup: int) -> tuple[float, int]:
         """Seconds of the draft model's forwards, and the depth that is verified."""
         steps = max(depth, self.fixed_steps)
@@ -134,7 +129,8 @@ class Estimate:
             for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
                 tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
                 if self.replays and found is not None:
-                    if tokens <= found.rate * self._least(depth, lookup):
+                    drafted, width = self._drafted(depth, lookup)
+                    if tokens <= found.rate * (drafted + min(self.lookup_seconds[width:])):
                         continue  # what is replayed, which takes long to work out, makes it no better
                     tokens -= self.replayed(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
