@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import PROMPT_LOOKUP
-from draftd.engine.depth.costs import DEEPEST, StepCosts
+from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import StepPlan
 
@@ -128,9 +128,8 @@ class Gathering:
         if now >= until or not any(now <= proposals.expected <= until for proposals in others):
             return 0.0
         depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
-        together, apart, another = (
-            costs.drafted(PROMPT_LOOKUP, size, depth)[depth] for size in (len(taking_part) + 1, len(taking_part), 1)
-        )
+        sizes = len(taking_part) + 1, len(taking_part), 1
+        together, apart, another = (costs.drafted(PROMPT_LOOKUP, Batch(size), depth)[depth] for size in sizes)
         if apart + another - together < self._seconds:
             return 0.0
         self._until = until

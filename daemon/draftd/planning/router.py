@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
+from draftd.engine.depth.costs import Batch
 from draftd.engine.handle import EngineHandle
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
@@ -94,7 +95,7 @@ class EngineNow:
     def of(cls, worker: EngineHandle) -> EngineNow:
         status, learnt = worker.status(), worker.learnt()
         costs = None if learnt is None else learnt.costs()
-        plain = costs.plain(1, costs.prices.context) if costs is not None and costs.measured else None
+        plain = costs.plain(Batch(1, costs.prices.context)) if costs is not None and costs.measured else None
         load = (worker.load_seconds or 0.0) if worker.unloaded else 0.0
         active, prefill = status.active - status.resting, worker.prefill_seconds or None
         return cls(active, status.queued, load, plain, status.remote.estimates, prefill)

@@ -11,7 +11,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.counts import StepCounts
 from draftd.engine.calibration import Calibration
-from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.depth.costs import Batch, Prices, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -25,44 +25,47 @@ MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 def test_break_even_is_the_steps_cost_in_autoregressive_steps_less_one() -> None:
     costs = StepCosts(Prices({1: 0.010}))
-    assert costs.break_even(1, 0.025) == pytest.approx(1.5)
-    assert costs.break_even(1, 0.010) == pytest.approx(0.0)
-    assert costs.break_even(1, 0.004) == 0.0  # a stall of the other kind: never less than nothing
+    assert costs.break_even(Batch(1), 0.025) == pytest.approx(1.5)
+    assert costs.break_even(Batch(1), 0.010) == pytest.approx(0.0)
+    assert costs.break_even(Batch(1), 0.004) == 0.0  # a stall of the other kind: never less than nothing
 
 
 def test_nothing_is_claimed_before_anything_was_measured() -> None:
     costs = StepCosts()
     assert not costs.measured
-    assert costs.break_even(1, 0.1) is None
-    costs.learn(MODEL, 1, 2, 0.02)
+    assert costs.break_even(Batch(1), 0.1) is None
+    costs.learn(MODEL, Batch(1), 2, 0.02)
     assert not costs.measured
-    costs.learn(None, 1, 0, 0.02)
+    costs.learn(None, Batch(1), 0, 0.02)
     assert costs.measured
-    assert costs.plain(1) == pytest.approx(0.02, rel=0.2)
+    assert costs.plain(Batch(1)) == pytest.approx(0.02, rel=0.2)
 
 
 def test_sizes_between_two_that_were_measured_lie_on_the_line_and_those_beyond_take_the_nearest() -> None:
     costs = StepCosts(Prices({2: 0.010, 4: 0.020}))
-    assert costs.plain(3) == pytest.approx(0.015)
-    assert costs.plain(1) == 0.010
-    assert costs.plain(8) == 0.020
+    assert costs.plain(Batch(3)) == pytest.approx(0.015)
+    assert costs.plain(Batch(1)) == 0.010
+    assert costs.plain(Batch(8)) == 0.020
 
 
 def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
     costs = StepCosts(Prices({1: 0.010}))
-    costs.learn(None, 1, 0, 10.0)
-    assert costs.plain(1) < 0.010 * 1.25
+    costs.learn(None, Batch(1), 0, 10.0)
+    assert costs.plain(Batch(1)) < 0.010 * 1.25
     for _ in range(200):
-        costs.learn(None, 1, 0, 0.020)
-    assert costs.plain(1) == pytest.approx(0.020, rel=0.01)
+        costs.learn(None, Batch(1), 0, 0.020)
+    assert costs.plain(Batch(1)) == pytest.approx(0.020, rel=0.01)
 
 
 def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller_one_do() -> None:
     verified = {(1, 1): 0.011, (1, 3): 0.013, (1, 7): 0.017}
     costs = StepCosts(Prices({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}}))
-    assert costs.drafted(LOOKUP, 2, 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
-    assert costs.drafted(MODEL, 2, 3)[3] == pytest.approx(0.016 + 0.004), "the draft's steps, and four positions more"
-    assert costs.drafted(LOOKUP, 4, 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
+    assert costs.drafted(LOOKUP, Batch(2), 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
+    wider = 0.016 + 0.004
+    assert costs.drafted(MODEL, Batch(2), 3)[3] == pytest.approx(wider), (
+        "the draft's steps, and four positions more"
+    )
+    assert costs.drafted(LOOKUP, Batch(4), 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
 
 
 def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
@@ -71,44 +74,44 @@ def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
     costs = StepCosts(prices)
     for _ in range(60):  # plain steps as ever, others 1.4 times as dear
         for _ in range(3):
-            costs.learn(None, 1, 0, 0.010)
-        costs.learn(MODEL, 1, 1, 1.4 * 0.011)
-    assert costs.drafted(LOOKUP, 1, 4)[4] < 1.15 * 0.014
-    assert costs.drafted(LOOKUP, 1, 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
+            costs.learn(None, Batch(1), 0, 0.010)
+        costs.learn(MODEL, Batch(1), 1, 1.4 * 0.011)
+    assert costs.drafted(LOOKUP, Batch(1), 4)[4] < 1.15 * 0.014
+    assert costs.drafted(LOOKUP, Batch(1), 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
 
 
 def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
     prices = Prices({1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}})
     costs, blamed = StepCosts(prices), StepCosts(prices)
     for _ in range(20):
-        costs.learn(MODEL, 1, 2, 0.018, replayed=2)
-        blamed.learn(MODEL, 1, 2, 0.018)
-    assert costs.drafted(MODEL, 1, 2)[2] == pytest.approx(0.016)
-    assert blamed.drafted(MODEL, 1, 2)[2] > 0.017
-    assert costs.without_stall(MODEL, 1, 2, 1.0, replayed=2) == pytest.approx(0.018 * 1.25)
+        costs.learn(MODEL, Batch(1), 2, 0.018, replayed=2)
+        blamed.learn(MODEL, Batch(1), 2, 0.018)
+    assert costs.drafted(MODEL, Batch(1), 2)[2] == pytest.approx(0.016)
+    assert blamed.drafted(MODEL, Batch(1), 2)[2] > 0.017
+    assert costs.without_stall(MODEL, Batch(1), 2, 1.0, replayed=2) == pytest.approx(0.018 * 1.25)
 
 
 PRICES = Prices({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
 
 
 def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on_their_line() -> None:
-    found = StepCosts(PRICES).drafted(MODEL, 1, 6)
+    found = StepCosts(PRICES).drafted(MODEL, Batch(1), 6)
     assert found == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.018, 0.020, 0.022])
 
 
 def test_a_deeper_step_may_cost_less_and_none_costs_less_than_a_plain_one() -> None:
     odd = Prices({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
-    found = StepCosts(odd).drafted(MODEL, 1, 5)
+    found = StepCosts(odd).drafted(MODEL, Batch(1), 5)
     assert found == pytest.approx([0.010, 0.010, 0.015, 0.0135, 0.012, 0.012])
 
 
 def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
     costs = StepCosts(Prices({4: 0.025}, {LOOKUP: {(4, 1): 0.029, (4, 2): 0.042, (4, 4): 0.044}}))
-    assert costs.depth_uncertainty(LOOKUP, 4, 3) > costs.depth_uncertainty(LOOKUP, 4, 2)
+    assert costs.depth_uncertainty(LOOKUP, Batch(4), 3) > costs.depth_uncertainty(LOOKUP, Batch(4), 2)
     for _ in range(30):
-        costs.learn(LOOKUP, 4, 3, 0.030)
-        costs.learn(LOOKUP, 4, 4, 0.044)
-    found = costs.drafted(LOOKUP, 4, 4)
+        costs.learn(LOOKUP, Batch(4), 3, 0.030)
+        costs.learn(LOOKUP, Batch(4), 4, 0.044)
+    found = costs.drafted(LOOKUP, Batch(4), 4)
     assert found[3] == pytest.approx(0.030, rel=0.05)
     assert found[4] == pytest.approx(0.044, rel=0.05)
     assert found[2] > found[3]
@@ -116,10 +119,10 @@ def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
 
 def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap() -> None:
     costs = StepCosts(PRICES)
-    before = costs.drafted(MODEL, 1, 4)
+    before = costs.drafted(MODEL, Batch(1), 4)
     for _ in range(400):  # only depth 4, which was measured, and what it costs is seen
-        costs.learn(MODEL, 1, 4, 0.036)
-    after = costs.drafted(MODEL, 1, 4)
+        costs.learn(MODEL, Batch(1), 4, 0.036)
+    after = costs.drafted(MODEL, Batch(1), 4)
     assert after[4] == pytest.approx(0.036, rel=0.02)
     ratios = [b / a for a, b in zip(before, after, strict=True)]
     assert ratios == pytest.approx([2.0] * 5, rel=0.25)
@@ -131,10 +134,10 @@ def test_what_drafts_cost_beside_plain_steps_is_learnt_from_few_plain_ones_among
     for i in range(1500):
         jitter = math.exp(noise.gauss(0, 0.08)) * (3 if noise.random() < 0.01 else 1)
         if i % 50 == 0:
-            costs.learn(None, 1, 0, 0.010 * jitter)
+            costs.learn(None, Batch(1), 0, 0.010 * jitter)
         else:
-            costs.learn(MODEL, 1, 2, 0.014 * off * jitter)
-    found = costs.drafted(MODEL, 1, 2)
+            costs.learn(MODEL, Batch(1), 2, 0.014 * off * jitter)
+    found = costs.drafted(MODEL, Batch(1), 2)
     assert found[2] / found[0] == pytest.approx(1.4 * off, rel=0.08)
 
 
@@ -143,10 +146,10 @@ def test_what_holds_up_the_machine_now_and_then_does_not_make_drafts_look_dear()
     for i in range(2000):
         held_up = 5 if noise.random() < 0.15 else 1  # plain steps and drafted ones alike
         if i % 50 == 0:
-            costs.learn(None, 1, 0, 0.010 * held_up)
+            costs.learn(None, Batch(1), 0, 0.010 * held_up)
         seconds = 0.014 * math.exp(noise.gauss(0, 0.08)) * held_up
-        costs.learn(MODEL, 1, 2, seconds)
-        found.append(costs.break_even(1, costs.without_stall(MODEL, 1, 2, seconds)))
+        costs.learn(MODEL, Batch(1), 2, seconds)
+        found.append(costs.break_even(Batch(1), costs.without_stall(MODEL, Batch(1), 2, seconds)))
     assert statistics.mean(found) == pytest.approx(0.4, abs=0.08)
 
 
@@ -154,25 +157,25 @@ def test_drafts_that_have_become_dear_do_look_so() -> None:
     costs, found = StepCosts(PRICES), []
     for i in range(400):
         if i % 50 == 0:
-            costs.learn(None, 1, 0, 0.010)
-        costs.learn(MODEL, 1, 2, 0.028)
-        found.append(costs.break_even(1, costs.without_stall(MODEL, 1, 2, 0.028)))
+            costs.learn(None, Batch(1), 0, 0.010)
+        costs.learn(MODEL, Batch(1), 2, 0.028)
+        found.append(costs.break_even(Batch(1), costs.without_stall(MODEL, Batch(1), 2, 0.028)))
     assert statistics.mean(found[100:]) == pytest.approx(1.8, rel=0.1)
 
 
 def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
     costs = StepCosts()
     for _ in range(20):
-        costs.learn(None, 1, 0, 0.004)
+        costs.learn(None, Batch(1), 0, 0.004)
     for _ in range(20):
-        costs.learn(MODEL, 1, 3, 0.012)
-    assert costs.plain(1) == pytest.approx(0.004, rel=0.3)
-    assert costs.drafted(MODEL, 1, 3)[3] == pytest.approx(0.012, rel=0.15)
+        costs.learn(MODEL, Batch(1), 3, 0.012)
+    assert costs.plain(Batch(1)) == pytest.approx(0.004, rel=0.3)
+    assert costs.drafted(MODEL, Batch(1), 3)[3] == pytest.approx(0.012, rel=0.15)
 
 
 def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
     costs = StepCosts(Prices({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
-    near, far = costs.drafted(MODEL, 1, 1, 100), costs.drafted(MODEL, 1, 1, 1100)
+    near, far = costs.drafted(MODEL, Batch(1, 100), 1), costs.drafted(MODEL, Batch(1, 1100), 1)
     assert near == pytest.approx([0.010, 0.012])
     assert far == pytest.approx([0.011, 0.017])
 

@@ -10,6 +10,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.acceptance_rates import AnswerLengths
+from draftd.engine.depth.costs import Batch
 from draftd.engine.depth.estimate import Best, Candidate, Estimate, best_depth
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
@@ -35,7 +36,7 @@ def candidate(draft: list[float], lookup: list[float] | None = None, ready: bool
 
 def estimate(*candidates: Candidate, others: float = 0.0, fixed_depth: int = 0, fixed_steps: int = 0) -> Estimate:
     size = len(candidates)
-    return Estimate(size, False, list(candidates), others, fixed_depth, fixed_steps, STEPPED, VERIFIED)
+    return Estimate(Batch(size), list(candidates), others, fixed_depth, fixed_steps, STEPPED, VERIFIED)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftd.counts import StepCounts
+from draftd.engine.depth.costs import Batch
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.observer import EngineObserver
 from tests.rig import Rig, request, speculative
@@ -78,12 +79,12 @@ def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft(cloc
     _, _, rig = run(clock, PlainMeasurement(1e9))
     costs = rig.scheduler.local.depth.costs
     for _ in range(60):
-        costs.learn(None, 1, 0, STEP / 4)  # what it was before
-    assert costs.plain(1) == pytest.approx(STEP / 4, rel=0.2)
+        costs.learn(None, Batch(1), 0, STEP / 4)  # what it was before
+    assert costs.plain(Batch(1)) == pytest.approx(STEP / 4, rel=0.2)
     rig.scheduler.local.depth._measurement = PlainMeasurement(5 * STEP)
     for _ in range(6):
         rig.run([request([1, 2, 3], speculative(3), max_tokens=120)])
-    assert costs.plain(1) > 0.8 * STEP
+    assert costs.plain(Batch(1)) > 0.8 * STEP
 
 
 def test_a_plain_step_that_is_not_pipelined_is_no_measurement() -> None:

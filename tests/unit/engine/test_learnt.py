@@ -12,7 +12,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import DEEPEST, Prices, StepCosts
+from draftd.engine.depth.costs import DEEPEST, Batch, Prices, StepCosts
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
@@ -46,8 +46,8 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> Non
     where.slowdown = 3.0
     costs = StepCosts(learnt.prices)
     costs.calibrate(Prices({1: 3 * where.plain(1)}))
-    assert costs.plain(1) == pytest.approx(3 * where.plain(1), rel=0.05)
-    assert costs.drafted(DRAFT_MODEL, 1, 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
+    assert costs.plain(Batch(1)) == pytest.approx(3 * where.plain(1), rel=0.05)
+    assert costs.drafted(DRAFT_MODEL, Batch(1), 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
     depth = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
     rates = depth.acceptance.rates((DRAFT_MODEL, False, False, WorkloadClass.CODE))
     assert rates[0] == pytest.approx(0.9, abs=0.06)

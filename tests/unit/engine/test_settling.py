@@ -11,7 +11,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, DecodeRequest, WorkloadClass
 from draftd.counts import StepCounts
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.depth.costs import Batch, Prices, StepCosts
 from draftd.engine.observer import EngineObserver
 from tests.rig import automatic, request
 from tests.simulated import Machine, SimulatedLookup, Simulation
@@ -99,8 +99,9 @@ def test_a_price_that_is_off_is_within_a_quarter_after_64_steps_that_show_it(off
     truth: Sequence[float] = [where.round(1, depth) for depth in range(MOST + 1)]
     for step in range(64):
         if not drafting or step % 16 < 3:
-            costs.learn(None, 1, 0, truth[0] * (1.0 if drafting else off))
+            costs.learn(None, Batch(1), 0, truth[0] * (1.0 if drafting else off))
         if drafting:
-            costs.learn(PROMPT_LOOKUP, 1, 4, off * truth[4])
-    wrong = costs.drafted(PROMPT_LOOKUP, 1, 4)[4] / (off * truth[4]) if drafting else costs.plain(1) / (off * truth[0])
+            costs.learn(PROMPT_LOOKUP, Batch(1), 4, off * truth[4])
+    cost = costs.drafted(PROMPT_LOOKUP, Batch(1), 4)[4] if drafting else costs.plain(Batch(1))
+    wrong = cost / (off * truth[4 if drafting else 0])
     assert 0.8 < wrong < 1.25

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
-from draftd.engine.depth.costs import DEEPEST, StepCosts
+from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
 from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import Learnt
@@ -64,11 +64,11 @@ class DepthControl:
     @property
     def step_seconds(self) -> float:
         """Of a plain step of one sequence; 0 where none was measured."""
-        return self.costs.plain(1) if self.costs.measured else 0.0
+        return self.costs.plain(Batch(1)) if self.costs.measured else 0.0
 
     def batch_seconds(self, most: int) -> list[float]:
         """Of plain steps of 1 to `most` sequences; none where none was measured."""
-        return [self.costs.plain(sequences) for sequences in range(1, most + 1)] if self.costs.measured else []
+        return [self.costs.plain(Batch(sequences)) for sequences in range(1, most + 1)] if self.costs.measured else []
 
     # before a step
 
@@ -129,8 +129,8 @@ class DepthControl:
             return False
         kinds = (c.drafter for c in estimate.candidates if c.drafter is not None)
         kind = next(kinds) if best.depth else PROMPT_LOOKUP
-        uncertainty = self.costs.uncertainty(kind, estimate.size, max(best.depth, best.lookup), estimate.sampled)
-        return best.rate * estimate.seconds(0) < estimate.size * math.exp(2 * uncertainty)
+        uncertainty = self.costs.uncertainty(kind, estimate.batch, max(best.depth, best.lookup))
+        return best.rate * estimate.seconds(0) < estimate.batch.size * math.exp(2 * uncertainty)
 
     def _note_caps(self, estimate: Estimate, best: Best, drafts: list[SequenceDraft]) -> None:
         """Whose plan's bound is lower than what would pay: all of these drafting one more would give more tokens than
@@ -178,12 +178,12 @@ class DepthControl:
                 fixed_depth = max(fixed_depth, depth)
                 if kind not in _COST_NOTHING:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
-        size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
+        batch = _batch(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
-        lookup = self.costs.drafted(PROMPT_LOOKUP, size, widest, context, sampled, weights if self._replays else None)
-        draft = lookup if weights is None else self.costs.drafted(weights, size, deepest, context, sampled)
-        return Estimate(size, sampled, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
+        lookup = self.costs.drafted(PROMPT_LOOKUP, batch, widest, weights if self._replays else None)
+        draft = lookup if weights is None else self.costs.drafted(weights, batch, deepest)
+        return Estimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
         self, index: int, one: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
@@ -211,7 +211,7 @@ class DepthControl:
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
         """That a drafter needs for a token of a text."""
-        return self.costs.prices.prefill.get(kind, self.costs.plain(1) * _PREFILL_SHARE)
+        return self.costs.prices.prefill.get(kind, self.costs.plain(Batch(1)) * _PREFILL_SHARE)
 
     # which texts a drafter takes in
 
@@ -254,7 +254,7 @@ class DepthControl:
         if self._explorer.prefilling or not waiting:
             return self._explorer.prefilling
         hoped = estimate.best(if_ready=True)
-        return [c.sequence for c in waiting] if self._pays(best, hoped, waiting, estimate.size) else []
+        return [c.sequence for c in waiting] if self._pays(best, hoped, waiting, estimate.batch.size) else []
 
     def _pays(self, now: Best, then: Best, waiting: Sequence[Candidate], size: int) -> bool:
         """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
@@ -270,7 +270,7 @@ class DepthControl:
         if kind is None or kind not in drafters:
             return
         if kind in self.costs.prices.prefill:
-            chunk = min(chunk, max(_LAG, int(self.costs.plain(1) / self._prefill_seconds(kind))))
+            chunk = min(chunk, max(_LAG, int(self.costs.plain(Batch(1)) / self._prefill_seconds(kind))))
         drafters[kind].follow([one for one in waiting if _draft_model(one) == kind], chunk)
 
     # after a step
@@ -282,15 +282,15 @@ class DepthControl:
         one, None where nothing was drafted or that is not known; both costs know of the machine's speed in this step by
         then. `seconds`: from the end of the step before to its own; None where something else took time between, so
         that they are no cost."""
-        size, context, sampled = len(sequences), mean_context(sequences), any_sampled(sequences)
+        batch = _batch(sequences)
         width = max(result.drafted for result in done.sequences)
         costed = _costed(plan, done, width)
         self._replays = self._replays or done.replayed > 0
         drafting, pipelined = plan.mode is StepMode.SPECULATIVE or self._measuring, plan.mode is StepMode.PLAIN_AHEAD
         if seconds is not None and costed is not None:
-            self.costs.learn(costed, size, width, seconds, context, sampled, done.replayed)
+            self.costs.learn(costed, batch, width, seconds, done.replayed)
         elif seconds is not None and self._started and pipelined:
-            self.costs.learn(None, size, 0, seconds, context, sampled)
+            self.costs.learn(None, batch, 0, seconds)
         self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
         for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
@@ -298,7 +298,7 @@ class DepthControl:
                 self.acceptance.learn(one.evidence_key(draft.drafter), own, result.drafted, len(result.accepted))
         if width:
             self.acceptance.refresh()
-        self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(size, context, sampled))
+        self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(batch))
         if self.costs.regime_changes != self._regime_changes:
             self._regime_changes = self.costs.regime_changes
             self._explorer.budget.reset_waits()
@@ -311,8 +311,8 @@ class DepthControl:
             return None
         took = done.draft_seconds + done.verify_seconds if seconds is None else seconds
         if costed is not None:
-            took = self.costs.without_stall(costed, size, width, took, context, sampled, done.replayed)
-        return self.costs.break_even(size, took, context, sampled)
+            took = self.costs.without_stall(costed, batch, width, took, done.replayed)
+        return self.costs.break_even(batch, took)
 
     def learnt(self) -> Learnt:
         """To be saved."""
@@ -333,13 +333,10 @@ def automatic(sequence: DecodeSequence) -> bool:
     return sequence.depth > 0 and sequence.drafter not in (None, PEER) and plan.depth_mode is DepthMode.AUTOMATIC
 
 
-def mean_context(sequences: Sequence[DecodeSequence]) -> int:
-    """Tokens of context that a sequence has in the mean: what a step costs depends on the sum of all."""
-    return sum(len(one.tokens) for one in sequences) // len(sequences)
-
-
-def any_sampled(sequences: Sequence[DecodeSequence]) -> bool:
-    return any(not one.sampling.greedy for one in sequences)
+def _batch(sequences: Sequence[DecodeSequence]) -> Batch:
+    """With the mean of their tokens of context: what a step costs depends on the sum of all."""
+    tokens = sum(len(one.tokens) for one in sequences)
+    return Batch(len(sequences), tokens // len(sequences), any(not one.sampling.greedy for one in sequences))
 
 
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:

@@ -23,6 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DrafterName
 
@@ -124,9 +125,16 @@ class Known(enum.StrEnum):
     GUESSED = "guessed"  # an earlier start measured it, or it lies between what was measured
 
 
+class Batch(NamedTuple):
+    """The sequences of a step: how many, their mean tokens of context, and whether any of them is sampled."""
+
+    size: int
+    context: int = 0
+    sampled: bool = False
+
+
 class StepCosts:
-    """Seconds of a step. Its kind is a drafter (None: plain), a batch size, a depth, the mean tokens of context of its
-    sequences, and whether any of them is sampled. Engine thread only."""
+    """Seconds of a step. Its kind is a drafter (None: plain), a batch, and a depth. Engine thread only."""
 
     def __init__(self, prices: Prices | None = None) -> None:
         self.prices = prices or Prices()
@@ -140,55 +148,40 @@ class StepCosts:
         self._seconds = 0.0  # of all steps that were learnt from
         self.regime_changes = 0  # each time, what was learnt about depths may no longer hold
 
-    def plain(self, batch: int, context: int = 0, sampled: bool = False) -> float:
+    def plain(self, batch: Batch) -> float:
         """Seconds of a pipelined step that drafts nothing; a guess where nothing was measured."""
-        return self._cost(self._curve(None, batch, sampled), 0, batch, context)
+        return self._cost(self._curve(None, batch.size, batch.sampled), 0, batch)
 
     def drafted(
-        self,
-        drafter: DrafterName,
-        batch: int,
-        deepest: int,
-        context: int = 0,
-        sampled: bool = False,
-        beside: DrafterName | None = None,
+        self, drafter: DrafterName, batch: Batch, deepest: int, beside: DrafterName | None = None
     ) -> list[float]:
         """Seconds of a step by depth, the deepest sequence's: 0, a plain one, to `deepest`. None costs less than that;
         but a deeper one may cost less than another: a product of 16 rows can take half as long as one of 12. `beside`:
         in steps of this drafter, of which more is known of late: as far off as its steps are."""
-        curve, plain = self._curve(drafter, batch, sampled), self.plain(batch, context, sampled)
-        like = 1.0 if beside is None else self._like(curve, self._curve(beside, batch, sampled))
-        costs = (like * self._cost(curve, at, batch, context) for at in range(min(deepest, len(curve.base))))
+        curve, plain = self._curve(drafter, batch.size, batch.sampled), self.plain(batch)
+        like = 1.0 if beside is None else self._like(curve, self._curve(beside, batch.size, batch.sampled))
+        costs = (like * self._cost(curve, at, batch) for at in range(min(deepest, len(curve.base))))
         return [plain, *(max(plain, cost) for cost in costs)]
 
-    def uncertainty(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
+    def uncertainty(self, drafter: DrafterName, batch: Batch, depth: int) -> float:
         """Standard deviation of the logarithm of what a speculative step costs relative to a plain one."""
-        curve, plain = self._curve(drafter, batch, sampled), self._curve(None, batch, sampled)
+        curve, plain = (self._curve(kind, batch.size, batch.sampled) for kind in (drafter, None))
         since = (self._seconds - curve.offset.seen) + (self._seconds - plain.offset.seen)
         known = curve.offset.variance + curve.depths[depth - 1].variance + plain.offset.variance
         return math.sqrt(known + _DRIFT * since)
 
-    def depth_uncertainty(self, drafter: DrafterName, batch: int, depth: int, sampled: bool = False) -> float:
+    def depth_uncertainty(self, drafter: DrafterName, batch: Batch, depth: int) -> float:
         """The same, relative to other depths of the same drafter."""
-        return math.sqrt(self._curve(drafter, batch, sampled).depths[depth - 1].variance)
+        return math.sqrt(self._curve(drafter, batch.size, batch.sampled).depths[depth - 1].variance)
 
-    def learn(
-        self,
-        drafter: DrafterName | None,
-        batch: int,
-        depth: int,
-        seconds: float,
-        context: int = 0,
-        sampled: bool = False,
-        replayed: int = 0,
-    ) -> None:
+    def learn(self, drafter: DrafterName | None, batch: Batch, depth: int, seconds: float, replayed: int = 0) -> None:
         """A step took `seconds`, in which `replayed` positions were computed besides the last token and its draft. A
         plain one (drafter None, depth 0) tells only where it was pipelined."""
-        curve = self._curve(drafter, batch, sampled)
-        cost = self._expected(drafter, batch, depth, context, sampled, replayed)
+        curve = self._curve(drafter, batch.size, batch.sampled)
+        cost = self._expected(drafter, batch, depth, replayed)
         surprise = math.log(max(seconds, 1e-9) / cost)
         # Beside replayed positions a step tells what verifying so many costs, and not what its depth does.
-        own_curve = self._curve(PROMPT_LOOKUP, batch, sampled) if replayed else curve
+        own_curve = self._curve(PROMPT_LOOKUP, batch.size, batch.sampled) if replayed else curve
         speed, offset, own = self._speed, curve.offset, own_curve.depths[_index(depth + replayed)]
         self._step += 1
         curve.steps += 1
@@ -236,28 +229,19 @@ class StepCosts:
             if kind == drafter:
                 curve.offset.variance += _UNMEASURED
 
-    def break_even(self, batch: int, seconds: float, context: int = 0, sampled: bool = False) -> float | None:
+    def break_even(self, batch: Batch, seconds: float) -> float | None:
         """Accepted tokens that make a speculative step of `seconds` just as fast as autoregressive decoding: at least
         0. None until a plain step was measured.
 
         A step emits one token more than it accepts, a plain one a single token: so seconds / T - 1, with T the plain
         step's seconds at this batch size (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.8, both costs measured).
         """
-        return max(0.0, seconds / self.plain(batch, context, sampled) - 1.0) if self.measured else None
+        return max(0.0, seconds / self.plain(batch) - 1.0) if self.measured else None
 
-    def without_stall(
-        self,
-        drafter: DrafterName,
-        batch: int,
-        depth: int,
-        seconds: float,
-        context: int = 0,
-        sampled: bool = False,
-        replayed: int = 0,
-    ) -> float:
+    def without_stall(self, drafter: DrafterName, batch: Batch, depth: int, seconds: float, replayed: int = 0) -> float:
         """`seconds` of a speculative step, as far off its cost as `learn` takes it to be at most. What stalls the
         machine now and then is in no cost, so it must not be in what is compared with one."""
-        cost = self._expected(drafter, batch, depth, context, sampled, replayed)
+        cost = self._expected(drafter, batch, depth, replayed)
         return min(max(seconds, cost * math.exp(-_CLAMP)), cost * math.exp(_CLAMP))
 
     # what calibrations and earlier starts measured
@@ -309,21 +293,19 @@ class StepCosts:
 
     # first values
 
-    def _cost(self, curve: _Curve, at: int, batch: int, context: int) -> float:
-        held = batch * (context - self.prices.context)
+    def _cost(self, curve: _Curve, at: int, batch: Batch) -> float:
+        held = batch.size * (batch.context - self.prices.context)
         return (curve.base[at] + curve.slope[at] * held) * curve.factors[at] * math.exp(self._speed.value)
 
-    def _expected(
-        self, drafter: DrafterName | None, batch: int, depth: int, context: int, sampled: bool, replayed: int
-    ) -> float:
+    def _expected(self, drafter: DrafterName | None, batch: Batch, depth: int, replayed: int) -> float:
         """Seconds of a step; `replayed` positions add to them what verifying as many tokens more would."""
-        cost = self._cost(self._curve(drafter, batch, sampled), _index(depth), batch, context)
+        own = self._curve(drafter, batch.size, batch.sampled)
+        cost = self._cost(own, _index(depth), batch)
         if not replayed:
             return cost
-        curve = self._curve(PROMPT_LOOKUP, batch, sampled)
-        wide, narrow = (self._cost(curve, _index(one), batch, context) for one in (depth + replayed, depth))
-        more = (wide - narrow) * self._like(curve, self._curve(drafter, batch, sampled))
-        return max(cost + more, self.plain(batch, context, sampled))
+        curve = self._curve(PROMPT_LOOKUP, batch.size, batch.sampled)
+        wide, narrow = (self._cost(curve, _index(one), batch) for one in (depth + replayed, depth))
+        return max(cost + (wide - narrow) * self._like(curve, own), self.plain(batch))
 
     @staticmethod
     def _like(curve: _Curve, other: _Curve) -> float:

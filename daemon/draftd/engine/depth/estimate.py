@@ -16,6 +16,7 @@ from draftd.core import PROMPT_LOOKUP, DrafterName
 from draftd.engine.limits import MOST_REPLAYED
 
 if TYPE_CHECKING:
+    from draftd.engine.depth.costs import Batch
     from draftd.engine.sequence import DecodeSequence, Key
 
 
@@ -65,7 +66,7 @@ class Best(NamedTuple):
 
 @dataclass(slots=True)
 class Estimate:
-    """What the next step of `size` sequences is expected to give and to cost.
+    """What the next step of a `batch` is expected to give and to cost.
 
     `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
     with a draft model. `draft_seconds` and `lookup_seconds`: of a step by depth, 0 the plain one, where a draft model
@@ -73,8 +74,7 @@ class Estimate:
     in the next step, in front of its draft.
     """
 
-    size: int
-    sampled: bool
+    batch: Batch
     candidates: list[Candidate]
     others: float
     fixed_depth: int

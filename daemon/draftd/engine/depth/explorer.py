@@ -209,7 +209,7 @@ class Explorer:
         depth = max(len(c.lookup) for c in able) - 1
         hoped = emitted([_PERFECT] * depth, 1.0, depth)
         hopes = [estimate.tokens([hoped[: len(c.lookup)] for c in able], d) for d in range(depth + 1)]
-        uncertain = self._costs.uncertainty(able[0].weightless, estimate.size, depth, estimate.sampled)
+        uncertain = self._costs.uncertainty(able[0].weightless, estimate.batch, depth)
         paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
         if not paying and hopes[depth] <= best.rate * estimate.seconds(0, depth) * math.exp(-2 * uncertain):
             return None
@@ -228,7 +228,7 @@ class Explorer:
         assert kind is not None
         hopes = [emitted([_PERFECT] * deepest, 1.0, deepest)] * len(able)
         for depth in range(1, deepest + 1):
-            uncertain = self._costs.uncertainty(kind, estimate.size, depth, estimate.sampled)
+            uncertain = self._costs.uncertainty(kind, estimate.batch, depth)
             if estimate.tokens(hopes, depth) > best.rate * estimate.seconds(depth) * math.exp(-uncertain) * WORTH:
                 return True
         return False
@@ -257,7 +257,7 @@ class Explorer:
         for depth in (best.depth + 1, best.depth - 1):
             if not 1 <= depth <= max(c.most for c in drafting) or depth < estimate.fixed_depth:
                 continue
-            what = ("depth", first.key, estimate.size, depth)
+            what = ("depth", first.key, estimate.batch.size, depth)
             self._idle.append(what)
             tokens, seconds = estimate.tokens(_drafts(drafting), depth), estimate.seconds(depth)
             hope = tokens
@@ -266,7 +266,7 @@ class Explorer:
                 if at > 1 and depth > best.depth and c.key is not None:
                     reach = c.draft[at - 1] - c.draft[at - 2]
                     hope += reach * _BONUS / math.sqrt(self._acceptance.drafted(c.key, at) + 1)
-            uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.size, depth, estimate.sampled)
+            uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.batch, depth)
             if hope < best.rate * seconds * math.exp(-uncertainty):
                 continue
             if self.budget.due(what, max(0.0, seconds - tokens / best.rate)):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
-from draftd.engine.depth.costs import DEEPEST, Known, Offsets, Prices, StepCosts
+from draftd.engine.depth.costs import DEEPEST, Batch, Known, Offsets, Prices, StepCosts
 from draftd.engine.depth.estimate import best_depth
 from draftd.engine.sequence import Key
 from draftd.errors import ConfigError, wrong_field
@@ -176,9 +176,8 @@ class Learnt:
         key = max(texts, key=lambda one: self.acceptance[one][0][0], default=None)
         if drafter not in self.prices.drafted or not most:
             return None
-        costs, batch = self.costs(), min(self.prices.plain, default=1)
-        plain = costs.plain(batch, self.prices.context)
-        ratios = [seconds / plain for seconds in costs.drafted(drafter, batch, most, self.prices.context)]
+        costs, batch = self.costs(), Batch(min(self.prices.plain, default=1), self.prices.context)
+        ratios = [seconds / costs.plain(batch) for seconds in costs.drafted(drafter, batch, most)]
         if judged := key is not None and self.acceptance[key][0][0] >= _ENOUGH_DRAFTS:
             rates = self.rates(most, share=1.0).rates(key)
         else:
@@ -197,8 +196,8 @@ class Learnt:
         ratios = dict[tuple[DrafterName, int], list[float]]()
         for drafter in sorted({*self.prices.drafted, *(key[0] for key in self.acceptance)}):
             for batch in sizes:
-                plain = costs.plain(batch, context)
-                curve = [seconds / plain for seconds in costs.drafted(drafter, batch, most, context)]
+                plain = costs.plain(Batch(batch, context))
+                curve = [seconds / plain for seconds in costs.drafted(drafter, Batch(batch, context), most)]
                 ratios[drafter, batch] = curve
                 source = self.known.get((drafter, batch), Known.GUESSED)
                 table.append(DepthCost(drafter, batch, plain if costs.measured else None, curve[1:], source))
