@@ -2,8 +2,7 @@
 
 Clients are one party, each peer is one, and all peers that are new are one. While clients are in hand, all peers
 together have two fifths of the time; a peer has at most its share (`verify.target_share_per_peer`) while anything else
-wants the target. What a step with peers gave clients less than one without them is what those peers took.
-"""
+wants the target. What a step with peers gave clients less than one without them is what those peers took."""
 
 from __future__ import annotations
 

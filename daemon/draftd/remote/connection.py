@@ -1,8 +1,7 @@
 """One connection to a verifier: a channel, the stream on it, and the thread that reads it.
 
 With gRPC's threads rather than its asyncio: all event loops of a process share one completion queue there, so that the
-link would wait for the server's loop, and events of a loop that has closed are errors of the others.
-"""
+link would wait for the server's loop, and events of a loop that has closed are errors of the others."""
 
 from __future__ import annotations
 

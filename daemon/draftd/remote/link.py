@@ -2,8 +2,7 @@
 
 A circuit breaker: the link goes down where a lost connection cannot be followed by another at once, and after several
 errors in a row; from then on it tries again once a probe period, with jitter, until a verifier has greeted it. Then it
-is up; but until a verdict has come, the next error takes it down again.
-"""
+is up; but until a verdict has come, the next error takes it down again."""
 
 from __future__ import annotations
 

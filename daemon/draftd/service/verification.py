@@ -6,8 +6,7 @@
     4. closed: the edge is done, the text has ended, nothing came for long, or the daemon stops
 
 What the engine emits for peers, less what they discarded, is what their edges applied: of each sequence it is known how
-far its text was decided, and the edge says how much of that it has (`Close`, or an `Open` of the same number).
-"""
+far its text was decided, and the edge says how much of that it has (`Close`, or an `Open` of the same number)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ The probability a_i that the token at position i is accepted, given that all bef
 exponential forgetting, so that it follows drift. Where there is little evidence it is shrunk towards something more
 general (a Beta prior of fixed weight): a workload class towards all texts of the same drafter, a position towards the
 one before it, the first position towards a guess. A sequence's own text differs from its class: the ratio of its odds
-to those of its class is learnt while it is decoded, and begins at 1.
-"""
+to those of its class is learnt while it is decoded, and begins at 1."""
 
 from __future__ import annotations
 
@@ -136,8 +135,7 @@ def _bounded(rate: float) -> float:
 def emitted(rates: Sequence[float], odds: float, most: int) -> list[float]:
     """Expected tokens of a step that drafts k = 0 to `most`: 1 + Σ_{j≤k} Π_{i≤j} a_i, each a_i's odds times `odds`.
 
-    Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position in place of one for all.
-    """
+    Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position in place of one for all."""
     out, reach, total = [1.0], 1.0, 1.0
     for rate in rates[:most]:
         reach *= rate * odds / (1 - rate + rate * odds)

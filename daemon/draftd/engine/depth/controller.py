@@ -6,8 +6,7 @@ accepted given that all before it were (acceptance_rates.py). A step takes as lo
 always a candidate. Sequences whose depth is fixed take part as they are.
 
 What is not known is tried, within a budget (explorer.py). A sequence that nothing drafts for need not be in a draft
-model's caches: the drafter takes its text in when that becomes worth its time, in slices between steps.
-"""
+model's caches: the drafter takes its text in when that becomes worth its time, in slices between steps."""
 
 from __future__ import annotations
 

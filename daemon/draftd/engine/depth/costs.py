@@ -13,8 +13,7 @@ thus looks neither cheap nor expensive because the machine has changed.
 
 A step is taken to be at most a quarter off, so that a stall is no new cost. Where several in a row are off by more to
 one side, something has changed. Plain steps decide what: where they are off as well it is the machine speed, else what
-the drafter costs. Until a plain step was seen nothing is learnt from the others (`unexplained`).
-"""
+the drafter costs. Until a plain step was seen nothing is learnt from the others (`unexplained`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What a step is expected to give and to cost, by how much it drafts; and which depth gives the most tokens for that.
 
 A sequence is expected to get 1 + Σ_j Π_{i≤j} a_i tokens of a draft (acceptance_rates.py); seconds are measured
-(costs.py). Where a target replays what it rolled back, a step is wider than its draft.
-"""
+(costs.py). Where a target replays what it rolled back, a step is wider than its draft."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class Candidate:
 
     `draft` and `lookup`: tokens that it is expected to get by depth, from 0 on (1.0): with draft model `drafter`, to
     one deeper than it may, and with `weightless`, prompt lookup or its like, as deep as that has something to propose.
-    `ready`: the draft model knows its text; `prefill_seconds` is what it takes until it does.
-    """
+    `ready`: the draft model knows its text; `prefill_seconds` is what it takes until it does."""
 
     index: int
     sequence: DecodeSequence
@@ -71,8 +69,7 @@ class Estimate:
     `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
     with a draft model. `draft_seconds` and `lookup_seconds`: of a step by depth, 0 the plain one, where a draft model
     drafts, and where prompt lookup does. `replays`: after a rejected token the target computes the accepted ones again
-    in the next step, in front of its draft.
-    """
+    in the next step, in front of its draft."""
 
     batch: Batch
     candidates: list[Candidate]
@@ -154,8 +151,7 @@ def _replays(reached: tuple[float, ...]) -> tuple[list[float], float]:
 
     A draft with a rejected token adds one more than were accepted to what is replayed; one of which all are accepted
     ends it, and so does a step without a draft. From one such end to the next there are n tokens to replay in
-    `visits[n]` steps.
-    """
+    `visits[n]` steps."""
     rejected = [more - less for more, less in pairwise(reached)]  # after none were accepted, after one, …
     deepest = len(rejected)
     most, visits = min(deepest, MOST_REPLAYED), [1.0]

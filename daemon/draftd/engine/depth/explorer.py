@@ -2,8 +2,7 @@
 
 Two things go stale unless they are tried: whether to draft at all where nothing drafts, and a token more or less where
 something does. What exploring may cost is a fixed share of the time, paid from a budget (an epsilon-greedy bandit whose
-epsilon is the time lost); what was tried in vain waits twice as long the next time.
-"""
+epsilon is the time lost); what was tried in vain waits twice as long the next time."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ class Trial:
     `keys`: what it tells of. It has paid where the step gave more tokens than the `expected`, or where a depth from
     `paid_from` on is best after it. `pace`: seconds that a token takes without it; `seconds`: what the step is taken to
     cost; `prefill_seconds`: those spent on making the drafter know the texts. `weightless`: prompt lookup or its like
-    drafts, of which `depth` is the most.
-    """
+    drafts, of which `depth` is the most."""
 
     keys: tuple[Hashable, ...]
     kind: DrafterName

@@ -3,8 +3,7 @@
 Prices that were measured, and how often drafted tokens were accepted; and the like of another daemon's target, where
 this one drafted for it. What was guessed is not saved, nor how far steps were off the prices: that depends on what else
 the machine did. Which pair and machine it is of is for the caller to say. A document that is not one is refused with
-the field's name.
-"""
+the field's name."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ class Draft:
 
     `q`: sequences × k × vocabulary, the transformed distributions they were drawn from; None where all mass was on
     them, or all sequences are deterministic. `forwards[i]`: forwards of a draft model spent on sequence i. `lag`: the
-    most tokens of a sequence that the first of them took in.
-    """
+    most tokens of a sequence that the first of them took in."""
 
     tokens: mx.array
     depths: list[int]
@@ -116,8 +115,7 @@ def merge(
 ) -> Draft | None:
     """One draft for `count` sequences from drafts for groups of them; each part names the sequences it is for.
 
-    None when nothing was proposed.
-    """
+    None when nothing was proposed."""
     k = max((max(draft.depths, default=0) for _, draft in parts), default=0)
     if k == 0:
         return None

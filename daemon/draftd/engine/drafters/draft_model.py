@@ -23,8 +23,7 @@ class DraftModel(Drafter):
     """Drafts with a small model, whose caches follow the sequences' texts.
 
     A sequence's cache may lag behind its text (by the last accepted token after full acceptance, by more after steps
-    without a draft): each proposal first catches up in the same forward that drafts the first token.
-    """
+    without a draft): each proposal first catches up in the same forward that drafts the first token."""
 
     def __init__(self, model: Any, vocabulary: int, prefix: PrefixCache | None = None) -> None:
         self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently

@@ -10,8 +10,7 @@ Where the verifier streams meanwhile, what is proposed must overtake it: so many
 each one that was guessed wrong, and only what is right beyond these comes faster. That is never slower than streaming,
 but the target works all the time.
 
-What another daemon's target accepts is counted apart from what the local one does.
-"""
+What another daemon's target accepts is counted apart from what the local one does."""
 
 from __future__ import annotations
 

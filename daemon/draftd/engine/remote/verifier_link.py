@@ -2,8 +2,7 @@
 the engine's end of that.
 
 Both keep, of each sequence, its text and a guess of how that goes on (engine/guess.py). A step proposes tokens of the
-guess; each of the verifier's steps takes a part of it as its draft, and what that decides is a verdict.
-"""
+guess; each of the verifier's steps takes a part of it as its draft, and what that decides is a verdict."""
 
 from __future__ import annotations
 
