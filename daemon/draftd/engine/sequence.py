@@ -33,11 +33,6 @@ _PRIOR_WEIGHT = 8.0  # drafts
 Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, seeded; class of text (None: all texts)
 
 
-def key_of(kind: DrafterName, sampling: SamplingParams, workload: WorkloadClass) -> Key:
-    """The key of drafts by this drafter for a text that is sampled so, of this class."""
-    return kind, not sampling.greedy, not sampling.greedy and sampling.seed is not None, workload
-
-
 @dataclass(slots=True)
 class SequenceEvidence:
     """Counts of one sequence's drafted tokens, by one drafter, and of what its class made expect."""
@@ -161,7 +156,8 @@ class DecodeSequence:
 
     def evidence_key(self, drafter: DrafterName) -> Key:
         """The key of its drafts by this drafter, in what is known of acceptance."""
-        return key_of(drafter, self.sampling, self.request.workload)
+        sampled = not self.sampling.greedy
+        return drafter, sampled, sampled and self.sampling.seed is not None, self.request.workload
 
     @property
     def drafter(self) -> DrafterName | None:

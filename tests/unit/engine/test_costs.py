@@ -62,9 +62,7 @@ def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller
     costs = StepCosts(Prices({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}}))
     assert costs.drafted(LOOKUP, Batch(2), 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
     wider = 0.016 + 0.004
-    assert costs.drafted(MODEL, Batch(2), 3)[3] == pytest.approx(wider), (
-        "the draft's steps, and four positions more"
-    )
+    assert costs.drafted(MODEL, Batch(2), 3)[3] == pytest.approx(wider), "the draft's steps, and four positions more"
     assert costs.drafted(LOOKUP, Batch(4), 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
 
 

@@ -16,10 +16,10 @@ from draftd.engine.depth.costs import DEEPEST, Batch, Prices, StepCosts
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
-from draftd.engine.sequence import SequenceEvidence
+from draftd.engine.sequence import DecodeSequence
 from draftd.errors import ConfigError
 from tests.links import MODEL
-from tests.rig import automatic, request
+from tests.rig import Collected, automatic, request
 from tests.scripted import scripted_models
 from tests.simulated import Machine, Simulation
 from tests.unit.engine.test_depth import CODE, MOST, ask, mild
@@ -60,12 +60,13 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> Non
 def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
     first, workload, kind = RemoteControl(RemoteLimits()), WorkloadClass.CODE, DRAFT_MODEL
     first.follow(MODEL)
+    sequence = DecodeSequence.of(replace(request([1, 2, 3], automatic(4)), workload=workload), Collected(), 100)
     for _ in range(20):
         first.costs.verified(0, 0.01)
         first.costs.verified(4, 0.016)
         first.costs.streamed(workload, 16, 0.08, drafted=True)
         first.costs.drafted(kind, 4, 0.004)
-        first.acceptance.learn((kind, False, False, workload), SequenceEvidence(), 4, 4)
+        first.acceptance.learn(sequence, kind, 4, 4)
     document = json.loads(json.dumps(replace(trained()[1], remote=first.learnt()).to_document()))
     again, other = RemoteControl(RemoteLimits()), RemoteControl(RemoteLimits())
     again.recalled = other.recalled = Learnt.of_document(document).remote

@@ -12,8 +12,8 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
 from draftd.counts import StepCounts
 from draftd.engine.depth.acceptance_rates import Acceptance
 from draftd.engine.observer import EngineObserver
-from draftd.engine.sequence import SequenceEvidence, key_of
-from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from draftd.engine.sequence import DecodeSequence
+from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import ScriptedModel, scripted_models
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -104,15 +104,10 @@ def test_what_is_counted_of_drafts_is_what_depth_control_learns_of_them():
     counts = [sink.done.stats.counts for sink in rig.run(asked)]
     assert sum(c.cut for c in counts) > 0, "no text ended within a block: nothing was proven"
     assert sum(c.rollbacks for c in counts) > 0
-    learnt = Acceptance()
+    learnt, sequence = Acceptance(), DecodeSequence.of(asked[0], Collected(), 100)
     for step in heard.steps:
         if step.drafted:
-            learnt.learn(
-                key_of(DRAFT_MODEL, asked[0].sampling, asked[0].workload),
-                SequenceEvidence(),
-                step.drafted,
-                step.accepted,
-            )
+            learnt.learn(sequence, DRAFT_MODEL, step.drafted, step.accepted)
     known = rig.scheduler.local.depth.acceptance.evidence
     assert {key: (one.drafted, one.accepted) for key, one in known.items()} == {
         key: (one.drafted, one.accepted) for key, one in learnt.evidence.items()

@@ -68,19 +68,20 @@ class Acceptance:
             rates = self._rates[key] = self._estimate(key)
         return rates
 
-    def expected(self, key: Key, sequence: DecodeSequence, most: int) -> list[float]:
-        """Tokens that a step is expected to give this sequence, by how many it drafts: 0 to `most`."""
-        own = sequence.evidence.get(key[0])
-        return emitted(self.rates(key), 1.0 if own is None else own.odds, most)
+    def expected(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
+        """Tokens that a step is expected to give this sequence, by how many this drafter drafts: 0 to `most`."""
+        own = sequence.evidence.get(kind)
+        return emitted(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
 
     def drafted(self, key: Key, position: int) -> float:
         """How often `position`, from 1 on, was drafted lately."""
         evidence = self.evidence.get(key)
         return evidence.drafted[position - 1] if evidence else 0.0
 
-    def learn(self, key: Key, sequence: SequenceEvidence, drafted: int, accepted: int) -> None:
+    def learn(self, sequence: DecodeSequence, kind: DrafterName, drafted: int, accepted: int) -> None:
         """One sequence's draft. `rates` follows with `refresh`, once for all sequences of a step."""
-        sequence.add(self.rates(key), drafted, accepted)
+        key = sequence.evidence_key(kind)
+        sequence.evidence.setdefault(kind, SequenceEvidence()).add(self.rates(key), drafted, accepted)
         for one, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
             evidence = self.evidence.get(one)
             if evidence is None:

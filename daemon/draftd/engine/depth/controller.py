@@ -1,9 +1,8 @@
-"""How many tokens to draft next, for each sequence and with which drafter: expected tokens over measured cost.
+"""How many tokens to draft next, for each sequence and with which drafter: expected tokens (acceptance_rates.py) over
+measured cost (costs.py).
 
-A sequence that drafts k tokens is expected to emit 1 + Σ_{j≤k} Π_{i≤j} a_i, a_i the probability that its i-th token is
-accepted given that all before it were (acceptance_rates.py). A step takes as long as its deepest sequence makes it take
-(costs.py). So one depth is chosen for the batch, the one with the most expected tokens of all sequences a second; 0 is
-always a candidate. Sequences whose depth is fixed take part as they are.
+A step takes as long as its deepest sequence makes it take. So one depth is chosen for the batch, the one with the most
+expected tokens of all sequences a second; 0 is always a candidate. Sequences of a fixed depth take part as they are.
 
 What is not known is tried, within a budget (explorer.py). A sequence that nothing drafts for need not be in a draft
 model's caches: the drafter takes its text in when that becomes worth its time, in slices between steps."""
@@ -22,7 +21,7 @@ from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, Pla
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.limits import MOST_REPLAYED
-from draftd.engine.sequence import DecodeSequence, SequenceEvidence
+from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft, StepMode
 
 _log = logging.getLogger(__name__)
@@ -173,7 +172,7 @@ class DepthControl:
             elif kind is None or depth <= 0:
                 others += 1
             else:
-                others += self._expected(kind, one, min(depth, self._deepest))[-1]
+                others += self.acceptance.expected(one, kind, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
                 if kind not in _COST_NOTHING:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
@@ -195,18 +194,15 @@ class DepthControl:
             made.drafter, made.key = kind, one.evidence_key(kind)
             made.ready = behind is not None and behind <= _LAG
             made.prefill_seconds = tokens * self._prefill_seconds(kind)
-            made.draft = self._expected(kind, one, most + 1)
+            made.draft = self.acceptance.expected(one, kind, most + 1)
         allowed = one.drafters
         for weightless in _WEIGHTLESS:
             usable = weightless in allowed and weightless in drafters
             if usable and (reach := drafters[weightless].reach(one, most)):
-                expected = self._expected(weightless, one, reach)
+                expected = self.acceptance.expected(one, weightless, reach)
                 if expected[-1] > made.lookup[-1]:
                     made.weightless, made.lookup = weightless, expected
         return made
-
-    def _expected(self, kind: DrafterName, one: DecodeSequence, most: int) -> list[float]:
-        return self.acceptance.expected(one.evidence_key(kind), one, most)
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
         """That a drafter needs for a token of a text."""
@@ -293,8 +289,7 @@ class DepthControl:
         self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
         for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
-                own = one.evidence.setdefault(draft.drafter, SequenceEvidence())
-                self.acceptance.learn(one.evidence_key(draft.drafter), own, result.drafted, len(result.accepted))
+                self.acceptance.learn(one, draft.drafter, result.drafted, len(result.accepted))
         if width:
             self.acceptance.refresh()
         self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(batch))

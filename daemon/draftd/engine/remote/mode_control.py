@@ -26,7 +26,7 @@ from draftd.engine.depth.costs import DEEPEST, interpolated
 from draftd.engine.depth.saved import RemoteLearnt, counted, rows
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
-from draftd.engine.sequence import DecodeSequence, SequenceEvidence
+from draftd.engine.sequence import DecodeSequence
 from draftd.strategies import RemoteEstimate, RemoteMode
 
 WORTH = 1.05  # a way that promises less than this over streaming is not taken
@@ -305,7 +305,7 @@ class RemoteControl:
 
     def promised(self, kind: DrafterName, sequence: DecodeSequence, depth: int) -> float:
         """Tokens that a step is expected to give with so many drafted by it."""
-        return self._expected(kind, sequence, depth)[-1]
+        return self.acceptance.expected(sequence, kind, depth)[-1]
 
     def decide(self, sequence: DecodeSequence, kinds: Sequence[DrafterName], state: LinkState) -> RemoteEstimate | None:
         """With the drafter, of those that know its text, that promises most; None where none can draft."""
@@ -314,7 +314,7 @@ class RemoteControl:
         found = []
         for kind in kinds if most > 0 else ():
             times = self.costs.times(state.round_trip, kind, most, sequence.request.workload)
-            expected = self._expected(kind, sequence, most)
+            expected = self.acceptance.expected(sequence, kind, most)
             found.append(estimate(times, expected, self._limits.in_flight, fixed_depth=fixed))
         return max(found, key=lambda one: one.rate, default=None)
 
@@ -348,13 +348,9 @@ class RemoteControl:
 
     def learn(self, sequence: DecodeSequence, judged: Sequence[Judged]) -> None:
         for kind, drafted, accepted in judged:
-            own = sequence.evidence.setdefault(kind, SequenceEvidence())
-            self.acceptance.learn(sequence.evidence_key(kind), own, drafted, accepted)
+            self.acceptance.learn(sequence, kind, drafted, accepted)
         if judged:
             self.acceptance.refresh()
-
-    def _expected(self, kind: DrafterName, sequence: DecodeSequence, most: int) -> list[float]:
-        return self.acceptance.expected(sequence.evidence_key(kind), sequence, most)
 
     def _most(self, model: RemoteModel) -> int:
         return min(self._limits.max_draft_tokens, model.max_draft_tokens)
