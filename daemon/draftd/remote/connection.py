@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from draftd.errors import DraftdError, in_one_line, in_words
-from draftd.remote.failures import LinkError, failure_of
+from draftd.remote.failures import LinkError, connect_error, failure_of
 from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
@@ -74,12 +74,12 @@ class Connection:
         self.send(pb.VerifyRequest(hello=pb.Hello(protocol=VERSION, edge=edge, tokenizer=tokenizer)))
         self._thread.start()
 
-    def welcome(self, seconds: float) -> pb.Welcome | None:
-        """The verifier's answer; None where it has not come in so long. Raises LinkError where it never will."""
+    def welcome(self) -> pb.Welcome:
+        """The verifier's answer. Raises LinkError where it never will come, or has not in `remote.connect_seconds`."""
         try:
-            return self._welcome.result(seconds)
+            return self._welcome.result(self._settings.connect_seconds)
         except TimeoutError:
-            return None
+            raise connect_error(LinkFailure.CONNECT_TIMEOUT, self._settings) from None
 
     def vocabulary(self, first: int, seconds: float) -> Sequence[bytes]:
         """A page of the verifier's tokens; none beyond the last. Raises LinkError."""

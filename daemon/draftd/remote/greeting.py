@@ -30,15 +30,18 @@ class Vocabulary(Protocol):
     def vocabulary(self) -> list[bytes]: ...
 
 
-def remote_model(
-    welcome: pb.Welcome,
+def greet(
     connection: Connection,
+    edge: str,
     tokenizer: Vocabulary | None,
     settings: RemoteSettings,
     differences: dict[str, str],
 ) -> RemoteModel:
-    """What the verifier serves. `tokenizer`: this daemon's; None: the two are not compared. `differences`: between
-    them, by the fingerprint of the other one; added to where it is new. Raises LinkError."""
+    """Begins to connect as this `edge`; returns what the verifier serves. `tokenizer`: this daemon's; None: the two are
+    not compared. `differences`: between them, by the fingerprint of the other one; added to where it is new. Raises
+    LinkError."""
+    connection.greet(edge, "" if tokenizer is None else tokenizer.fingerprint)
+    welcome = connection.welcome()
     if welcome.protocol != VERSION:
         said = f"it speaks version {welcome.protocol} of the protocol, and this daemon {VERSION}"
         raise connect_error(LinkFailure.OTHER_PROTOCOL, settings, said)
@@ -97,11 +100,7 @@ def check_verifier(settings: RemoteSettings, tokenizer: Vocabulary | None) -> tu
             heard.put(time.monotonic())
 
     with closing(Connection(settings, Traffic(), take, lambda: heard.put(None))) as connection:
-        connection.greet(uuid4().hex, "" if tokenizer is None else tokenizer.fingerprint)
-        welcome = connection.welcome(settings.connect_seconds)
-        if welcome is None:
-            raise connect_error(LinkFailure.CONNECT_TIMEOUT, settings)
-        model = remote_model(welcome, connection, tokenizer, settings, {})
+        model = greet(connection, uuid4().hex, tokenizer, settings, {})
         return model, min(_round_trip(connection, heard, settings) for _ in range(_PINGS))
 
 

@@ -6,12 +6,14 @@ is up; but until a verdict has come, the next error takes it down again."""
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from uuid import uuid4
 
 from draftd.engine.remote.verifier_link import (
@@ -25,16 +27,18 @@ from draftd.engine.remote.verifier_link import (
     ToVerifier,
     Verdict,
 )
-from draftd.fallback.journal import Journal
-from draftd.remote.announcements import LinkAnnouncements
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.logs import Changes, changes_left_out
 from draftd.remote.connection import Connection, Traffic
-from draftd.remote.failures import LinkError, connect_error
-from draftd.remote.greeting import Vocabulary, remote_model
+from draftd.remote.failures import LinkError
+from draftd.remote.greeting import Vocabulary, greet
 from draftd.remote.messages import from_verifier, to_verifier
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.threads import lasting
 from draftd.v1 import verification_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 _TRIP = 3  # errors without a verdict between them
 _JITTER = 0.25  # of the probe period, either way
@@ -50,6 +54,60 @@ _UNTRIED = LinkError(LinkFailure.OTHER, "it has not connected yet")
 _STOPPING = LinkError(LinkFailure.OTHER, "this daemon is stopping")
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """`state`: up or down. `kind` tells whether the link is another than before."""
+
+    state: str
+    kind: object
+    cause: str
+    why: str
+
+
+class LinkAnnouncements:
+    """What people are told of the link: a line of the log and an event whenever it is another than before. Each is told
+    at once, unless there are very many: see `Changes`. One caller at a time."""
+
+    def __init__(self, target: str, journal: Journal | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target, self._journal = target, journal
+        self._changes = Changes(self._tell, clock=clock)
+        self._present = _Change("", None, "", "")
+        self._told = ""  # the state
+
+    def up(self, model: RemoteModel, before: RemoteModel | None) -> None:
+        """It is up, with this model, and had another one before."""
+        others = before is not None and before.fingerprint != model.fingerprint
+        why = f"it serves {model.model} ({model.quality.label})" + (
+            ", with other weights than before" if others else ""
+        )
+        if not model.shared_tokenizer:
+            why += f"; its tokenizer is another: {model.difference}"
+        kind = (model.fingerprint, model.model, model.difference)
+        self._change(_Change("up", kind, "weights_changed" if others else "connected", why))
+
+    def down(self, error: LinkError) -> None:
+        """It is down, for this reason."""
+        kind = (error.kind, error.what) if error.kind is LinkFailure.OTHER else error.kind
+        self._change(_Change("down", kind, error.kind.value, error.message))
+
+    def settle(self) -> float | None:
+        """Tells what waits, if it may be told now. Returns the seconds until it may; None: nothing waits."""
+        return self._changes.settle()
+
+    def _change(self, change: _Change) -> None:
+        if (change.state, change.kind) != (self._present.state, self._present.kind):
+            self._present = change
+            self._changes.change(change)
+
+    def _tell(self, change: _Change, left_out: int) -> None:
+        before, self._told = self._told, change.state
+        why = change.why + changes_left_out(left_out)
+        level = logging.INFO if change.state == "up" else logging.WARNING
+        log.log(level, "verifier %s: %s: %s", self._target, change.state, why)
+        if self._journal is not None:
+            self._journal.record(Subject.LINK, before, change.state, change.cause, why)
+
+
 class GrpcLink:
     """A `VerifierLink` to `settings.target`, on a thread of its own from `start` to `close`."""
 
@@ -59,19 +117,17 @@ class GrpcLink:
         tokenizer: Callable[[], Vocabulary | None],
         *,
         journal: Journal | None = None,
-        clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: random.uniform(1 - _JITTER, 1 + _JITTER),
     ) -> None:
         """`tokenizer`: None until it is loaded. `journal` is told when the link goes up or down, or has another model.
         `jitter`: what a probe period is multiplied by."""
-        self._settings, self._tokenizer = settings, tokenizer
-        self._clock, self._jitter = clock, jitter
+        self._settings, self._tokenizer, self._jitter = settings, tokenizer, jitter
         self._tick = min(_TICK_SECONDS, settings.step_seconds / 5)
         self.edge = uuid4().hex
         self._traffic = Traffic()
         self._differences: dict[str, str] = {}  # by the fingerprint of the other tokenizer
         self._wake: Callable[[], None] = lambda: None
-        self._announcements = LinkAnnouncements(settings.target or "", journal, clock)
+        self._announcements = LinkAnnouncements(settings.target or "", journal)
         self._closing = threading.Event()
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
@@ -113,7 +169,7 @@ class GrpcLink:
         with self._changed:
             self._settings = settings
             if self._probe_at is not None:
-                self._probe_at = self._clock()
+                self._probe_at = time.monotonic()
                 self._changed.notify_all()
 
     # the engine's side
@@ -156,7 +212,7 @@ class GrpcLink:
                 up=self._up,
                 why="" if self._up else self._why.message,
                 failure=None if self._up or self._why is _UNTRIED else self._why.kind,
-                retry_after=None if self._up or probe_at is None else max(0.0, probe_at - self._clock()),
+                retry_after=None if self._up or probe_at is None else max(0.0, probe_at - time.monotonic()),
                 model=self._model,
                 round_trip=self._round_trip,
                 load=self._load,
@@ -187,7 +243,7 @@ class GrpcLink:
         """Waits a while; whether there is more to wait."""
         untold = self._announcements.settle()
         with self._changed:
-            left = at - self._clock()
+            left = at - time.monotonic()
             if left <= 0 or self._closing.is_set():
                 return False
             self._changed.wait(left if untold is None else min(left, untold))
@@ -197,11 +253,12 @@ class GrpcLink:
         """From a connection to the end of the last one that could be resumed at once."""
         again = False
         while not self._closing.is_set():
-            self._tried_at = self._clock()
+            self._tried_at = time.monotonic()
             try:
                 with closing(Connection(self._settings, self._traffic, self._take, self._notify)) as connection:
                     self._trying = connection
-                    self._opened(connection, self._greeted(connection, tokenizer), again)
+                    model = greet(connection, self.edge, tokenizer, self._settings, self._differences)
+                    self._opened(connection, model, again)
                     self._watch(connection)
             except LinkError as error:
                 self._failed(error)
@@ -211,21 +268,12 @@ class GrpcLink:
                 return
             self._count_error()
             if connection.why.kind is LinkFailure.BROKEN_RULE or self._streak >= _TRIP:
-                self._tried_at = self._clock()
+                self._tried_at = time.monotonic()
                 self._failed(connection.why)
                 return
             self._failures[connection.why.kind] += 1
             with self._changed:
                 self._connection, self._why, again = None, connection.why, True
-
-    def _greeted(self, connection: Connection, tokenizer: Vocabulary) -> RemoteModel:
-        seconds = self._settings.connect_seconds
-        until = self._clock() + seconds
-        connection.greet(self.edge, tokenizer.fingerprint)
-        while (welcome := connection.welcome(max(0.0, min(self._tick, until - self._clock())))) is None:
-            if self._clock() >= until:
-                raise connect_error(LinkFailure.CONNECT_TIMEOUT, self._settings)
-        return remote_model(welcome, connection, tokenizer, self._settings, self._differences)
 
     def _opened(self, connection: Connection, model: RemoteModel, again: bool) -> None:
         """It is up. What was open goes on where the model is the same, else it is lost."""
@@ -238,7 +286,7 @@ class GrpcLink:
             self._incoming.append(Connected(self._connections))
             self._pings.clear()
             self._latest.clear()
-            self._ping_at = self._clock()
+            self._ping_at = time.monotonic()
         self._announcements.up(model, before)
         self._wake()
 
@@ -249,7 +297,7 @@ class GrpcLink:
             with self._changed:
                 if connection.why is not None or self._closing.is_set():
                     return
-                now = self._clock()
+                now = time.monotonic()
                 if self._pings and now - min(self._pings.values()) > step_seconds:
                     why = f"no answer to a ping within {step_seconds:g} s"
                     connection.end(LinkError(LinkFailure.NO_ANSWER, why))
@@ -263,7 +311,7 @@ class GrpcLink:
             self._announcements.settle()
             with self._changed:
                 if connection.why is None and not self._closing.is_set():
-                    self._changed.wait(max(0.0, min(self._tick, self._ping_at - self._clock())))
+                    self._changed.wait(max(0.0, min(self._tick, self._ping_at - time.monotonic())))
 
     def _notify(self) -> None:
         with self._changed:
@@ -278,7 +326,7 @@ class GrpcLink:
             if connection is not self._connection:
                 return
             if message is None:
-                self._ponged(response.pong.nonce, self._clock())
+                self._ponged(response.pong.nonce, time.monotonic())
                 return
             if isinstance(message, Verdict):
                 self._streak, self._failing, self._load = 0, False, message.load

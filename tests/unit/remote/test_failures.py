@@ -22,9 +22,8 @@ from draftd.errors import DraftdError, NotEnabled, NotServing, OtherProtocol, To
 from draftd.fallback.journal import Journal, Subject
 from draftd.fronts.grpc.interceptors import rich_status
 from draftd.protocol import DETAILS_KEY
-from draftd.remote.announcements import LinkAnnouncements
 from draftd.remote.failures import LinkError
-from draftd.remote.link import GrpcLink
+from draftd.remote.link import GrpcLink, LinkAnnouncements
 from draftd.remote.messages import VERSION
 from draftd.service.peers import Refusals
 from draftd.settings import RemoteSettings
@@ -180,7 +179,7 @@ def linked(settings: RemoteSettings, journal: Journal) -> Iterator[GrpcLink]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.remote.announcements"]
+    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.remote.link"]
     return [line.partition(": ")[2] for line in lines]
 
 

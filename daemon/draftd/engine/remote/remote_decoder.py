@@ -71,14 +71,12 @@ class RemoteDecoder:
         clock: Callable[[], float] = time.monotonic,
         timer: Callable[[], float] = time.perf_counter,
         headroom: Callable[[], int | None] = lambda: None,
-        dice: Callable[[], random.Random] = random.SystemRandom,
     ) -> None:
         """`move` takes a sequence that the verifier decodes no more, with the reason, and seconds until a retry may
-        help. `context_length` of this daemon's model. `chunk`, `own`, `timer` and `headroom` as in `RemoteDrafting`.
-        `dice`: for seeds."""
-        self._link, self._drafting, self._delivery, self._move = link, drafting, delivery, move
+        help. `context_length` of this daemon's model. `chunk`, `own`, `timer` and `headroom` as in `RemoteDrafting`."""
+        self._link, self._delivery, self._move = link, delivery, move
         self._context_length, self._limits = context_length, limits
-        self._clock, self._dice = clock, dice()
+        self._clock, self._dice = clock, random.SystemRandom()
         self._waiting: deque[DecodeSequence] = deque()
         self._texts: dict[int, RemoteSequence] = {}
         self._opened = 0
