@@ -112,25 +112,20 @@ class Gathering:
 
     def wait(self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts) -> float:
         """Seconds that the next step waits at most; 0 where it is to begin."""
-        left = self._left(running, taking_part, costs) if self._seconds else 0.0
-        if not left:
-            self._until = None
-        return left
-
-    def _left(
-        self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts
-    ) -> float:
-        if not taking_part or any(not one.of_peer for one in running):
-            return 0.0
         now = self._clock()
+        self._until = self._end(running, taking_part, costs, now) if self._seconds else None
+        return 0.0 if self._until is None else self._until - now
+
+    def _end(
+        self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts, now: float
+    ) -> float | None:
+        if not taking_part or any(not one.of_peer for one in running):
+            return None
         until = now + self._seconds if self._until is None else self._until
         others = [one.proposals for one in running if rests(one)]
         if now >= until or not any(now <= proposals.expected <= until for proposals in others):
-            return 0.0
+            return None
         depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
         sizes = len(taking_part) + 1, len(taking_part), 1
         together, apart, another = (costs.drafted(PROMPT_LOOKUP, Batch(size), depth)[depth] for size in sizes)
-        if apart + another - together < self._seconds:
-            return 0.0
-        self._until = until
-        return until - now
+        return until if apart + another - together >= self._seconds else None

@@ -158,7 +158,8 @@ class StepCosts:
         but a deeper one may cost less than another: a product of 16 rows can take half as long as one of 12. `beside`:
         in steps of this drafter, of which more is known of late: as far off as its steps are."""
         curve, plain = self._curve(drafter, batch.size, batch.sampled), self.plain(batch)
-        like = 1.0 if beside is None else self._like(curve, self._curve(beside, batch.size, batch.sampled))
+        other = curve if beside is None else self._curve(beside, batch.size, batch.sampled)
+        like = math.exp(other.offset.value - curve.offset.value)
         costs = (like * self._cost(curve, at, batch) for at in range(min(deepest, len(curve.base))))
         return [plain, *(max(plain, cost) for cost in costs)]
 
@@ -304,12 +305,8 @@ class StepCosts:
             return cost
         curve = self._curve(PROMPT_LOOKUP, batch.size, batch.sampled)
         wide, narrow = (self._cost(curve, _index(one), batch) for one in (depth + replayed, depth))
-        return max(cost + (wide - narrow) * self._like(curve, own), self.plain(batch))
-
-    @staticmethod
-    def _like(curve: _Curve, other: _Curve) -> float:
-        """What makes a curve as far off as the other."""
-        return math.exp(other.offset.value - curve.offset.value)
+        like = math.exp(own.offset.value - curve.offset.value)  # what makes one curve as far off as the other
+        return max(cost + (wide - narrow) * like, self.plain(batch))
 
     def _curve(self, drafter: DrafterName | None, batch: int, sampled: bool) -> _Curve:
         key = (drafter, batch, sampled)

@@ -303,10 +303,6 @@ class RemoteControl:
         """To be saved: of the verifier that decoded last."""
         return self.costs.learnt(self._fingerprint, self.acceptance) if self.costs.measured else self.recalled
 
-    def promised(self, kind: DrafterName, sequence: DecodeSequence, depth: int) -> float:
-        """Tokens that a step is expected to give with so many drafted by it."""
-        return self.acceptance.expected(sequence, kind, depth)[-1]
-
     def decide(self, sequence: DecodeSequence, kinds: Sequence[DrafterName], state: LinkState) -> RemoteEstimate | None:
         """With the drafter, of those that know its text, that promises most; None where none can draft."""
         most = 0 if state.model is None else min(sequence.most, self._most(state.model))

@@ -114,7 +114,7 @@ class RemoteDrafting:
         best: tuple[float, SequenceDraft] | None = None
         for kind in self.knowing(sequence) if most > 0 else ():
             depth = self._drafting.drafters[kind].reach(sequence, most)
-            promised = self._control.promised(kind, sequence, depth)
+            promised = self._control.acceptance.expected(sequence, kind, depth)[-1]
             if depth and (best is None or promised > best[0]):
                 best = promised, SequenceDraft(depth, kind, DraftState.DRAFTING)
         return None if best is None else best[1]

@@ -18,24 +18,24 @@ from draftd.strategies import RemoteCounts, RemoteMode
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A proposal on its way: it ends before `end` in the text. `grant`: what may have been decoded without a draft by
-    the time that its grant is used up."""
-
-    end: int
-    at: float
-    grant: int
-    alone: bool  # nothing else was owed when it was sent
-    timed: bool = False  # its round trip was counted
-
-
-@dataclass(slots=True)
 class _Draft:
     """Tokens that a drafter proposed, from `start` in the text on."""
 
     kind: DrafterName
     start: int
     tokens: list[int]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A proposal on its way. `grant`: what may have been decoded without a draft by the time that its grant is used
+    up."""
+
+    draft: _Draft
+    at: float
+    grant: int
+    alone: bool  # nothing else was owed when it was sent
+    timed: bool = False  # its round trip was counted
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,6 @@ class RemoteSequence:
     trip: float | None = None  # round trip that the latest verdict ended, the verifier's own time left out
     guess: Guess = field(init=False)
     _sent: deque[_Sent] = field(default_factory=deque)
-    _drafts: deque[_Draft] = field(default_factory=deque)  # what was proposed, as it was drafted
     trial: _Draft | None = None  # that was not sent, to see how it fares
     _proposed: dict[int, set[int]] = field(default_factory=dict)  # by place in the text: all that was ever sent
     _undrafted: int = 0  # tokens that were decided without a draft
@@ -106,10 +105,10 @@ class RemoteSequence:
     def propose(self, kind: DrafterName, tokens: Sequence[int], run: int, now: float) -> Step:
         """The guess goes on with these; the grant is replaced by `run`."""
         start, last = len(self.guess.tokens), self.guess.tokens[-1]
-        self._drafts.append(_Draft(kind, start, list(tokens)))
         for place, token in enumerate(tokens, start):
             self._proposed.setdefault(place, set()).add(token)
-        self._sent.append(_Sent(start + len(tokens), now, self._undrafted + run, alone=not self.owed))
+        draft = _Draft(kind, start, list(tokens))
+        self._sent.append(_Sent(draft, now, self._undrafted + run, alone=not self.owed))
         self.guess.propose(start, last, tokens)
         if not run:  # the grants before it are withdrawn
             self._granted = self._undrafted
@@ -162,7 +161,6 @@ class RemoteSequence:
         tokens, counts, guessed = verdict.tokens, self.counts, len(self.guess)
         agreed = self.guess.decide(tokens)
         wrong = agreed < min(len(tokens), guessed)
-        frontier = verdict.known + agreed
         waited, self.trip = None, None
         if verdict.drafted:
             waited = self._waited(verdict, now)
@@ -170,12 +168,9 @@ class RemoteSequence:
             self._undrafted += len(tokens)
         elif self._sent:
             self._granted = max(self._granted, self._sent[0].grant)  # it was taken
-        while self._sent and self._sent[0].end <= frontier:
-            self._granted = max(self._granted, self._sent.popleft().grant)
-        judged = list(self._judged(wrong))
+        judged = list(self._judged())
         if wrong:
             counts.wasted += max(0, guessed - verdict.drafted)
-            self._sent.clear()
         for place in range(verdict.known, verdict.known + len(tokens)):
             self._proposed.pop(place, None)
         counts.verdicts += 1
@@ -191,7 +186,6 @@ class RemoteSequence:
         self.counts.wasted += self.guess.cut()
         self.trial, self.empty_at, self.streak = None, -1, None
         self._sent.clear()
-        self._drafts.clear()
         self._proposed.clear()
         self._granted = self._undrafted
 
@@ -229,13 +223,14 @@ class RemoteSequence:
         self.trip = seconds
         return seconds if self._sent[0].alone else None
 
-    def _judged(self, wrong: bool) -> Iterator[Judged]:
-        """The drafts of which the text tells what became of them."""
-        while self._drafts and (outcome := self._outcome(self._drafts[0])) is not None:
-            self._drafts.popleft()
+    def _judged(self) -> Iterator[Judged]:
+        """The drafts of which the text tells what became of them; the grant of one that was right counts."""
+        while self._sent and (outcome := self._outcome(self._sent[0].draft)) is not None:
             yield outcome
-        if wrong:
-            self._drafts.clear()
+            if outcome.accepted < outcome.drafted:  # what was proposed behind it is void
+                self._sent.clear()
+                break
+            self._granted = max(self._granted, self._sent.popleft().grant)
         if self.trial is not None and (outcome := self._outcome(self.trial)) is not None:
             self.trial = None
             yield outcome
