@@ -7,7 +7,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import grpc
@@ -82,7 +82,9 @@ class Edge:
 
     async def send(self, message: ToVerifier, fingerprint: str = "") -> int:
         """On the connection of the number that is returned; into the void where that is lost."""
-        return await self.write(to_verifier(message, fingerprint))
+        if fingerprint and isinstance(message, Open):
+            message = replace(message, fingerprint=fingerprint)
+        return await self.write(to_verifier(message))
 
     async def write(self, message: pb.VerifyRequest) -> int:
         async with self._writing:

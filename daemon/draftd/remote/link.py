@@ -22,7 +22,6 @@ from draftd.engine.remote.verifier_link import (
     FromLink,
     LinkLost,
     LinkState,
-    Open,
     RemoteModel,
     ToVerifier,
     Verdict,
@@ -179,10 +178,8 @@ class GrpcLink:
 
     def send(self, message: ToVerifier, connection: int) -> None:
         with self._changed:
-            if self._connection is None or connection != self._connections:
-                return
-            fingerprint = self._model.fingerprint if isinstance(message, Open) and self._model is not None else ""
-            self._connection.send(to_verifier(message, fingerprint))
+            if self._connection is not None and connection == self._connections:
+                self._connection.send(to_verifier(message))
 
     def received(self) -> Sequence[FromLink]:
         with self._changed:

@@ -19,29 +19,22 @@ _MICRO = 1e-6
 _MOST_TRACE = 64  # characters; W3C's has 55
 
 
-def to_verifier(message: ToVerifier, fingerprint: str = "") -> pb.VerifyRequest:
-    """`fingerprint`: of the model that an opened text was chosen by so far."""
+def to_verifier(message: ToVerifier) -> pb.VerifyRequest:
     if isinstance(message, Step):
         return pb.VerifyRequest(step=pb.ProposeStep(**_fields(message, "sequence", "known", "last", "proposed", "run")))
     if isinstance(message, Close):
         return pb.VerifyRequest(close=pb.CloseSequence(sequence=message.sequence, known=message.known))
     options = message.options
-    made = pb.OpenSequence(
-        sequence=message.sequence,
-        tokens=message.tokens,
+    opened = pb.OpenSequence(
+        **_fields(message, "sequence", "tokens", "max_tokens", "skip_prefix_cache"),
+        **_fields(options, "min_tokens", "logprobs", "grammar"),
         prompt_tokens=options.prompt,
         sampling=sampling_message(options.sampling),
-        max_tokens=message.max_tokens,
-        min_tokens=options.min_tokens,
         end_tokens=options.ends,
-        grammar=options.grammar,
-        model_fingerprint=fingerprint,
+        model_fingerprint=message.fingerprint,
         traceparent=message.trace,
-        skip_prefix_cache=message.skip_prefix_cache,
     )
-    if options.logprobs is not None:
-        made.logprobs = options.logprobs
-    return pb.VerifyRequest(open=made)
+    return pb.VerifyRequest(open=opened)
 
 
 def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
@@ -66,28 +59,34 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
         logprobs=given.logprobs if given.HasField("logprobs") else None,
         grammar=given.grammar,
     )
-    trace = given.traceparent if len(given.traceparent) <= _MOST_TRACE else ""
-    return Open(given.sequence, tuple(given.tokens), options, given.max_tokens, trace, given.skip_prefix_cache)
+    return Open(
+        given.sequence,
+        tuple(given.tokens),
+        options,
+        given.max_tokens,
+        given.traceparent if len(given.traceparent) <= _MOST_TRACE else "",
+        given.skip_prefix_cache,
+        given.model_fingerprint,
+    )
 
 
 def to_edge(message: FromVerifier) -> pb.VerifyResponse:
     if isinstance(message, Opened):
         return pb.VerifyResponse(opened=pb.SequenceOpened(sequence=message.sequence, cached_tokens=message.cached))
     if isinstance(message, Closed):
-        closed = pb.SequenceClosed(sequence=message.sequence, error=message.error)
-        if message.retry_after is not None:
-            closed.retry_after_seconds = message.retry_after
-        return pb.VerifyResponse(closed=closed)
+        retry = message.retry_after
+        return pb.VerifyResponse(
+            closed=pb.SequenceClosed(sequence=message.sequence, error=message.error, retry_after_seconds=retry)
+        )
     verdict = pb.StepVerdict(
         **_fields(message, "sequence", "known", "tokens", "accepted", "drafted", "own_drafted"),
         queue_micros=_micros(message.queue_seconds),
         verify_micros=_micros(message.verify_seconds),
         share_micros=_micros(message.share_seconds),
         load_percent=min(round(100 * message.load), 2**31),
+        finished=number(inference.FinishReason, message.finished),
+        logprobs=map(logprobs_message, message.logprobs),
     )
-    if message.finished is not None:
-        verdict.finished = number(inference.FinishReason, message.finished)
-    verdict.logprobs.extend(map(logprobs_message, message.logprobs))
     return pb.VerifyResponse(verdict=verdict)
 
 

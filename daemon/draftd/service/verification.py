@@ -169,15 +169,15 @@ class VerificationService:
             if held.connection is connection and held.decided == held.opened:
                 self._end(held, Closed(held.number, "its connection was lost"))
 
-    async def take(self, connection: Connection, message: ToVerifier, fingerprint: str = "") -> None:
-        """One message of the peer: returns when the next may be read. `fingerprint`: of the model that the text of an
-        `Open` was chosen by so far. Raises InvalidRequest for a step that cannot be one."""
+    async def take(self, connection: Connection, message: ToVerifier) -> None:
+        """One message of the peer: returns when the next may be read. Raises InvalidRequest for a step that cannot be
+        one."""
         if isinstance(message, Step):
             self._step(connection, message)
         elif isinstance(message, Close):
             self._close(connection, message)
         else:
-            await self._open(connection, message, fingerprint)
+            await self._open(connection, message)
         await connection.handled()
 
     def refuse(self, connection: Connection, sequence: int, error: DraftdError) -> None:
@@ -220,11 +220,11 @@ class VerificationService:
             peer.counts.discarded += ended.settle(message.known)
         connection.put(Closed(message.sequence))  # the edge need not say it on another connection again
 
-    async def _open(self, connection: Connection, message: Open, fingerprint: str) -> None:
+    async def _open(self, connection: Connection, message: Open) -> None:
         peer = connection.peer
         try:
             await self._replace(peer, message)
-            held, request = await self._admitted(connection, message, fingerprint)
+            held, request = await self._admitted(connection, message)
             peer.open[message.sequence] = held
             try:
                 self._worker.submit(request, held)
@@ -254,13 +254,11 @@ class VerificationService:
         elif ended is not None or number <= peer.forgotten:
             raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
 
-    async def _admitted(
-        self, connection: Connection, message: Open, fingerprint: str
-    ) -> tuple[HeldSequence, DecodeRequest]:
+    async def _admitted(self, connection: Connection, message: Open) -> tuple[HeldSequence, DecodeRequest]:
         """Raises DraftdError with what it is refused for."""
         self._check_serving()
         peer, worker, deepest = connection.peer, self._worker, self._settings.engine.max_draft_tokens
-        check_model(fingerprint, (await self._fingerprint.get()).model, worker.info)
+        check_model(message.fingerprint, (await self._fingerprint.get()).model, worker.info)
         left = check_text(message, worker.info, worker.tokenizer)
         whole = len(message.tokens) + left
         self._check_limits(peer, whole)

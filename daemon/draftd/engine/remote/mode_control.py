@@ -286,22 +286,22 @@ class RemoteControl:
 
     def __init__(self, limits: RemoteLimits) -> None:
         self._limits = limits
-        self._fingerprint = ""
+        self.fingerprint = ""  # of the verifier's model
         self.costs, self.acceptance = RemoteCosts(), Acceptance()
         self.recalled: RemoteLearnt | None = None  # what an earlier run learnt of a verifier
 
     def follow(self, model: RemoteModel) -> None:
         """What the verifier serves now; of a model that is not the one before nothing is known."""
-        if model.fingerprint == self._fingerprint:
+        if model.fingerprint == self.fingerprint:
             return
-        self._fingerprint, known = model.fingerprint, self.recalled
+        self.fingerprint, known = model.fingerprint, self.recalled
         self.costs, self.acceptance = RemoteCosts(model.step_seconds), Acceptance()
         if known is not None and known.fingerprint == model.fingerprint:
             self.costs, self.acceptance = RemoteCosts.restored(known, model.step_seconds), known.rates()
 
     def learnt(self) -> RemoteLearnt | None:
         """To be saved: of the verifier that decoded last."""
-        return self.costs.learnt(self._fingerprint, self.acceptance) if self.costs.measured else self.recalled
+        return self.costs.learnt(self.fingerprint, self.acceptance) if self.costs.measured else self.recalled
 
     def decide(self, sequence: DecodeSequence, kinds: Sequence[DrafterName], state: LinkState) -> RemoteEstimate | None:
         """With the drafter, of those that know its text, that promises most; None where none can draft."""

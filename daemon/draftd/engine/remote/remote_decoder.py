@@ -180,8 +180,15 @@ class RemoteDecoder:
             logprobs=request.logprobs,
             grammar=request.grammar,
         )
-        tokens = tuple(sequence.tokens)
-        opened = Open(text.number, tokens, options, sequence.max_tokens, request.trace, request.skip_prefix_cache)
+        opened = Open(
+            text.number,
+            tuple(sequence.tokens),
+            options,
+            sequence.max_tokens,
+            request.trace,
+            request.skip_prefix_cache,
+            self.control.fingerprint,
+        )
         self._session.send(opened)
 
     def _send_step(self, text: RemoteSequence, step: Step) -> None:

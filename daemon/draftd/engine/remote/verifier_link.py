@@ -28,7 +28,7 @@ class Open:
     prompt and what was answered; `options.prompt` says where the answer begins. `max_tokens`: of the answer. An open
     sequence of the same edge with this number is closed by it, as by `Close` with the length of `tokens`. `trace`: the
     edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one.
-    `skip_prefix_cache`: as in `DecodeRequest`."""
+    `skip_prefix_cache`: as in `DecodeRequest`. `fingerprint`: of the model that the text was chosen by so far."""
 
     sequence: int
     tokens: tuple[int, ...]
@@ -36,6 +36,7 @@ class Open:
     max_tokens: int
     trace: str = ""
     skip_prefix_cache: bool = False
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,20 +93,18 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
                 raise InvalidRequest("message", kind or "nothing", "open, step, close or ping, after one hello")
 
     async def _take(self, request: pb.VerifyRequest, connection: Connection, context: int) -> None:
-        opened, fingerprint = request.open, ""
+        opened = request.open
         try:
-            if request.HasField("open"):
-                fingerprint = opened.model_fingerprint
-                if len(opened.tokens) >= context:  # before they are copied
-                    allowed = f"1 to {context - 1} tokens, one less than the model's context"
-                    raise InvalidRequest("open.tokens", f"{len(opened.tokens)} tokens", allowed)
+            if len(opened.tokens) >= context:  # before they are copied
+                allowed = f"1 to {context - 1} tokens, one less than the model's context"
+                raise InvalidRequest("open.tokens", f"{len(opened.tokens)} tokens", allowed)
             message = from_edge(request)
         except InvalidRequest as error:
             self._service.refuse(connection, opened.sequence, error)
             await connection.handled()
             return
         assert message is not None
-        await self._service.take(connection, message, fingerprint)
+        await self._service.take(connection, message)
 
     async def _write(self, connection: Connection, context: Context) -> None:
         async with stall_guard(self._stall) as write:
