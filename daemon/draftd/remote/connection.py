@@ -1,4 +1,5 @@
-"""One connection to a verifier: a channel, the stream on it, and the thread that reads it.
+"""One connection to a verifier: a channel, the stream on it, and the thread that reads it. What the verifier says of
+itself when it begins, against what this daemon has: the protocol, the model, the tokenizer.
 
 With gRPC's threads rather than its asyncio: all event loops of a process share one completion queue there, so that the
 link would wait for the server's loop, and events of a loop that has closed are errors of the others."""
@@ -8,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from uuid import uuid4
 
 import grpc
 
+from draftd.engine.remote.verifier_link import RemoteModel
 from draftd.errors import DraftdError, in_one_line, in_words
 from draftd.remote.failures import LinkError, connect_error, failure_of
 from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
-from draftd.strategies import LinkFailure
+from draftd.strategies import LinkFailure, QualityClass
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
 
@@ -29,6 +33,7 @@ _MOST_OUT = 4096  # messages that wait to be sent
 _MOST_BYTES = 16 * 2**20  # of a message
 _PAGE = 16_384  # tokens of a vocabulary
 _JOIN_SECONDS = 2.0
+_PINGS = 4
 
 
 @dataclass(slots=True)
@@ -39,8 +44,17 @@ class Traffic:
     received: int = 0
 
 
+class Vocabulary(Protocol):
+    """Of the local tokenizer."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def vocabulary(self) -> list[bytes]: ...
+
+
 class Connection:
-    """Made, and used, on any thread; nothing but `welcome` and `vocabulary` waits. `take` hears each message after the
+    """Made, and used, on any thread; nothing but `greet` waits. `take` hears each message after the
     greeting, and what it raises ends the connection; `ended` is called once, when it is over. Raises
     LinkError where a file of the settings cannot be read."""
 
@@ -68,23 +82,60 @@ class Connection:
         self.why: LinkError | None = None  # it is over; None while it is not
         self._thread = threading.Thread(target=self._read, name="draftd-link-read", daemon=True)
 
-    def greet(self, edge: str, tokenizer: str) -> None:
-        """Begins to connect."""
+    def greet(self, edge: str, tokenizer: Vocabulary | None, differences: dict[str, str]) -> RemoteModel:
+        """Connects as this `edge`; returns what the verifier serves. `tokenizer`: this daemon's; None: the two are not
+        compared. `differences`: between them, by the fingerprint of the other one; added to where it is new. Raises
+        LinkError where the verifier refuses, or has not answered in `remote.connect_seconds`."""
         self._call = self._stub.Verify(self._outgoing(), metadata=self._metadata)
-        self.send(pb.VerifyRequest(hello=pb.Hello(protocol=VERSION, edge=edge, tokenizer=tokenizer)))
+        ours = "" if tokenizer is None else tokenizer.fingerprint
+        self.send(pb.VerifyRequest(hello=pb.Hello(protocol=VERSION, edge=edge, tokenizer=ours)))
         self._thread.start()
-
-    def welcome(self) -> pb.Welcome:
-        """The verifier's answer. Raises LinkError where it never will come, or has not in `remote.connect_seconds`."""
         try:
-            return self._welcome.result(self._settings.connect_seconds)
+            welcome = self._welcome.result(self._settings.connect_seconds)
         except TimeoutError:
             raise connect_error(LinkFailure.CONNECT_TIMEOUT, self._settings) from None
+        if welcome.protocol != VERSION:
+            said = f"it speaks version {welcome.protocol} of the protocol, and this daemon {VERSION}"
+            raise connect_error(LinkFailure.OTHER_PROTOCOL, self._settings, said)
+        difference = ""
+        if tokenizer is not None and welcome.tokenizer != ours:
+            if welcome.tokenizer not in differences:
+                differences.clear()
+                differences[welcome.tokenizer] = self._difference(tokenizer.vocabulary())
+            difference = differences[welcome.tokenizer]
+        return RemoteModel(
+            model=welcome.model,
+            fingerprint=welcome.model_fingerprint,
+            context_length=welcome.context_length,
+            vocab_size=welcome.vocab_size,
+            max_draft_tokens=welcome.max_draft_tokens,
+            shared_tokenizer=not difference,
+            difference=difference,
+            quality=_quality(self._settings.quality or welcome.quality),
+            step_seconds=welcome.step_seconds,
+            prefill_seconds=welcome.prefill_seconds,
+            drafts=welcome.drafts,
+        )
 
-    def vocabulary(self, first: int, seconds: float) -> Sequence[bytes]:
+    def _difference(self, ours: Sequence[bytes]) -> str:
+        """The first id that two vocabularies do not have in common; empty where there is none, though one is longer by
+        ids without a token. Raises LinkError."""
+        first = 0
+        while True:
+            theirs = self._vocabulary(first)
+            for token, there in enumerate(theirs or [b""] * (len(ours) - first), first):
+                here = ours[token] if token < len(ours) else b""
+                if here != there:
+                    return f"id {token} is {_shown(here)} here and {_shown(there)} there"
+            if not theirs:
+                return ""
+            first += len(theirs)
+
+    def _vocabulary(self, first: int) -> Sequence[bytes]:
         """A page of the verifier's tokens; none beyond the last. Raises LinkError."""
         request = pb.GetVocabularyRequest(first=first, count=_PAGE)
         try:
+            seconds = self._settings.connect_seconds
             page = self._stub.GetVocabulary(request, metadata=self._metadata, timeout=seconds)
         except grpc.RpcError as error:
             raise failure_of(error, self._settings, greeted=True) from None
@@ -181,3 +232,40 @@ def credentials_of(settings: RemoteSettings) -> grpc.ChannelCredentials | None:
         return None
     parts = (settings.tls_ca, settings.tls_key, settings.tls_cert)
     return grpc.ssl_channel_credentials(*(None if path is None else Path(path).read_bytes() for path in parts))
+
+
+def _quality(label: str) -> QualityClass:
+    """The lowest where this version does not know it."""
+    return QualityClass.of(label) if label.upper() in QualityClass.__members__ else QualityClass.DRAFT
+
+
+def _shown(token: bytes) -> str:
+    return repr(token.decode(errors="backslashreplace")) if token else "no token"
+
+
+def check_verifier(settings: RemoteSettings, tokenizer: Vocabulary | None) -> tuple[RemoteModel, float]:
+    """What the verifier serves, and the seconds of the shortest of a few round trips. `tokenizer` None: its own is not
+    compared. Waits `remote.connect_seconds` for each answer. Raises LinkError."""
+    heard: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # when a pong came; None: the connection is over
+
+    def take(connection: Connection, response: pb.VerifyResponse) -> None:
+        if response.HasField("pong"):
+            heard.put(time.monotonic())
+
+    with contextlib.closing(Connection(settings, Traffic(), take, lambda: heard.put(None))) as connection:
+        model = connection.greet(uuid4().hex, tokenizer, {})
+        return model, min(_round_trip(connection, heard, settings) for _ in range(_PINGS))
+
+
+def _round_trip(connection: Connection, heard: queue.SimpleQueue[float | None], settings: RemoteSettings) -> float:
+    began = time.monotonic()
+    connection.send(pb.VerifyRequest(ping=pb.Ping(nonce=1)))
+    try:
+        came = heard.get(timeout=settings.connect_seconds)
+    except queue.Empty:
+        why = f"no answer to a ping within {settings.connect_seconds:g} s"
+        raise LinkError(LinkFailure.NO_ANSWER, why, "look at the load and the log of the verifier") from None
+    if came is None:
+        assert connection.why is not None
+        raise connection.why
+    return came - began

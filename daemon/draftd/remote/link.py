@@ -28,9 +28,8 @@ from draftd.engine.remote.verifier_link import (
 )
 from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.logs import Changes, changes_left_out
-from draftd.remote.connection import Connection, Traffic
+from draftd.remote.connection import Connection, Traffic, Vocabulary
 from draftd.remote.failures import LinkError
-from draftd.remote.greeting import Vocabulary, greet
 from draftd.remote.messages import from_verifier, to_verifier
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
@@ -254,7 +253,7 @@ class GrpcLink:
             try:
                 with closing(Connection(self._settings, self._traffic, self._take, self._notify)) as connection:
                     self._trying = connection
-                    model = greet(connection, self.edge, tokenizer, self._settings, self._differences)
+                    model = connection.greet(self.edge, tokenizer, self._differences)
                     self._opened(connection, model, again)
                     self._watch(connection)
             except LinkError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from draftd.cli.figures import milliseconds
 from draftd.cli.findings import Finding, bad, note, ok
+from draftd.remote.connection import Vocabulary, check_verifier
 from draftd.remote.failures import REFUSED, LinkError
-from draftd.remote.greeting import Vocabulary, check_verifier
 from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
 
