@@ -158,7 +158,7 @@ class RemoteDecoder:
         sequence.stats.scheduled = self._clock()
         sequence.stats.remote = counts = RemoteCounts()
         text = RemoteSequence(self._opened, sequence, counts)
-        if model is None or not model.shared_tokenizer or not self._session.up:
+        if model is None or not model.shared_tokenizer or self._session.connection is None:
             why = model.difference if model is not None and not model.shared_tokenizer else state.why
             self._go_on(text, why or "the verifier was never reached", state.retry_after)
             return
@@ -215,7 +215,7 @@ class RemoteDecoder:
         if isinstance(message, Connected):
             self._session.connected(message.connection)
         else:
-            self._session.lost()
+            self._session.connection = None
         for text in [text for text in self._texts.values() if text.sequence.finish is None]:
             if isinstance(message, Connected):
                 self._send_open(text)

@@ -208,27 +208,19 @@ class LinkSession:
         """`step_seconds`: in which a verdict comes, besides what steps wait in the verifier's queue."""
         self.link, self._step_seconds = link, step_seconds
         self.closes: dict[int, UnconfirmedClose] = {}
-        self._connection: int | None = None  # that is up, as far as was received
+        self.connection: int | None = None  # that is up, as far as was received
         self._queues: deque[float] = deque(maxlen=_QUEUES)
         self._strays = 0
 
-    @property
-    def up(self) -> bool:
-        return self._connection is not None
-
     def connected(self, connection: int) -> None:
         """Speaks over this connection from now on, and says again what was not confirmed."""
-        self._connection = connection
+        self.connection = connection
         for close in self.closes.values():
             self.send(close.message)
 
-    def lost(self) -> None:
-        """Says nothing more until there is another connection."""
-        self._connection = None
-
     def send(self, message: Open | Step | Close) -> None:
-        if self._connection is not None:
-            self.link.send(message, self._connection)
+        if self.connection is not None:
+            self.link.send(message, self.connection)
 
     # when answers are due
 
