@@ -65,11 +65,10 @@ class Verdict:
     """One step of the target. The text had `known` tokens; it goes on with `tokens`, of which the first `accepted` were
     proposed and the last one follows them, whatever ends the text. `drafted`: how many of the guess the step took. One
     that took none is of a grant: the verifier's own drafter may have drafted `own_drafted` for it, and all tokens but
-    the last are of these.
-    `finished`: the text ends within `tokens` by what the verifier knows. `load`: sequences in the verifier's hand, over
-    those that it decodes together. Seconds as in `RemoteCounts`: `queue` of the oldest step that was in it, 0 for a
-    token of a grant; `verify` of the forward; `share` that this sequence is charged for: of it, and of the verifier's
-    own drafts."""
+    the last are of these. `finished`: the text ends within `tokens` by what the verifier knows. `load`: sequences in
+    the verifier's hand, over those that it decodes together. Seconds as in `RemoteCounts`: `queue` of the oldest step
+    that was in it, 0 for a token of a grant; `verify` of the forward; `share` that this sequence is charged for: of it,
+    and of the verifier's own drafts."""
 
     sequence: int
     known: int
