@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DecodeRequest
+from draftd.core import DecodeRequest, WorkloadClass
 from draftd.engine.observer import EngineObserver
-from draftd.engine.remote.mode_control import RemoteTimes, break_even
+from draftd.engine.remote.mode_control import RemoteCosts, RemoteTimes, break_even
 from draftd.engine.remote.verifier_link import Open
 from draftd.remote.messages import from_edge, to_verifier
 from draftd.strategies import RemoteMode, Strategy
@@ -77,3 +77,11 @@ def test_drafting_pays_below_the_round_trip_that_the_rule_gives() -> None:
     assert break_even(times, [1.0, 1.9, 2.6]) == pytest.approx(2.6 * 0.03 - 2 * 0.004 - 0.034)
     assert break_even(times, [1.0, 1.0, 1.0]) == pytest.approx(-0.006), "at no distance"
     assert break_even(times, [1.0]) is None
+
+
+def test_streamed_tokens_that_arrive_at_once_tell_no_pace() -> None:
+    costs = RemoteCosts(0.01)
+    assert not costs.streamed(WorkloadClass.CODE, 16, 0.0, drafted=True)
+    assert costs.streaming(WorkloadClass.CODE) == 0.01
+    assert costs.streamed(WorkloadClass.CODE, 16, 0.08, drafted=True)
+    assert costs.streaming(WorkloadClass.CODE) == pytest.approx(0.005)
