@@ -16,6 +16,7 @@ from draftd.core import DecodeRequest, Emission, FinishReason
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, TextDrafter
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.remote_decoder import RemoteDecoder
+from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.verifier_link import (
     Close,
     Closed,
@@ -314,17 +315,15 @@ class EdgeEngine:
     ) -> None:
         self.rig, local = rig, rig.scheduler.local
         self.scheduler = Scheduler(local, clock=clock)
+        bounds = RemoteLimits(**limits)
         self.remote = RemoteDecoder(
             link,
-            local.drafting,
+            RemoteDrafting(local.drafting, bounds, 512, own, clock),
             local.delivery,
             move=self.scheduler.move,
             context_length=rig.models.info.context_length,
-            limits=RemoteLimits(**limits),
-            chunk=512,
-            own=own,
+            limits=bounds,
             clock=clock,
-            timer=clock,
         )
         self.scheduler.decode_elsewhere(self.remote)
 

@@ -32,6 +32,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
 from draftd.engine.ranks.channel import RanksLost
 from draftd.engine.remote.remote_decoder import RemoteDecoder
+from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.verifier_link import VerifierLink
 from draftd.engine.sampling.noise import compile_ahead
 from draftd.engine.scheduler import Scheduler
@@ -198,16 +199,15 @@ def assemble_engine(
     engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, decoder, jobs, weights, calibration)
     if link is None:
         return engine
-    remote = RemoteDecoder(
-        link,
+    drafts = RemoteDrafting(
         decoder.drafting,
-        decoder.delivery,
-        move=scheduler.move,
-        context_length=info.context_length,
-        limits=limits.remote,
-        chunk=limits.prefill_chunk,
+        limits.remote,
+        limits.prefill_chunk,
         own=lambda: None if local.model is None else DraftModel(local.model, info.vocab_size),
         headroom=limits.headroom,
+    )
+    remote = RemoteDecoder(
+        link, drafts, decoder.delivery, move=scheduler.move, context_length=info.context_length, limits=limits.remote
     )
     remote.control.recalled = None if learnt is None else learnt.remote
     scheduler.decode_elsewhere(remote)

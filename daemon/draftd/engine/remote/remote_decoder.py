@@ -19,11 +19,9 @@ from operator import add
 
 from draftd.core import TARGET, FinishReason
 from draftd.engine.delivery import Delivery
-from draftd.engine.drafters.base import Drafter
-from draftd.engine.drafting import Drafting
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.observer import RemoteStatus
-from draftd.engine.remote.mode_control import Judged, RemoteControl
+from draftd.engine.remote.mode_control import Judged
 from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.remote_sequence import RemoteSequence
 from draftd.engine.remote.verifier_link import (
@@ -60,29 +58,23 @@ class RemoteDecoder:
     def __init__(
         self,
         link: VerifierLink,
-        drafting: Drafting,
+        drafts: RemoteDrafting,
         delivery: Delivery,
         *,
         move: Callable[[DecodeSequence, str, float], None],
         context_length: int,
         limits: RemoteLimits,
-        chunk: int,
-        own: Callable[[], Drafter | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-        timer: Callable[[], float] = time.perf_counter,
-        headroom: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`move` takes a sequence that the verifier decodes no more, with the reason, and seconds until a retry may
-        help. `context_length` of this daemon's model. `chunk`, `own`, `timer` and `headroom` as in `RemoteDrafting`."""
-        self._link, self._delivery, self._move = link, delivery, move
+        help. `context_length` of this daemon's model."""
+        self._link, self._drafts, self._delivery, self._move = link, drafts, delivery, move
         self._context_length, self._limits = context_length, limits
         self._clock, self._dice = clock, random.SystemRandom()
         self._waiting: deque[DecodeSequence] = deque()
         self._texts: dict[int, RemoteSequence] = {}
         self._opened = 0
-        self._session = LinkSession(link, limits.step_seconds)
-        self.control = RemoteControl(limits)
-        self._drafts = RemoteDrafting(drafting, self.control, limits, chunk, own, timer, headroom)
+        self._session, self.control = LinkSession(link, limits.step_seconds), drafts.control
         self.status = RemoteStatus()
 
     @property

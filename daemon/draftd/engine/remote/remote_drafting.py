@@ -30,18 +30,16 @@ class RemoteDrafting:
     def __init__(
         self,
         drafting: Drafting,
-        control: RemoteControl,
         limits: RemoteLimits,
         chunk: int,
         own: Callable[[], Drafter | None],
-        timer: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
         headroom: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`chunk`: tokens that a drafter takes in at a time. `own`: a drafter by the local target, None while that is
-        not loaded. `timer`: what drafting is timed by. `headroom`: as in `Limits`; without any, no more texts are taken
-        in."""
-        self._drafting, self._control, self._limits, self._chunk = drafting, control, limits, chunk
-        self._own, self._timer, self._headroom = own, timer, headroom
+        not loaded. `headroom`: as in `Limits`; without any, no more texts are taken in."""
+        self._drafting, self._limits, self._chunk, self._own = drafting, limits, chunk, own
+        self._clock, self._headroom, self.control = clock, headroom, RemoteControl(limits)
         self._sampling = LatestSampling()
 
     @property
@@ -114,7 +112,7 @@ class RemoteDrafting:
         best: tuple[float, SequenceDraft] | None = None
         for kind in self.knowing(sequence) if most > 0 else ():
             depth = self._drafting.drafters[kind].reach(sequence, most)
-            promised = self._control.acceptance.expected(sequence, kind, depth)[-1]
+            promised = self.control.acceptance.expected(sequence, kind, depth)[-1]
             if depth and (best is None or promised > best[0]):
                 best = promised, SequenceDraft(depth, kind, DraftState.DRAFTING)
         return None if best is None else best[1]
@@ -125,12 +123,12 @@ class RemoteDrafting:
         due = [(text, wanted) for text in texts if (wanted := self.due(text)) is not None]
         if not due:
             return [], False
-        began, proposals = self._timer(), list[_Proposal]()
+        began, proposals = self._clock(), list[_Proposal]()
         asked = [text.sequence for text, _ in due]
         draft, errors = self._drafting.propose(asked, [wanted for _, wanted in due], self._sampling.of(asked))
         rows = [[]] * len(due) if draft is None else draft.tokens.tolist()
         depths, forwards = ([0] * len(due),) * 2 if draft is None else (draft.depths, draft.forwards)
-        seconds = self._timer() - began
+        seconds = self._clock() - began
         for sequence, message in errors:
             self._drafting.failed(sequence, message)
         for (text, wanted), row, depth, made in zip(due, rows, depths, forwards, strict=True):
@@ -146,7 +144,7 @@ class RemoteDrafting:
                 proposals.append((text, wanted.drafter, tokens))
         kinds = {wanted.drafter for _, wanted in due}
         if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-            self._control.costs.drafted(kind, max(wanted.depth for _, wanted in due), seconds)
+            self.control.costs.drafted(kind, max(wanted.depth for _, wanted in due), seconds)
         return proposals, True
 
     def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:
