@@ -165,9 +165,10 @@ class DecodeSequence:
         return None if self.degraded else self.latest_drafter
 
     @property
-    def drafters(self) -> set[DrafterName]:
+    def drafters(self) -> frozenset[DrafterName]:
         """Those that its plan has, whichever of them drafted last."""
-        return {kind for kind in (self.plan.drafter, *self.plan.alternatives) if kind is not None}
+        drafter, others = self.plan.drafter, self.plan.alternatives
+        return others if drafter is None else others | {drafter}
 
     @property
     def depth(self) -> int:
