@@ -114,8 +114,10 @@ class FairShare:
         places = []
         for party, sequences in parties.items():
             # A party's turn is as old as the youngest of its sequences', or the one with most would be next each time.
-            latest = max(map(_last_token, sequences))
-            sequences.sort(key=lambda one: (rests(one), _last_token(one)))  # the longest without a token first
+            latest = max(one.stats.last_token or 0.0 for one in sequences)
+            sequences.sort(
+                key=lambda one: (rests(one), one.stats.last_token or 0.0)
+            )  # oldest token first
             others = wanting - len(sequences)
             if others:  # a place is left for what comes next
                 room = min(most - others - 1, together(seconds, others, self._widths.get(party, 1.0)))
@@ -192,7 +194,3 @@ def together(seconds: Sequence[float], others: int, width: float) -> int:
     while most < 2 * len(seconds) and step(others + (most + 1) * width) <= bound:
         most += 1
     return most
-
-
-def _last_token(sequence: DecodeSequence) -> float:
-    return sequence.stats.last_token or 0.0

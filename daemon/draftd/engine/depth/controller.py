@@ -18,7 +18,7 @@ from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
 from draftd.engine.depth.estimate import Best, Candidate, Estimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.saved import Learnt, counted
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
@@ -310,7 +310,9 @@ class DepthControl:
 
     def learnt(self) -> Learnt:
         """To be saved."""
-        return Learnt.of(self.costs, self.acceptance)
+        costs, prices = self.costs, self.costs.prices
+        known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
+        return Learnt(prices, counted(self.acceptance), None, costs.offsets(), costs.speed, known, costs.measured)
 
     def drafter_replaced(self, kind: DrafterName, sequences: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""

@@ -152,12 +152,6 @@ class Learnt:
     known: Mapping[tuple[DrafterName, int], Known] = field(default_factory=dict)
     measured: bool = False
 
-    @classmethod
-    def of(cls, costs: StepCosts, acceptance: Acceptance) -> Self:
-        prices = costs.prices
-        known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
-        return cls(prices, counted(acceptance), None, costs.offsets(), costs.speed, known, costs.measured)
-
     def costs(self) -> StepCosts:
         """What steps cost, as they did when this was read. After a restart only `prices` are left, as a prior."""
         costs = StepCosts(self.prices)
