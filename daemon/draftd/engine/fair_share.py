@@ -115,9 +115,7 @@ class FairShare:
         for party, sequences in parties.items():
             # A party's turn is as old as the youngest of its sequences', or the one with most would be next each time.
             latest = max(one.stats.last_token or 0.0 for one in sequences)
-            sequences.sort(
-                key=lambda one: (rests(one), one.stats.last_token or 0.0)
-            )  # oldest token first
+            sequences.sort(key=lambda one: (rests(one), one.stats.last_token or 0.0))  # oldest token first
             others = wanting - len(sequences)
             if others:  # a place is left for what comes next
                 room = min(most - others - 1, together(seconds, others, self._widths.get(party, 1.0)))
