@@ -103,7 +103,7 @@ def test_it_sleeps_between_verdicts_and_decodes_its_own_besides(started, text):
     until(lambda: all(sink.outcome for sink in sinks), 60, "answers")
     assert [sink.tokens for sink in sinks] == [text[len(PROMPT) :][:TOKENS]] * 3
     asked, status = link.asked, worker.status()
-    assert (status.remote.tokens, status.active) == (2 * TOKENS, 0)
+    assert (status.remote.counts.tokens, status.active) == (2 * TOKENS, 0)
     time.sleep(0.2)
     assert link.asked - asked <= 4  # it sleeps
     assert asked < 600  # turns
