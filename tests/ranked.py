@@ -12,7 +12,7 @@ from typing import Any
 from draftd.engine.ranks.channel import RanksLost
 from draftd.ranks.calling import Caller, Joined
 from draftd.ranks.follower_channel import FollowerChannel
-from draftd.ranks.handshake import Gathering, Peer, listen_for_followers
+from draftd.ranks.handshake import Follower, GroupFormation, listen_for_followers
 from draftd.ranks.leader_channel import LeaderChannel
 from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.ranks.proof import OwnProof
@@ -44,10 +44,10 @@ class Begun:
         self.address = "{}:{}".format(*self.listener.getsockname()[:2])
         self._pool, self._closed = ThreadPoolExecutor(8), False
 
-    def lead(self, proof: OwnProof | None = None) -> Future[list[Peer]]:
+    def lead(self, proof: OwnProof | None = None) -> Future[list[Follower]]:
         told = {"group": "g1", "bounds": BOUNDS, "announce": self.lines.append, "alive": self._alive}
-        gathering = Gathering(self.listener, self.plan, proof or own(self.model), **told)  # type: ignore[arg-type]
-        return self._pool.submit(gathering.run)
+        formation = GroupFormation(self.listener, self.plan, proof or own(self.model), **told)  # type: ignore[arg-type]
+        return self._pool.submit(formation.run)
 
     def call(self, rank: int, proof: OwnProof | None = None, address: str = "", **given: Any) -> Future[Joined]:
         given = {"ranks": self.plan.size, "patience": 2.0, "announce": self.lines.append, **given}

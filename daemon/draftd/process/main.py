@@ -54,7 +54,7 @@ from draftd.process.ipc import (
     Submit,
     Tokens,
 )
-from draftd.ranks.handshake import Gathering
+from draftd.ranks.handshake import GroupFormation
 from draftd.ranks.leader_channel import LeaderChannel
 from draftd.ranks.plan import GroupShare
 from draftd.ranks.proof import OwnProof
@@ -89,10 +89,10 @@ def begin_group(
     bounds = {"timeout_seconds": timeout, "start_seconds": start}
     with contextlib.closing(OwnProof(paths.model, paths.adapter, os.environ, progress=announce)) as own:
         listener = socket.socket(fileno=share.listener)
-        gathering = Gathering(listener, plan, own, group=share.group, bounds=bounds, announce=announce)
-        followers = gathering.run()
+        formation = GroupFormation(listener, plan, own, group=share.group, bounds=bounds, announce=announce)
+        followers = formation.run()
     announce(f"joining {plan.size} ranks by {plan.backend}")
-    with gathering.joining.entered(0):
+    with formation.joining.entered(0):
         load_blas()
         from draftd.engine.ranks.group import join_group
 

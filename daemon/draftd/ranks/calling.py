@@ -12,8 +12,8 @@ from typing import Any
 from draftd.engine.ranks.channel import RanksLost
 from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
-from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, encoded, told
-from draftd.ranks.handshake import Hello, Refused, hashed, prepare
+from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, Report, frame, json_frame
+from draftd.ranks.handshake import Hello, Refused, hash_progress, prepare
 from draftd.ranks.joining import Joining
 from draftd.ranks.proof import OwnProof
 from draftd.ranks.ring_addresses import AddressError, RingAddresses, check_reached
@@ -94,10 +94,10 @@ class Caller:
 
     def _joined(self, sock: socket.socket) -> Joined:
         line = _Line(sock)
-        line.send(told(Kind.HELLO, self._hello.model_dump()))
-        while (frame := line.next()) is None or frame.kind is Kind.PING:
+        line.send(json_frame(Kind.HELLO, self._hello.model_dump()))
+        while (received := line.next()) is None or received.kind is Kind.PING:
             pass  # rank 0 waits for other ranks, or for its own restart: its machine is known to be there
-        fields = _said(frame, Kind.WELCOME)
+        fields = _said(received, Kind.WELCOME)
         line.welcomed = True
         joining = Joining(**fields["joining"])
         nodes, group = self._nodes or joining.nodes, str(fields["group"])
@@ -105,7 +105,7 @@ class Caller:
             try:
                 if nodes:
                     stack.enter_context(contextlib.closing(RingAddresses(nodes[self._rank], group)))
-                line.send(told(Kind.PROOF, self._proof(line) if fields["hashes"] else {}))
+                line.send(json_frame(Kind.PROOF, self._proof(line) if fields["hashes"] else {}))
                 line.expect(Kind.MEET)
                 if nodes:
                     right = (self._rank + 1) % len(nodes)
@@ -115,11 +115,11 @@ class Caller:
                         raise AddressError(f"it does not reach rank {right}: {error}") from None
             except (AddressError, DraftdError) as error:
                 if not isinstance(error, Refused | RanksLost):
-                    line.send(told(Kind.FAILED, {"text": str(error)}))
+                    line.send(json_frame(Kind.FAILED, {"text": str(error)}))
                 if isinstance(error, AddressError):
                     raise Refused(str(error)) from None
                 raise
-            line.send(encoded(Kind.MEET))
+            line.send(frame(Kind.MEET))
             line.expect(Kind.GO)
         sock.settimeout(None)
         bounds = float(fields["timeout_seconds"]), float(fields["start_seconds"])
@@ -130,9 +130,9 @@ class Caller:
         hashes, told_at = self._own.hashes(), time.monotonic()
         while not hashes.done():
             progress = {"hashed": self._own.hashed_bytes, "bytes": self._own.bytes}
-            line.send(told(Kind.HASHING, progress))
+            line.send(json_frame(Kind.HASHING, progress))
             if (now := time.monotonic()) - told_at > _TOLD_SECONDS:
-                self._announce(hashed(progress))
+                self._announce(hash_progress(progress))
                 told_at = now
             with contextlib.suppress(TimeoutError):
                 hashes.exception(_BEAT_SECONDS)
@@ -151,9 +151,9 @@ class _Line:
         self.welcomed, self._heard = False, time.monotonic()
         sock.settimeout(_BEAT_SECONDS)
 
-    def send(self, frame: bytes) -> None:
+    def send(self, received: bytes) -> None:
         try:
-            self._sock.sendall(frame)
+            self._sock.sendall(received)
         except OSError as error:
             raise self._gone(in_words(error)) from None
 
@@ -177,20 +177,20 @@ class _Line:
 
     def expect(self, kind: Kind) -> None:
         """Waits for it; says once a second that this rank is there."""
-        while (frame := self.next()) is None or frame.kind is Kind.PING:
-            self.send(encoded(Kind.PING))
-        _said(frame, kind)
+        while (received := self.next()) is None or received.kind is Kind.PING:
+            self.send(Report().ping())
+        _said(received, kind)
 
     def _gone(self, how: str) -> Exception:
         return RanksLost(Loss.DIED, f"rank 0 has ended: {how}") if self.welcomed else _NotYet(how)
 
 
-def _said(frame: Frame, kind: Kind) -> dict[str, Any]:
+def _said(received: Frame, kind: Kind) -> dict[str, Any]:
     """Of a frame of that kind. Raises Refused where rank 0 says that there is no group, RanksLost where it has
     failed."""
-    if frame.kind in (Kind.REFUSED, Kind.FAILED):
-        text = str(frame.fields().get("text"))
-        raise Refused(text) if frame.kind is Kind.REFUSED else RanksLost(Loss.FAILED, text)
-    if frame.kind is not kind:
-        raise Refused(f"rank 0 says {frame.kind.name} and not {kind.name}: it is of another version")
-    return frame.fields() if frame.body else {}
+    if received.kind in (Kind.REFUSED, Kind.FAILED):
+        text = str(received.fields().get("text"))
+        raise Refused(text) if received.kind is Kind.REFUSED else RanksLost(Loss.FAILED, text)
+    if received.kind is not kind:
+        raise Refused(f"rank 0 says {received.kind.name} and not {kind.name}: it is of another version")
+    return received.fields() if received.body else {}

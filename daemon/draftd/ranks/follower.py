@@ -92,7 +92,7 @@ def _follow(model: str, adapter: Path | None, rank: int, joined: Joined, announc
     except RanksLost:
         raise
     except Exception as error:
-        channel.failed(error.message if isinstance(error, DraftdError) else in_one_line(error))
+        channel.send_failure(error.message if isinstance(error, DraftdError) else in_one_line(error))
         raise
     channel.close()
     return 0

@@ -1,8 +1,8 @@
-"""A follower's end of the connection to rank 0: the records that it is to execute, and how far it is. A RecordReceiver.
+"""A follower's end of the connection to rank 0: the records to execute, and reports of how far it is. A RecordReceiver.
 
-One thread hears; another sends a report each second, or as soon as many records were executed, and is the watchdog.
-When the group is lost, `on_lost` is told why, once: it ends the process, as a thread that waits in a collective cannot
-be woken.
+One thread reads. Another sends a report each second, or as soon as many records were executed, and asks the watchdog.
+When the group is lost, `on_lost` is called once: it ends the process, because a thread that waits in a collective
+cannot be woken.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss
 from draftd.ranks.calling import Joined
-from draftd.ranks.frames import BadFrame, Frame, Kind, Report, encoded, told
+from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
 from draftd.ranks.leader_channel import BACKLOG
+from draftd.ranks.watchdog import Vitals, Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -31,33 +32,33 @@ _LOOKS = 8  # of the watchdog within its bound
 
 
 class FollowerChannel:
-    """Of one start of the group, made when it was joined."""
+    """The connection of one start of the group, made when it was joined."""
 
     def __init__(self, joined: Joined, *, on_lost: Callable[[RanksLost], None], limit_bytes: int = 0) -> None:
         """`limit_bytes`: memory that this rank may hold."""
         self._sock, self._reader = joined.sock, joined.reader
         self._timeout, self._on_lost, self._limit = joined.timeout_seconds, on_lost, limit_bytes
-        self._ping = min(_PING_SECONDS, self._timeout / 4)
+        self._watchdog = Watchdog(self._timeout)
+        self._leader, self._own = Vitals("rank 0", heard=time.monotonic()), Vitals("this rank")
         self._waiting, self._more = deque[bytes](), threading.Condition()
         self._received, self._reported = 0, 0
         self._progress = Progress(0, 0, 0.0)
         self._ready = self._ended = self._closed = False
         self._lost: RanksLost | None = None
-        self._heard = self._moved = time.monotonic()
         self._writing, self._due = threading.Lock(), threading.Event()
         self._sock.settimeout(self._timeout)
         self._threads = [
-            threading.Thread(target=self._watched, args=(work,), name=f"draftd-rank-{name}", daemon=True)
-            for name, work in (("hearing", self._hear), ("reports", self._report))
+            threading.Thread(target=self._guard, args=(work,), name=f"draftd-rank-{name}", daemon=True)
+            for name, work in (("hearing", self._read), ("reports", self._report))
         ]
         for thread in self._threads:
             thread.start()
 
     def receive(self) -> bytes | None:
-        """Raises RanksLost where `on_lost` lets the process live."""
+        """Raises RanksLost if `on_lost` lets the process live."""
         self.ready(0.0)
         with self._more:
-            self._more.wait_for(self._has)
+            self._more.wait_for(self._may_return)
             if self._lost is not None:
                 raise self._lost
             return self._waiting.popleft() if self._waiting else None
@@ -65,29 +66,29 @@ class FollowerChannel:
     def ready(self, seconds: float) -> bool:
         """The first call of this or of `receive` says that the weights are read."""
         if not self._ready:
-            self._moved, self._ready = time.monotonic(), True
-            self._say(encoded(Kind.READY))
+            self._own.moved, self._ready = time.monotonic(), True
+            self._send(frame(Kind.READY))
         with self._more:
-            return self._more.wait_for(self._has, seconds)
+            return self._more.wait_for(self._may_return, seconds)
 
-    def _has(self) -> bool:
+    def _may_return(self) -> bool:
         return bool(self._waiting) or self._ended or self._lost is not None
 
     def executed(self, progress: Progress) -> None:
         if progress.records > self._progress.records:
-            self._moved = time.monotonic()
+            self._own.moved = time.monotonic()
         self._progress = progress
         if progress.records - self._reported >= _REPORT_RECORDS:
             self._due.set()
 
-    def failed(self, text: str) -> None:
+    def send_failure(self, text: str, loss: Loss = Loss.FAILED) -> None:
         """Tells rank 0 why this rank ends."""
-        self._say(told(Kind.FAILED, {"text": text, "loss": Loss.FAILED}), heeded=False)
+        self._send(json_frame(Kind.FAILED, {"text": text, "loss": loss}), last=True)
 
     def close(self) -> None:
-        """Says how far it came, and hangs up."""
+        """Reports how far it came, and hangs up."""
         self._closed = True
-        self._say(self._report_now(), heeded=False)
+        self._send(self._ping(), last=True)
         self._due.set()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -95,23 +96,23 @@ class FollowerChannel:
             thread.join()
         self._sock.close()
 
-    def _watched(self, work: Callable[[], None]) -> None:
+    def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:
             _log.exception("the watchdog of this rank failed")
             self._lose(Loss.FAILED, f"the watchdog of this rank failed: {in_one_line(error)}")
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         while not self._closed and self._lost is None:
             try:
                 if not (data := self._sock.recv(1 << 16)):
                     raise ConnectionResetError("its connection ended")
-                self._heard = time.monotonic()
-                for frame in self._reader.feed(data):
-                    self._take(frame)
+                self._leader.heard = time.monotonic()
+                for received in self._reader.feed(data):
+                    self._take(received)
             except TimeoutError:
-                continue  # the watchdog says so
+                continue  # the watchdog notices
             except BadFrame as error:
                 self._lose(Loss.FAILED, f"rank 0 sends what cannot be read: {error}")
             except OSError as error:
@@ -119,51 +120,52 @@ class FollowerChannel:
                     self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
                 return
 
-    def _take(self, frame: Frame) -> None:
-        if frame.kind is Kind.RECORD:
-            if frame.step != self._received + 1:
-                raise BadFrame(f"record {frame.step} after record {self._received}")
+    def _take(self, received: Frame) -> None:
+        if received.kind is Kind.RECORD:
+            if received.step != self._received + 1:
+                raise BadFrame(f"record {received.step} after record {self._received}")
             with self._more:
                 if self._received == self._progress.records:
-                    self._moved = time.monotonic()
+                    self._own.moved = time.monotonic()
                 self._received += 1
-                self._waiting.append(frame.body)
+                self._waiting.append(received.body)
                 self._more.notify()
             if len(self._waiting) > _MOST_WAITING:
                 raise BadFrame(f"more than {_MOST_WAITING} records ahead")
-        elif frame.kind is Kind.END:
+        elif received.kind is Kind.END:
             with self._more:
                 self._ended = True
                 self._more.notify()
-        elif frame.kind in (Kind.FAILED, Kind.REFUSED):
-            self._lose(Loss.FAILED, f"rank 0: {frame.fields().get('text')}")
+        elif received.kind in (Kind.FAILED, Kind.REFUSED):
+            self._lose(Loss.FAILED, f"rank 0: {received.fields().get('text')}")
 
     def _report(self) -> None:
         while not self._closed and self._lost is None:
-            self._due.wait(min(self._ping, self._timeout / _LOOKS))
+            self._due.wait(min(_PING_SECONDS, self._timeout / _LOOKS))
             self._due.clear()
             if self._closed or self._ended:
                 return
-            self._say(self._report_now())
-            now, bound = time.monotonic(), self._timeout
-            if now - self._heard > bound:
-                self._lose(Loss.SILENT, f"rank 0 has said nothing for {bound:g} s")
-            elif self._ready and self._progress.records < self._received and now - self._moved > bound:
-                text = f"it has not ended a step for {bound:g} s"
-                self._say(told(Kind.FAILED, {"text": text, "loss": Loss.STALLED}), heeded=False)
-                self._lose(Loss.STALLED, f"this rank: {text}")
+            self._send(self._ping())
+            now = time.monotonic()
+            if self._ready and self._progress.records >= self._received:
+                self._own.moved = now
+            if (lost := self._watchdog.find_loss([self._leader, self._own], now)) is not None:
+                loss, text = lost
+                if loss is Loss.STALLED:
+                    self.send_failure(text, loss)
+                self._lose(loss, text)
 
-    def _report_now(self) -> bytes:
+    def _ping(self) -> bytes:
         self._reported = self._progress.records
-        return encoded(Kind.PING, 0, Report(self._progress, self._limit).encoded())
+        return Report(self._progress, self._limit).ping()
 
-    def _say(self, frame: bytes, *, heeded: bool = True) -> None:
-        """`heeded`: where it cannot be said, the group is lost."""
+    def _send(self, data: bytes, *, last: bool = False) -> None:
+        """`last`: if it cannot be sent, that does not matter any more."""
         try:
             with self._writing:
-                self._sock.sendall(frame)
+                self._sock.sendall(data)
         except OSError as error:
-            if heeded and not self._closed and not self._ended:
+            if not (last or self._closed or self._ended):
                 self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
 
     def _lose(self, loss: Loss, message: str) -> None:

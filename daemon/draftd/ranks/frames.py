@@ -1,11 +1,10 @@
-"""What goes over a connection between rank 0 and a follower: frames, each with its length, version, kind, step number
-and checksum.
+"""Frames: what goes over a connection between rank 0 and a follower.
 
     4 bytes  length of the body     1 byte  version     1 byte  kind     8 bytes  step     4 bytes  CRC-32     body
 
-All numbers are unsigned and big-endian. The checksum is over version, kind, step and body. The body of a RECORD is
-`engine.ranks.channel`'s, that of a PING is `Report`'s; all others are JSON objects. Whoever sees a frame that is
-not as it should be ends the connection: nothing is sent twice.
+All numbers are unsigned and big-endian. The checksum is over version, kind, step and body. `step` numbers the RECORDs
+of a connection from 1, and is 0 in others. A RECORD's body is `engine.ranks.channel`'s, a PING's is a
+`Report`; all others are JSON objects. Whoever reads a damaged frame ends the connection: nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from typing import Any, NamedTuple
 from draftd.engine.ranks.channel import Progress
 
 VERSION = 1
-MOST_BYTES = 16 << 20  # of a body; records are some dozen bytes, lists of files some hundred thousand
+MOST_BYTES = 16 << 20  # of a body; records have a few dozen, lists of files some hundred thousand
 _HEAD = struct.Struct("!IBBQI")
 _SUMMED = struct.Struct("!BBQ")
 _REPORT = struct.Struct("!QQQd")
 
 
 class Kind(enum.IntEnum):
-    """Those up to GO are the handshake's (handshake.py), in their order."""
+    """Those up to GO belong to the handshake (handshake.py), in their order."""
 
-    HELLO = 1  # of a follower: what it is
-    WELCOME = 2  # of rank 0: how to join
-    HASHING = 3  # of both: how far
-    PROOF = 4  # of a follower: the hashes of its model's files
-    MEET = 5  # of rank 0: now try to reach the neighbour; and of a follower, once it has
-    GO = 6  # of rank 0: all fits
-    REFUSED = 7  # of rank 0: why there is no group
-    FAILED = 8  # of both: why a rank ends
-    READY = 9  # of a follower: it has read its weights
-    RECORD = 10  # of rank 0
-    PING = 11  # of both
-    END = 12  # of rank 0: the group ends in order
+    HELLO = 1  # from a follower: what it is
+    WELCOME = 2  # from rank 0: how to join
+    HASHING = 3  # from both: how far
+    PROOF = 4  # from a follower: the hashes of its model's files
+    MEET = 5  # from rank 0: try to reach the neighbour; from a follower: done
+    GO = 6  # from rank 0: all fits
+    REFUSED = 7  # from rank 0: why there is no group
+    FAILED = 8  # from both: why a rank ends
+    READY = 9  # from a follower: it has read its weights
+    RECORD = 10  # from rank 0
+    PING = 11  # from both
+    END = 12  # from rank 0: the group ends in order
 
 
 class BadFrame(ValueError):
-    """What came is no frame of this version."""
+    """The bytes are no frame of this version."""
 
 
 class Frame(NamedTuple):
@@ -54,56 +53,54 @@ class Frame(NamedTuple):
     body: bytes
 
     def fields(self) -> dict[str, Any]:
-        """Of a JSON body. Raises BadFrame."""
+        """The JSON object in its body. Raises BadFrame."""
         try:
-            found = json.loads(self.body)
+            fields = json.loads(self.body)
         except ValueError as error:
             raise BadFrame(f"its body is not JSON ({error})") from None
-        if not isinstance(found, dict):
+        if not isinstance(fields, dict):
             raise BadFrame("its body is no JSON object")
-        return found
+        return fields
 
 
-def encoded(kind: Kind, step: int = 0, body: bytes = b"") -> bytes:
-    sum_ = zlib.crc32(body, zlib.crc32(_SUMMED.pack(VERSION, kind, step)))
-    return _HEAD.pack(len(body), VERSION, kind, step, sum_) + body
+def frame(kind: Kind, step: int = 0, body: bytes = b"") -> bytes:
+    checksum = zlib.crc32(body, zlib.crc32(_SUMMED.pack(VERSION, kind, step)))
+    return _HEAD.pack(len(body), VERSION, kind, step, checksum) + body
 
 
-def told(kind: Kind, fields: Mapping[str, Any]) -> bytes:
-    """A frame with a JSON body."""
-    return encoded(kind, 0, json.dumps(fields).encode())
+def json_frame(kind: Kind, fields: Mapping[str, Any]) -> bytes:
+    return frame(kind, 0, json.dumps(fields).encode())
 
 
 class FrameReader:
-    """Cuts what arrives into frames."""
+    """Cuts received bytes into frames."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._left = most_bytes, bytearray()
+        self._most, self._rest = most_bytes, bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole now. Raises BadFrame at the first that is wrong."""
-        self._left += data
+        """The frames that are whole now. Raises BadFrame at the first that is damaged."""
+        self._rest += data
         begin = 0
         try:
-            while len(self._left) - begin >= _HEAD.size:
-                length, version, kind, step, sum_ = _HEAD.unpack_from(self._left, begin)
+            while len(self._rest) - begin >= _HEAD.size:
+                length, version, kind, step, checksum = _HEAD.unpack_from(self._rest, begin)
                 if version != VERSION:
                     raise BadFrame(f"version {version}, and not {VERSION}")
                 if length > self._most:
                     raise BadFrame(f"{length} bytes, more than {self._most}")
                 end = begin + _HEAD.size + length
-                if len(self._left) < end:
+                if len(self._rest) < end:
                     return
-                body, begin = bytes(self._left[begin + _HEAD.size : end]), end
-                if zlib.crc32(body, zlib.crc32(_SUMMED.pack(version, kind, step))) != sum_:
+                body, begin = bytes(self._rest[begin + _HEAD.size : end]), end
+                if zlib.crc32(body, zlib.crc32(_SUMMED.pack(version, kind, step))) != checksum:
                     raise BadFrame("its checksum is wrong")
                 try:
-                    found = Kind(kind)
+                    yield Frame(Kind(kind), step, body)
                 except ValueError:
                     raise BadFrame(f"kind {kind}, which is not known") from None
-                yield Frame(found, step, body)
         finally:
-            del self._left[:begin]
+            del self._rest[:begin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +110,15 @@ class Report:
     progress: Progress = field(default_factory=lambda: Progress(0, 0, 0.0))
     limit_bytes: int = 0
 
-    def encoded(self) -> bytes:
-        one = self.progress
-        return _REPORT.pack(one.records, one.memory_bytes, self.limit_bytes, one.collective_seconds)
+    def ping(self) -> bytes:
+        """The PING with this report."""
+        done = self.progress
+        return frame(
+            Kind.PING, 0, _REPORT.pack(done.records, done.memory_bytes, self.limit_bytes, done.collective_seconds)
+        )
 
     @classmethod
-    def of(cls, body: bytes) -> Report:
+    def parse(cls, body: bytes) -> Report:
         """Raises BadFrame."""
         try:
             records, memory, limit, seconds = _REPORT.unpack(body)

@@ -27,11 +27,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftd.engine.ranks.channel import RanksLost
 from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
-from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, encoded, told
+from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, Report, frame, json_frame
 from draftd.ranks.hostfile import SETTING
 from draftd.ranks.joining import Joining
 from draftd.ranks.plan import GroupPlan, Start
-from draftd.ranks.proof import OwnProof, Proof, unlike, unlike_hashes
+from draftd.ranks.proof import OwnProof, Proof, difference, hash_difference
 from draftd.ranks.ring_addresses import AddressError, RingAddresses, check_reached
 
 _HELLO_SECONDS = 5.0  # for what connects to say that it is a follower
@@ -60,7 +60,7 @@ class Hello(BaseModel):
 
 
 @dataclass
-class Peer:
+class Follower:
     """A follower, as rank 0 has it. `address`: where it called from."""
 
     sock: socket.socket
@@ -75,13 +75,13 @@ class Peer:
     def name(self) -> str:
         return f"rank {self.rank} on {self.host}"
 
-    def tell(self, frame: bytes) -> None:
+    def tell(self, received: bytes) -> None:
         """Of the handshake: few and small, so that they always fit."""
         with contextlib.suppress(OSError):
-            self.sock.send(frame)
+            self.sock.send(received)
 
 
-class Gathering:
+class GroupFormation:
     """Rank 0's side, on one thread."""
 
     def __init__(
@@ -100,11 +100,11 @@ class Gathering:
         self._listener, self._plan, self._own, self._group = listener, plan, own, group
         self._bounds, self._announce, self._alive = dict(bounds), announce, alive
         self.joining = Joining.of(plan)
-        self._peers, self._callers = dict[int, Peer](), dict[socket.socket, Peer]()
+        self._peers, self._callers = dict[int, Follower](), dict[socket.socket, Follower]()
         self._selector = selectors.DefaultSelector()
         self._beat = self._told = 0.0
 
-    def run(self) -> list[Peer]:
+    def run(self) -> list[Follower]:
         """The followers by rank, with which it was agreed to go. Raises Refused with what keeps them from it, RanksLost
         where one has gone, and what `alive` raises; then none is left connected."""
         self._listener.setblocking(False)
@@ -119,7 +119,7 @@ class Gathering:
                 if addresses is not None:
                     addresses.close()
                 for peer in self._peers.values():
-                    peer.tell(encoded(Kind.GO))
+                    peer.tell(frame(Kind.GO))
             except BaseException as error:
                 self._drop(error)
                 raise
@@ -148,27 +148,27 @@ class Gathering:
         alike = local and all(peer.same == self._own.proof.same for peer in self._peers.values())
         welcome = {"group": self._group, "joining": self.joining.told(), "hashes": not alike, **self._bounds}
         for peer in self._peers.values():
-            peer.tell(told(Kind.WELCOME, welcome))
+            peer.tell(json_frame(Kind.WELCOME, welcome))
         own: Future[dict[str, str]] | None = None if alike else self._own.hashes()
         found, self._told = dict[int, dict[str, Any]](), time.monotonic()
         while len(found) < plan.size - 1 or (own is not None and not own.done()):
-            for peer, frame in self._frames():
-                if frame.kind is Kind.PROOF:
-                    found[peer.rank] = frame.fields()
-                elif frame.kind is Kind.HASHING and self._may_tell():
-                    self._announce(f"{peer.name}: {hashed(frame.fields())}")
+            for peer, received in self._frames():
+                if received.kind is Kind.PROOF:
+                    found[peer.rank] = received.fields()
+                elif received.kind is Kind.HASHING and self._may_tell():
+                    self._announce(f"{peer.name}: {hash_progress(received.fields())}")
             self._check_silence()
             if own is not None and not own.done() and self._may_tell():
-                self._announce(f"rank 0: {hashed(_progress(self._own))}")
+                self._announce(f"rank 0: {hash_progress(_progress(self._own))}")
         if own is not None:
             mine = own.result()
             for rank, fields in sorted(found.items()):
-                if what := unlike_hashes(mine, fields, self._peers[rank].name):
+                if what := hash_difference(mine, fields, self._peers[rank].name):
                     raise Refused(what)
 
     def _meet(self) -> None:
         for peer in self._peers.values():
-            peer.tell(encoded(Kind.MEET))
+            peer.tell(frame(Kind.MEET))
         if nodes := self.joining.nodes:
             try:
                 check_reached(nodes[1], self._group)
@@ -176,16 +176,16 @@ class Gathering:
                 raise Refused(f"rank 0 does not reach {self._peers[1].name}: {error}") from None
         met = set[int]()
         while len(met) < len(self._peers):
-            met |= {peer.rank for peer, frame in self._frames() if frame.kind is Kind.MEET}
+            met |= {peer.rank for peer, received in self._frames() if received.kind is Kind.MEET}
             self._check_silence()
 
-    def _frames(self) -> Iterator[tuple[Peer, Frame]]:
+    def _frames(self) -> Iterator[tuple[Follower, Frame]]:
         """What ranks say within a tenth of a second, once each has said what it is."""
         self._alive()
         if (now := time.monotonic()) - self._beat > _BEAT_SECONDS:
             self._beat = now
             for peer in self._peers.values():
-                peer.tell(encoded(Kind.PING))
+                peer.tell(Report().ping())
         for key, _ in self._selector.select(0.1):
             if key.fileobj is self._listener:
                 self._accept()
@@ -195,14 +195,14 @@ class Gathering:
                 if not (data := peer.sock.recv(1 << 16)):
                     raise ConnectionResetError
                 frames = list(peer.reader.feed(data))
-                for frame in frames:
+                for received in frames:
                     if not peer.rank:
-                        self._hello(peer, frame)
-                    elif frame.kind is Kind.FAILED:
-                        raise Refused(f"{peer.name}: {frame.fields().get('text')}")
+                        self._hello(peer, received)
+                    elif received.kind is Kind.FAILED:
+                        raise Refused(f"{peer.name}: {received.fields().get('text')}")
                     else:
                         peer.heard = time.monotonic()
-                        yield peer, frame
+                        yield peer, received
             except BlockingIOError:
                 continue
             except (BadFrame, OSError) as error:
@@ -216,16 +216,16 @@ class Gathering:
                 return
             prepare(sock)
             sock.setblocking(False)
-            self._callers[sock] = Peer(sock, str(address[0]), FrameReader(_MOST_BYTES))
+            self._callers[sock] = Follower(sock, str(address[0]), FrameReader(_MOST_BYTES))
             self._selector.register(sock, selectors.EVENT_READ)
 
-    def _hello(self, peer: Peer, frame: Frame) -> None:
+    def _hello(self, peer: Follower, received: Frame) -> None:
         """Raises Refused where it is unlike rank 0; BadFrame of a stranger. One that is not expected is refused by
         itself."""
-        if frame.kind is not Kind.HELLO:
+        if received.kind is not Kind.HELLO:
             raise BadFrame("it does not say what it is")
         try:
-            hello = Hello.model_validate(frame.fields())
+            hello = Hello.model_validate(received.fields())
         except ValidationError:
             raise BadFrame("what it says is no HELLO of this version") from None
         size = self._plan.size
@@ -239,14 +239,14 @@ class Gathering:
             peer.rank, peer.host, peer.same = hello.rank, hello.host, hello.proof.same
             peer.heard = time.monotonic()
             self._peers[peer.rank] = peer
-            if what := unlike(self._own.proof, hello.proof, peer.name):
+            if what := difference(self._own.proof, hello.proof, peer.name):
                 raise Refused(what)
             return
         self._announce(f"a follower on {hello.host} is refused: {why}")
-        peer.tell(told(Kind.REFUSED, {"text": why}))
+        peer.tell(json_frame(Kind.REFUSED, {"text": why}))
         raise BadFrame(why)
 
-    def _forget(self, peer: Peer, error: Exception | None = None) -> None:
+    def _forget(self, peer: Follower, error: Exception | None = None) -> None:
         """It has gone, or was none. Raises RanksLost for a rank that was told to join already."""
         self._selector.unregister(peer.sock)
         hang_up(self._callers.pop(peer.sock).sock)
@@ -273,7 +273,7 @@ class Gathering:
         kind = Kind.REFUSED if isinstance(error, Refused) else Kind.FAILED
         for caller in self._callers.values():
             if caller.rank:
-                caller.tell(told(kind, {"text": text}))
+                caller.tell(json_frame(kind, {"text": text}))
             hang_up(caller.sock)
 
 
@@ -329,7 +329,7 @@ def _progress(own: OwnProof) -> dict[str, int]:
     return {"hashed": own.hashed_bytes, "bytes": own.bytes}
 
 
-def hashed(fields: Mapping[str, Any]) -> str:
+def hash_progress(fields: Mapping[str, Any]) -> str:
     """A line's part about how far a rank is."""
     done, of = (float(fields.get(name, 0)) / 1e9 for name in ("hashed", "bytes"))
     return f"hashing the model's files: {done:.1f} of {of:.1f} GB"

@@ -69,7 +69,7 @@ class Proof(BaseModel):
         )
 
 
-def unlike(own: Proof, theirs: Proof, who: str) -> str:
+def difference(own: Proof, theirs: Proof, who: str) -> str:
     """What rank 0, whose `own` is, and another differ in, in one line; empty where they do not."""
     if theirs.draftd != own.draftd:
         return f"{who} has draftd {theirs.draftd}, rank 0 has {own.draftd}"
@@ -88,7 +88,7 @@ def unlike(own: Proof, theirs: Proof, who: str) -> str:
     return ""
 
 
-def unlike_hashes(own: Mapping[str, str], theirs: Mapping[str, object], who: str) -> str:
+def hash_difference(own: Mapping[str, str], theirs: Mapping[str, object], who: str) -> str:
     """The same, once all files are hashed: SHA-256 by name."""
     name = next((name for name, digest in own.items() if theirs.get(name) != digest), None)
     if name is None:

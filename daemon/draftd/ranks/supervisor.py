@@ -15,9 +15,10 @@ from typing import IO, cast
 
 from draftd.ranks.follower import JOINS, LOST, REFUSED
 from draftd.ranks.joining import JOIN_SECONDS
+from draftd.ranks.watchdog import Vitals, Watchdog
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-_WELL_SECONDS = 60.0  # a group that lasted so long was lost for another reason than the one before
+_STABLE_SECONDS = 60.0  # a group that lasted so long was lost for another reason than the one before
 _START_SECONDS = 60.0  # to the first sign of life
 _GRACE_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
@@ -33,38 +34,38 @@ class Supervisor:
         announce: Callable[[str], None],
         out: Callable[[str], None] | None = None,
     ) -> None:
-        """`command`: of the follower's process, which ends with its standard input. One that shows no sign of life for
-        `silent_seconds` is killed. `out` takes each line that it writes to its stderr; unset: that is this one's."""
+        """`command`: of the follower's process, which ends with its standard input. It is killed after `silent_seconds`
+        without a sign of life. `out` takes each line that it writes to its stderr; unset: that is this one's."""
         self._command, self._bound, self._announce = list(command), silent_seconds, announce
-        self._told, self._out = threading.Event(), out
+        self._stopped, self._out = threading.Event(), out
 
     def stop(self) -> None:
-        """From any thread, or a handler of a signal."""
-        self._told.set()
+        """Any thread may call it, or a handler of a signal."""
+        self._stopped.set()
 
     def run(self) -> int:
-        """Until the end. Returns the exit code: 0 where it was in order, or asked for."""
+        """Returns the exit code, 0 for an end in order or by `stop`."""
         pause, joined = _FIRST_PAUSE_SECONDS, False
         while True:
             began = time.monotonic()
-            code = self._one()
-            if self._told.is_set():
+            code = self._run_process()
+            if self._stopped.is_set():
                 return 0
             if code == REFUSED and not joined:
                 return 1
             if code >= 0 and code not in (LOST, REFUSED):
                 return code
             joined = True  # what keeps ranks apart from now on may pass: rank 0 tries again, too
-            if time.monotonic() - began > _WELL_SECONDS:
+            if time.monotonic() - began > _STABLE_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             how = f" (its process was ended by signal {-code})" if code < 0 else ""
             self._announce(f"the group was lost{how}: it is joined again in {pause:g} s")
-            if self._told.wait(pause):
+            if self._stopped.wait(pause):
                 return 0
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _one(self) -> int:
-        """One life of the process: its exit code."""
+    def _run_process(self) -> int:
+        """Runs one process to its end. Returns its exit code."""
         process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -100,16 +101,17 @@ class Supervisor:
                 self._out(line.decode(errors="replace").rstrip())
 
     def _watch(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, out: int) -> None:
-        """Until it has ended, is silent for too long, or this is told to end."""
-        heard, bound = time.monotonic(), _START_SECONDS
-        while not self._told.is_set():
+        """Returns when it has ended, was silent for too long, or `stop` was called."""
+        vitals, watchdog = Vitals("its process", heard=time.monotonic()), Watchdog(_START_SECONDS)
+        while not self._stopped.is_set():
             if selector.select(_LOOK_SECONDS):
-                if not (said := os.read(out, 4096)):
+                if not (signs := os.read(out, 4096)):
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(_GRACE_SECONDS)
                     return
-                heard, bound = time.monotonic(), self._bound + JOIN_SECONDS * said.endswith(JOINS)
-            if time.monotonic() - heard > bound:
-                self._announce(f"its process showed no sign of life for {bound:g} s, and is killed")
+                vitals.heard = time.monotonic()
+                watchdog = Watchdog(self._bound + JOIN_SECONDS * signs.endswith(JOINS))
+            if (lost := watchdog.find_loss([vitals], time.monotonic())) is not None:
+                self._announce(f"{lost[1]}, and is killed")
                 process.kill()
                 return

@@ -71,7 +71,7 @@ def test_a_network_that_is_not_trusted_is_told(tmp_path: Path, monkeypatch: pyte
 )  # fmt: skip
 def test_what_differs_from_rank_0_is_told(other: dict[str, object], found: str, mend: str) -> None:
     theirs = OWN.model_copy(update=other)
-    assert found in doctor_hosts.unlike(OWN, theirs, "rank 1")
+    assert found in doctor_hosts.difference(OWN, theirs, "rank 1")
     assert mend in doctor_hosts._alike_again(OWN, theirs, "mini")
 
 

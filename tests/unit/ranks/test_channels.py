@@ -137,7 +137,7 @@ def test_rank_that_dies_is_noticed_by_all(nano_pair: NanoPair) -> None:
 def test_rank_0_that_dies_is_noticed(nano_pair: NanoPair) -> None:
     with group(nano_pair) as made:
         made.send(5)
-        made.leader._followers[0].peer.sock.shutdown(socket.SHUT_RDWR)
+        made.leader._receivers[0].follower.sock.shutdown(socket.SHUT_RDWR)
         lost = losses(made, 1)[1]
         assert (lost.loss, lost.message) == (Loss.DIED, "rank 0 is gone: its connection ended")
 
@@ -192,14 +192,14 @@ def test_rank_that_stays_behind_ends_the_group(nano_pair: NanoPair) -> None:
 def test_damaged_records_end_the_group(nano_pair: NanoPair) -> None:
     with group(nano_pair) as made:
         made.send(1)
-        made.leader._followers[0].peer.sock.send(b"\0\0\0\1" + b"\1\x0a" + bytes(8) + b"\0\0\0\0" + b"?")
+        made.leader._receivers[0].follower.sock.send(b"\0\0\0\1" + b"\1\x0a" + bytes(8) + b"\0\0\0\0" + b"?")
         assert losses(made, 1)[1].message == "rank 0 sends what cannot be read: its checksum is wrong"
 
 
 def test_failure_of_a_rank_is_told(nano_pair: NanoPair) -> None:
     with group(nano_pair) as made:
         made.send(1)
-        made.channels.followers[0].failed("its disk is gone")
+        made.channels.followers[0].send_failure("its disk is gone")
         found = losses(made, 0)[0]
         assert found.loss is Loss.FAILED
         assert found.message.endswith(": its disk is gone")

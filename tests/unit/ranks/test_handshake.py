@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from draftd.errors import ConfigError, DraftdError
-from draftd.ranks.frames import Kind, encoded, told
+from draftd.ranks.frames import Kind, frame, json_frame
 from draftd.ranks.handshake import Hello, Refused, listen_for_followers
 from draftd.ranks.hostfile import Host
 from draftd.ranks.plan import GroupPlan, Start
@@ -104,7 +104,7 @@ def test_strangers_do_not_disturb(begun: Begun) -> None:
     leading = begun.lead()
     strangers = [socket.create_connection(begun.listener.getsockname()) for _ in range(5)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
-    strangers[1].sendall(encoded(Kind.RECORD, 7, b"x"))
+    strangers[1].sendall(frame(Kind.RECORD, 7, b"x"))
     strangers[2].close()
     with pytest.raises(Refused, match="there is no rank 4 among 2"):
         begun.call(4).result(10)
@@ -131,7 +131,7 @@ def test_rank_that_has_gone_may_come_again(nano_pair: NanoPair) -> None:
     begun = Begun(nano_pair.draft, local_plan(3))
     leading, proof = begun.lead(), own(begun.model).proof
     with socket.create_connection(begun.listener.getsockname()) as early:
-        early.sendall(told(Kind.HELLO, Hello(rank=1, ranks=3, host="early", proof=proof).model_dump()))
+        early.sendall(json_frame(Kind.HELLO, Hello(rank=1, ranks=3, host="early", proof=proof).model_dump()))
         assert early.recv(100)  # a sign of life: it was taken
     calls = [begun.call(1), begun.call(2)]
     assert [peer.host for peer in leading.result(10)] == [socket.gethostname()] * 2

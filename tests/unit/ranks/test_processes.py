@@ -66,7 +66,7 @@ def test_killed_and_stopped_followers_are_begun_again(tmp_path: Path) -> None:
     supervisor, lines = supervised(script(tmp_path, lives), silent=2.0)
     assert supervisor.run() == 0
     assert "(its process was ended by signal 9)" in lines[0]
-    assert lines[1] == "its process showed no sign of life for 2 s, and is killed"
+    assert lines[1] == "its process has said nothing for 2 s, and is killed"
     pids = (tmp_path / "follower.sh.lives").read_text().split()
     assert len(pids) == 3
     assert not any(psutil.pid_exists(int(pid)) for pid in pids)

@@ -26,7 +26,7 @@ from draftd.models import blas
 from draftd.ranks.followers import ssh_command
 from draftd.ranks.hosts import AskedHost, Host, HostError, OwnHost, answer
 from draftd.ranks.plan import GroupPlan, check_trusted, plan_group
-from draftd.ranks.proof import OwnProof, Proof, unlike, unlike_hashes
+from draftd.ranks.proof import OwnProof, Proof, difference, hash_difference
 from draftd.settings import Settings
 
 _REPORT_SECONDS = 45.0  # SSH, the interpreter, MLX
@@ -166,7 +166,7 @@ def _alike(ranks: list[_Rank]) -> Iterator[Finding]:
     for rank in ranks:
         if rank.number == 0 or (proof := proofs.get(rank.number)) is None:
             continue
-        if why := unlike(own, proof, rank.subject):
+        if why := difference(own, proof, rank.subject):
             yield bad(rank.subject, why, _alike_again(own, proof, rank.name))
         else:
             alike.append(rank)
@@ -204,7 +204,7 @@ def _hashed(own: Proof, proofs: Mapping[int, Proof], ranks: list[_Rank], alike: 
     for rank in other:
         if 0 not in found or rank.number not in found:
             continue
-        if why := unlike_hashes(found[0], found[rank.number], rank.subject):
+        if why := hash_difference(found[0], found[rank.number], rank.subject):
             yield bad(rank.subject, why, f"copy it from here: rsync -a --checksum FOLDER/ {rank.name}:FOLDER/")
         else:
             yield ok(rank.subject, f"{versions}; {own.model} is rank 0's to the last byte (SHA-256)")

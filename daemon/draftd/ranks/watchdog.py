@@ -1,0 +1,41 @@
+"""Says when a process of a group is lost, from times alone: for rank 0, for followers, and for what runs a follower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftd.group import Loss
+
+
+@dataclass(slots=True)
+class Vitals:
+    """A process in monotonic seconds. `heard`: its last sign of life. `moved`: when it last executed something, or had
+    nothing to execute. Infinite: it is not watched for this."""
+
+    name: str
+    heard: float = math.inf
+    moved: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Watchdog:
+    """`seconds`: the longest that a process may be silent, or take for a step. `suspicious_seconds`: when a step does
+    not end, a process that was silent for so long is to blame: all others wait for it."""
+
+    seconds: float
+    suspicious_seconds: float = math.inf
+
+    def find_loss(self, processes: Sequence[Vitals], now: float) -> tuple[Loss, str] | None:
+        """Why the group is lost, with the words for it; None while all is well."""
+        quietest = min(processes, key=lambda each: each.heard)
+        silence = now - quietest.heard
+        if silence > self.seconds:
+            return Loss.SILENT, f"{quietest.name} has said nothing for {self.seconds:g} s"
+        stalled = next((each for each in processes if now - each.moved > self.seconds), None)
+        if stalled is None:
+            return None
+        if silence > self.suspicious_seconds:
+            return Loss.SILENT, f"{quietest.name} has said nothing for {silence:.1f} s"
+        return Loss.STALLED, f"{stalled.name} has not ended a step for {self.seconds:g} s"
