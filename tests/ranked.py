@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from draftd.engine.ranks.channel import RanksLost
-from draftd.ranks.calling import Caller, Joined
+from draftd.ranks.doctor import LinkFindings, LookFormation, RankFindings
 from draftd.ranks.follower_channel import FollowerChannel
-from draftd.ranks.handshake import Follower, GroupFormation, listen_for_followers
+from draftd.ranks.form import Follower, GroupFormation, listen_for_followers
+from draftd.ranks.join import GroupJoin, Joined, Place
 from draftd.ranks.leader_channel import LeaderChannel
 from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.ranks.proof import OwnProof
 from draftd.settings import DistributedSettings
 
+T = TypeVar("T")
+F = TypeVar("F", bound=GroupFormation)
 BOUNDS = {"timeout_seconds": 1.0, "start_seconds": 20.0}
 
 
@@ -31,9 +36,12 @@ def own(model: str | Path) -> OwnProof:
     return OwnProof(str(model))
 
 
+KEY = b"the group's key"
+
+
 @dataclass
 class Begun:
-    """How a group begins, of `plan`: rank 0 on a thread, and followers as they are called."""
+    """How a group begins, of `plan`: rank 0 and followers as they are called, on an event loop of a thread."""
 
     model: str
     plan: GroupPlan = field(default_factory=local_plan)
@@ -42,26 +50,52 @@ class Begun:
     def __post_init__(self) -> None:
         self.listener = listen_for_followers(self.plan)
         self.address = "{}:{}".format(*self.listener.getsockname()[:2])
-        self._pool, self._closed = ThreadPoolExecutor(8), False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._leading, self._calls = list[Future[list[Follower]]](), list[Future[Joined]]()
 
     def lead(self, proof: OwnProof | None = None) -> Future[list[Follower]]:
-        told = {"group": "g1", "bounds": BOUNDS, "announce": self.lines.append, "alive": self._alive}
-        formation = GroupFormation(self.listener, self.plan, proof or own(self.model), **told)  # type: ignore[arg-type]
-        return self._pool.submit(formation.run)
+        self._leading.append(self._run(self._formation(GroupFormation, proof).form()))
+        return self._leading[-1]
 
-    def call(self, rank: int, proof: OwnProof | None = None, address: str = "", **given: Any) -> Future[Joined]:
-        given = {"ranks": self.plan.size, "patience": 2.0, "announce": self.lines.append, **given}
-        caller = Caller(address or self.address, rank, own=proof or own(self.model), **given)
-        return self._pool.submit(caller.run)
+    def look(self) -> Future[tuple[list[RankFindings], list[LinkFindings]]]:
+        return self._run(self._formation(LookFormation).look(lambda: iter(())))
+
+    def call(
+        self,
+        rank: int,
+        proof: OwnProof | None = None,
+        address: str = "",
+        *,
+        ranks: int | None = None,
+        patience: float = 2.0,
+        key: bytes = KEY,
+        nodes: Sequence[Sequence[str]] = (),
+    ) -> Future[Joined]:
+        place = Place(address or self.address, rank, self.plan.size if ranks is None else ranks, patience)
+        join = GroupJoin(place, proof or own(self.model), key=key, nodes=nodes, announce=self.lines.append)
+        self._calls.append(self._run(join.run()))
+        return self._calls[-1]
 
     def close(self) -> None:
-        self._closed = True
+        """Rank 0 gives up; followers find its port closed."""
+        for future in self._leading:
+            future.cancel()
+        wait(self._leading, 10)
         self.listener.close()
-        self._pool.shutdown()
+        _, waiting = wait(self._calls, 10)
+        assert not waiting
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
 
-    def _alive(self) -> None:
-        if self._closed:
-            raise RuntimeError("the test is over")
+    def _formation(self, kind: type[F], proof: OwnProof | None = None) -> F:
+        own_proof, announce = proof or own(self.model), self.lines.append
+        return kind(self.listener, self.plan, own_proof, key=KEY, group="g1", bounds=BOUNDS, announce=announce)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 class Channels:

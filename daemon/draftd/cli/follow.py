@@ -13,8 +13,9 @@ from draftd.cli import logs
 from draftd.cli.hangup import hang_up_follower
 from draftd.cli.state import paths_of, quiet_transformers
 from draftd.errors import ConfigError
-from draftd.ranks.follower import LOST, Place, beat, end_with_input, run_follower
+from draftd.ranks.follower import LOST, beat, end_with_input, read_key, run_follower
 from draftd.ranks.followers import follow_arguments
+from draftd.ranks.join import Place
 from draftd.ranks.plan import plan_group
 from draftd.ranks.supervisor import Supervisor
 from draftd.settings import Settings
@@ -28,19 +29,20 @@ def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Ca
     """One group. `with_input`: ends with the standard input."""
     logs.configure(settings.log, sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process that started this one answers it
+    key = _key(settings, with_input)
     if with_input:
         end_with_input(lambda: os._exit(LOST))
     beat()
     quiet_transformers()
     model, _ = paths_of(settings.model)
     adapter, group = settings.model.adapter_path, settings.distributed
-    return run_follower(model, adapter, group, place, environ=os.environ, announce=announce)
+    return run_follower(model, adapter, group, place, key=key, environ=os.environ, announce=announce)
 
 
 def run(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group after the other, each in a process of its own."""
     log = logs.configure(settings.log, sys.stderr)
-    supervisor = _supervisor(settings, place, announce, log)
+    supervisor = _supervisor(settings, place, _key(settings, with_input), announce, log)
     if with_input:
         end_with_input(supervisor.stop)
     return supervisor.run()
@@ -54,7 +56,7 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
         raise ConfigError("MLX_RANK", os.environ.get("MLX_RANK"), "a rank above 0, as a launcher sets it")
     address = f"{plan.address}:{plan.port}"
     place = Place(address, plan.rank, plan.size, _LAUNCHED_PATIENCE_SECONDS)
-    supervisor = _supervisor(settings, place, announce, log)
+    supervisor = _supervisor(settings, place, _key(settings), announce, log)
     parent = os.getppid()
 
     def watch() -> None:
@@ -66,13 +68,24 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
     return supervisor.run()
 
 
-def _supervisor(settings: Settings, place: Place, announce: Callable[[str], None], log: logs.Log) -> Supervisor:
+def _key(settings: Settings, with_input: bool = False) -> bytes:
+    """The group's key: whoever started this hands it over by the standard input, if this ends with that."""
+    if with_input:
+        return read_key()
+    token = settings.distributed.token
+    return b"" if token is None else token.get_secret_value().encode()
+
+
+def _supervisor(
+    settings: Settings, place: Place, key: bytes, announce: Callable[[str], None], log: logs.Log
+) -> Supervisor:
     arguments = follow_arguments(
         settings, place.rank, place.ranks, place.address, once=True, with_input=True, patience=place.patience
     )
     command = [sys.executable, "-m", "draftd", *arguments]
     silent = max(settings.distributed.timeout_seconds, _SILENT_SECONDS)
-    supervisor = Supervisor(command, silent, announce, log.write if settings.log.file is not None else None)
+    out = log.write if settings.log.file is not None else None
+    supervisor = Supervisor(command, silent, announce, out, key=key)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
     hang_up_follower(supervisor.stop, log.reopen)

@@ -6,6 +6,7 @@ group that was lost, so this one ends. It does what the daemon says over the soc
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -54,7 +55,7 @@ from draftd.process.ipc import (
     Submit,
     Tokens,
 )
-from draftd.ranks.handshake import GroupFormation
+from draftd.ranks.form import GroupFormation
 from draftd.ranks.leader_channel import LeaderChannel
 from draftd.ranks.plan import GroupShare
 from draftd.ranks.proof import OwnProof
@@ -89,10 +90,12 @@ def begin_group(
     bounds = {"timeout_seconds": timeout, "start_seconds": start}
     with contextlib.closing(OwnProof(paths.model, paths.adapter, os.environ, progress=announce)) as own:
         listener = socket.socket(fileno=share.listener)
-        formation = GroupFormation(listener, plan, own, group=share.group, bounds=bounds, announce=announce)
-        followers = formation.run()
+        formation = GroupFormation(
+            listener, plan, own, key=share.key, group=share.group, bounds=bounds, announce=announce
+        )
+        followers = asyncio.run(formation.form())
     announce(f"joining {plan.size} ranks by {plan.backend}")
-    with formation.joining.entered(0):
+    with formation.environment.enter(0):
         load_blas()
         from draftd.engine.ranks.group import join_group
 

@@ -5,21 +5,21 @@ MLX cannot leave a group that has lost a rank, so a lost group ends the process,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from draftd.engine.ranks.channel import RanksLost
 from draftd.errors import DraftdError, in_one_line
 from draftd.hardware.system import device
-from draftd.ranks.calling import Caller, Joined
 from draftd.ranks.follower_channel import FollowerChannel
 from draftd.ranks.handshake import Refused
+from draftd.ranks.join import GroupJoin, Joined, Place
 from draftd.ranks.plan import check_trusted, launched_rank, plan_group
 from draftd.ranks.proof import OwnProof
 from draftd.settings import DistributedSettings
@@ -34,28 +34,18 @@ _BEAT_SECONDS = 1.0
 _log = logging.getLogger("draftd.daemon")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Of a follower in its group. `address`: rank 0's HOST:PORT. `ranks`: 0 where only rank 0 knows. `patience`:
-    seconds for which rank 0 may be out of reach; None without limit."""
-
-    address: str
-    rank: int
-    ranks: int = 0
-    patience: float | None = None
-
-
 def run_follower(
     model: str,
     adapter: Path | None,
     settings: DistributedSettings,
     place: Place,
     *,
+    key: bytes,
     environ: Mapping[str, str],
     announce: Callable[[str], None],
 ) -> int:
-    """Returns the exit code: 0 where rank 0 ended the group in order, LOST, REFUSED. Raises ConfigError, DraftdError
-    where rank 0 is out of reach, and what keeps the model from being loaded."""
+    """Returns the exit code: 0 if rank 0 ended the group in order, LOST, REFUSED. Raises ConfigError, ModelLoadError,
+    and DraftdError if rank 0 is out of reach."""
     check_trusted(settings, [place.address.rpartition(":")[0].strip("[]")])
     nodes: tuple[tuple[str, ...], ...] = ()
     if launched_rank(environ) is not None and (plan := plan_group(settings, environ)) is not None:
@@ -63,11 +53,9 @@ def run_follower(
     announce(f"rank {place.rank}: looking at {model}")
     own = OwnProof(model, adapter, environ, progress=lambda line: announce(f"rank {place.rank}: {line}"))
     with contextlib.closing(own):
-        caller = Caller(
-            place.address, place.rank, place.ranks, own, nodes=nodes, patience=place.patience, announce=announce
-        )
+        join = GroupJoin(place, own, key=key, nodes=nodes, announce=announce)
         try:
-            joined = caller.run()
+            joined = asyncio.run(join.run())
             return _follow(model, adapter, place.rank, joined, announce)
         except (RanksLost, Refused) as error:
             _log.error("rank %d: %s", place.rank, error.message)
@@ -77,14 +65,15 @@ def run_follower(
 def _follow(model: str, adapter: Path | None, rank: int, joined: Joined, announce: Callable[[str], None]) -> int:
     from draftd.models.blas import load_blas
 
-    announce(f"rank {rank}: joining {len(joined.joining.beside)} ranks by {joined.joining.backend}")
+    environment = joined.environment
+    announce(f"rank {rank}: joining {len(environment.beside)} ranks by {environment.backend}")
     os.write(1, JOINS)
-    with joined.joining.entered(rank):
+    with environment.enter(rank):
         load_blas()
         from draftd.engine.ranks.follower import follow, load_follower
         from draftd.engine.ranks.group import join_group
 
-        group = join_group(joined.joining.backend)
+        group = join_group(environment.backend)
     channel = FollowerChannel(joined, on_lost=lambda lost: _leave(rank, lost), limit_bytes=device().memory_bytes)
     try:
         loaded = load_follower(model, group, adapter=adapter, progress=lambda line: announce(f"rank {rank}: {line}"))
@@ -99,9 +88,17 @@ def _follow(model: str, adapter: Path | None, rank: int, joined: Joined, announc
 
 
 def _leave(rank: int, lost: RanksLost) -> None:
-    """The thread that executes may wait in a collective for good."""
+    """Ends the process: the thread that executes may wait in a collective for ever."""
     _log.error("rank %d: %s", rank, lost.message)
     os._exit(LOST)
+
+
+def read_key() -> bytes:
+    """The group's key: the first line of the standard input, from whoever started this."""
+    key = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        key += byte
+    return key
 
 
 def end_with_input(ended: Callable[[], None]) -> None:

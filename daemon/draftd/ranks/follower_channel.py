@@ -18,8 +18,8 @@ from collections.abc import Callable
 from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss
-from draftd.ranks.calling import Joined
 from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
+from draftd.ranks.join import Joined
 from draftd.ranks.leader_channel import BACKLOG
 from draftd.ranks.watchdog import Vitals, Watchdog
 

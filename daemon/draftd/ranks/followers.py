@@ -10,19 +10,20 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from draftd.ranks.handshake import listen_for_followers
+from draftd.ranks.form import listen_for_followers
 from draftd.ranks.plan import GroupPlan, GroupShare, Start
-from draftd.settings import Settings
+from draftd.settings import DistributedSettings, Settings
 
 _GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _REAP_SECONDS = 10.0
@@ -39,22 +40,26 @@ _ERROR = re.compile(r"^(?:\S+ )?draftd: error: ")
 
 @dataclass(frozen=True, slots=True)
 class FollowerExit:
-    """`code`: -N where signal N ended it. `why`: its last words."""
+    """`code`: -N if signal N ended it. `last`: its last words."""
 
     rank: int
     host: str
     code: int
-    why: str
+    last: str
+
+    @property
+    def why(self) -> str:
+        how = f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        return self.last.removeprefix(f"rank {self.rank}: ") or how
 
     def __str__(self) -> str:
-        how = f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
-        return f"rank {self.rank} on {self.host}: {self.why.removeprefix(f'rank {self.rank}: ') or how}"
+        return f"rank {self.rank} on {self.host}: {self.why}"
 
 
 def follow_arguments(
     settings: Settings, rank: int, ranks: int, address: str, *, once: bool, with_input: bool, patience: float | None
 ) -> list[str]:
-    """Of `draftd`: a follower with the settings that are a follower's."""
+    """The arguments of `draftd` for a follower with the settings that concern it."""
     model, group, log = settings.model, settings.distributed, settings.log
     named: dict[str, object] = {
         "model.path": model.path,
@@ -66,61 +71,68 @@ def follow_arguments(
         "log.format": log.format,
         "log.file": "",  # its lines go to the daemon that started it: two programs cannot rename one file
     }
-    found = ["follow", "--address", address, "--rank", str(rank), "--ranks", str(ranks)]
+    arguments = ["follow", "--address", address, "--rank", str(rank), "--ranks", str(ranks)]
     for name, value in named.items():
         if value is not None:
-            found += ["--set", f"{name}={value}"]
-    found += ["--patience", f"{patience:g}"] if patience is not None else []
-    return found + ["--once"] * once + ["--with-input"] * with_input
+            arguments += ["--set", f"{name}={value}"]
+    arguments += ["--patience", f"{patience:g}"] if patience is not None else []
+    return arguments + ["--once"] * once + ["--with-input"] * with_input
+
+
+def group_key(settings: DistributedSettings, start: Start) -> str:
+    """The key that followers must have: a new one if rank 0 starts them, and hands it over."""
+    if settings.token is not None:
+        return settings.token.get_secret_value()
+    return secrets.token_hex(32) if start in (Start.LOCAL, Start.SSH) else ""
 
 
 class Followers:
-    """Of one plan. One thread, but for `ended`."""
+    """The follower processes of one plan. One thread, but for `exits`."""
 
     def __init__(
         self,
         settings: Settings,
         plan: GroupPlan,
         environ: Mapping[str, str],
+        key: str,
         *,
         out: Callable[[str], None] | None = None,
     ) -> None:
-        """`out` takes each line that a follower writes; unset: stderr."""
-        self._settings, self._plan, self._environ = settings, plan, dict(environ)
+        """`key`: written to their standard input. `out` takes each line that a follower writes; unset: stderr."""
+        self._settings, self._plan, self._environ, self._key = settings, plan, dict(environ), key
         self._out = out or (lambda line: print(line, file=sys.stderr, flush=True))
         self._running = dict[int, _Process]()
 
     def start(self, address: str) -> None:
-        """Those that do not run; none where others start them. `address`: rank 0's HOST:PORT. Raises OSError."""
+        """Starts those that do not run; none if others start them. `address`: rank 0's HOST:PORT. Raises OSError."""
         if self._plan.start not in (Start.LOCAL, Start.SSH):
             return
         for rank in range(1, self._plan.size):
-            one = self._running.get(rank)
-            if one is not None and one.process.poll() is None:
+            running = self._running.get(rank)
+            if running is not None and running.process.poll() is None:
                 continue
-            if one is not None:
-                one.reaped()
-            self._running[rank] = _Process(self._command(rank, address), self._environ, self._out)
+            if running is not None:
+                running.reap()
+            self._running[rank] = _Process(self._command(rank, address), self._environ, self._key, self._out)
 
-    def ended(self) -> FollowerExit | None:
-        """The first that has ended since it was started."""
-        for rank, one in sorted(self._running.items()):
-            if (code := one.process.poll()) is not None:
-                return FollowerExit(rank, self._plan.hosts[rank].ssh, code, one.reaped())
-        return None
+    def exits(self) -> Iterator[FollowerExit]:
+        """Those that have ended since they were started."""
+        for rank, running in sorted(self._running.items()):
+            if (code := running.process.poll()) is not None:
+                yield FollowerExit(rank, self._plan.hosts[rank].ssh, code, running.reap())
 
     def stop(self, grace_seconds: float = _GRACE_SECONDS) -> None:
-        """None is left when this returns, on this machine; others' end with the connection to them."""
-        for one in self._running.values():
-            one.end()
+        """Ends them: none is left on this machine when this returns; others' end with the connection to them."""
+        for running in self._running.values():
+            running.end()
         deadline = time.monotonic() + grace_seconds
-        for one in self._running.values():
+        for running in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                one.process.wait(max(0.0, deadline - time.monotonic()))
-            one.process.kill()
+                running.process.wait(max(0.0, deadline - time.monotonic()))
+            running.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                one.process.wait(_REAP_SECONDS)
-            one.reaped()
+                running.process.wait(_REAP_SECONDS)
+            running.reap()
         self._running.clear()
 
     def _command(self, rank: int, address: str) -> list[str]:
@@ -155,17 +167,18 @@ class StartedRanks:
     ) -> None:
         """`out`: of `Followers`. Raises ConfigError if it cannot listen."""
         self._settings, self._plan, self._group = settings, plan, group
-        self._followers = Followers(settings, plan, environ, out=out)
+        self._key = group_key(settings.distributed, plan.start)
+        self._followers = Followers(settings, plan, environ, self._key, out=out)
         self._listener = listen_for_followers(plan)
 
     def start(self) -> GroupShare:
         host, port = self._listener.getsockname()[:2]
         self._followers.start(f"{host}:{port}")
-        return GroupShare(self._plan, self._group, self._listener.fileno(), self._settings.distributed)
+        listener = self._listener.fileno()
+        return GroupShare(self._plan, self._group, self._key.encode(), listener, self._settings.distributed)
 
     def describe_exit(self) -> str:
-        ended = self._followers.ended()
-        return "" if ended is None else str(ended)
+        return next((str(ended) for ended in self._followers.exits()), "")
 
     def stop(self) -> None:
         self._followers.stop()
@@ -191,9 +204,17 @@ def ssh_command(host: str, draftd: str | None, arguments: list[str], environ: Ma
     ]
 
 
+def write_key(process: subprocess.Popen[bytes], key: bytes) -> None:
+    """Hands the group's key to a follower, which reads it with `read_key`."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):  # it has ended
+        process.stdin.write(key + b"\n")
+        process.stdin.flush()
+
+
 class _Process:
-    def __init__(self, command: list[str], environ: Mapping[str, str], out: Callable[[str], None]) -> None:
-        self._out, self._said = out, deque[str](maxlen=20)
+    def __init__(self, command: list[str], environ: Mapping[str, str], key: str, out: Callable[[str], None]) -> None:
+        self._out, self._lines = out, deque[str](maxlen=20)
         self.process = subprocess.Popen(
             command,
             env=dict(environ),
@@ -202,6 +223,7 @@ class _Process:
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process, which lets running requests end first
         )
+        write_key(self.process, key.encode())
         assert self.process.stderr is not None
         args = (self.process.stderr,)
         self._reader = threading.Thread(target=self._read, args=args, name="draftd-rank-stderr", daemon=True)
@@ -213,35 +235,35 @@ class _Process:
             self.process.stdin.close()
         self.process.terminate()
 
-    def reaped(self) -> str:
-        """Of one that has ended: its last words."""
+    def reap(self) -> str:
+        """The last words of one that has ended."""
         self._reader.join(1.0)
         with contextlib.suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
-        return last_words(list(self._said))
+        return last_words(list(self._lines))
 
     def _read(self, stream: IO[bytes]) -> None:
         with contextlib.closing(stream):
             for raw in stream:
                 line = raw.decode(errors="replace").rstrip()
-                self._said.append(line)
+                self._lines.append(line)
                 if not _message(line)[1]:
                     self._out(line)
 
 
 def last_words(lines: list[str]) -> str:
-    """Of what a process wrote: its last error, or else its last line."""
-    said = [_message(line) for line in lines if line]
-    errors = [text for text, is_error in said if is_error]
-    return (errors or [text for text, _ in said] or [""])[-1]
+    """The last error that a process wrote, or else its last line."""
+    messages = [_message(line) for line in lines if line]
+    errors = [text for text, is_error in messages if is_error]
+    return (errors or [text for text, _ in messages] or [""])[-1]
 
 
 def _message(line: str) -> tuple[str, bool]:
-    """Of a line of the log: what it says, and whether it is an error."""
+    """The text of a line of the log, and whether it is an error."""
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             return str(event.get("message", line)), event.get("level") == "error"
-    text, found = _ERROR.subn("", line)
-    return text, bool(found)
+    text, errors = _ERROR.subn("", line)
+    return text, bool(errors)

@@ -27,20 +27,22 @@ _REPORT = struct.Struct("!QQQd")
 
 
 class Kind(enum.IntEnum):
-    """Those up to GO belong to the handshake (handshake.py), in their order."""
+    """Those up to ECHO belong to the handshake (handshake.py), in their order."""
 
-    HELLO = 1  # from a follower: what it is
-    WELCOME = 2  # from rank 0: how to join
-    HASHING = 3  # from both: how far
-    PROOF = 4  # from a follower: the hashes of its model's files
-    MEET = 5  # from rank 0: try to reach the neighbour; from a follower: done
-    GO = 6  # from rank 0: all fits
-    REFUSED = 7  # from rank 0: why there is no group
-    FAILED = 8  # from both: why a rank ends
-    READY = 9  # from a follower: it has read its weights
-    RECORD = 10  # from rank 0
-    PING = 11  # from both
-    END = 12  # from rank 0: the group ends in order
+    CHALLENGE = 1  # from rank 0: to be signed
+    HELLO = 2  # from a follower: what it is
+    WELCOME = 3  # from rank 0: how to join
+    HASHING = 4  # from a follower: how far
+    PROOF = 5  # from a follower: the hashes of its model's files
+    MEET = 6  # from rank 0: try to reach the neighbour; from a follower: done
+    GO = 7  # from rank 0: all fits
+    ECHO = 8  # from rank 0, and back: to time the connection
+    REFUSED = 9  # from rank 0: why there is no group
+    FAILED = 10  # from both: why a rank ends
+    READY = 11  # from a follower: it has read its weights
+    RECORD = 12  # from rank 0
+    PING = 13  # from both
+    END = 14  # from rank 0: the group ends in order
 
 
 class BadFrame(ValueError):

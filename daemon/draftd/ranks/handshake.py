@@ -1,55 +1,53 @@
-"""How a group begins, before any rank has MLX: followers connect to rank 0 and prove that they are like it; then all
-see whether they reach each other.
+"""How a group begins, before any rank has MLX: what rank 0 (form.py) and a follower (join.py) say to each other.
 
-    follower   HELLO: its rank, its host, what it is (proof.py)
-    rank 0     WELCOME: how to join (joining.py) and the group's bounds, once all have said theirs and are alike
-    both       hash their model's files, and say how far they are: HASHING; then the follower PROOF
-    rank 0     MEET; each connects to its neighbour's addresses (ring_addresses.py), and the follower says MEET
+    rank 0     CHALLENGE: a random number
+    follower   HELLO: its rank, its host, what it is (proof.py), signed with the group's key
+    rank 0     WELCOME: how to join (environment.py) and the group's bounds, signed, once all are there and alike
+    follower   HASHING: how far it is with its model's files, when they must be hashed; then PROOF
+    rank 0     MEET; each connects to its neighbour in the ring (neighbours.py), and the follower answers MEET
     rank 0     GO
 
-What is wrong is told in one line, to all: REFUSED by rank 0, FAILED by a follower.
+Whatever is wrong is told to all in one line: REFUSED by rank 0, FAILED by a follower. `draftd doctor --hostfile` forms
+a group in the same way, and says in WELCOME that it only looks. Then PROOF and MEET say what was found, right or wrong,
+ECHO frames time the connection, and rank 0 says END in place of GO.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import errno
-import selectors
+import hmac
+import json
+import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from draftd.engine.ranks.channel import RanksLost
-from draftd.errors import ConfigError, DraftdError, in_words
-from draftd.group import Loss
-from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, Report, frame, json_frame
-from draftd.ranks.hostfile import SETTING
-from draftd.ranks.joining import Joining
-from draftd.ranks.plan import GroupPlan, Start
-from draftd.ranks.proof import OwnProof, Proof, difference, hash_difference
-from draftd.ranks.ring_addresses import AddressError, RingAddresses, check_reached
+from draftd.errors import DraftdError
+from draftd.ranks.frames import MOST_BYTES, BadFrame, Frame, FrameReader, Kind, frame
+from draftd.ranks.proof import Proof
 
-_HELLO_SECONDS = 5.0  # for what connects to say that it is a follower
-_MOST_CALLERS = 128  # connections at a time, of whoever
-_MOST_BYTES = 1 << 20  # that one of them may say at a time
-_BEAT_SECONDS = 1.0  # between signs of life
-_SILENT_SECONDS = 30.0
+PING_SECONDS, SILENT_SECONDS = 1.0, 30.0  # between signs of life; without one
+PROGRESS_SECONDS = 5.0  # between lines about hashing
 _HANG_UP_SECONDS = 0.2
-_TOLD_SECONDS = 5.0  # between lines about hashing
-_CONNECT_SECONDS = {Start.LOCAL: 60.0, Start.SSH: 60.0, Start.LAUNCHER: 60.0, Start.BY_HAND: None}
+_ACCEPT_PAUSE_SECONDS = 0.1
+_SIGNATURE_BYTES = 32
+_AT_ONCE = 1 << 18
 
 
 class Refused(DraftdError, status="FAILED_PRECONDITION"):
     """There is no group: the ranks are unlike, or do not reach each other."""
 
 
+class WrongKey(BadFrame):
+    """The sender does not have the group's key."""
+
+
 class Hello(BaseModel):
-    """`ranks`: as the follower was told; 0 where it was not."""
+    """`ranks`: how many there are; 0 if the follower was not told. `challenge`: for rank 0 to sign."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -57,256 +55,115 @@ class Hello(BaseModel):
     ranks: int = Field(ge=0)
     host: str = Field(max_length=255)
     proof: Proof
+    challenge: str = Field(max_length=64)
 
 
-@dataclass
-class Follower:
-    """A follower, as rank 0 has it. `address`: where it called from."""
-
-    sock: socket.socket
-    address: str
-    reader: FrameReader = field(default_factory=FrameReader)
-    rank: int = 0  # while it has not said HELLO
-    host: str = ""
-    same: str = ""  # its proof's
-    heard: float = field(default_factory=time.monotonic)
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.rank} on {self.host}"
-
-    def tell(self, received: bytes) -> None:
-        """Of the handshake: few and small, so that they always fit."""
-        with contextlib.suppress(OSError):
-            self.sock.send(received)
+def new_challenge() -> str:
+    return secrets.token_hex(16)
 
 
-class GroupFormation:
-    """Rank 0's side, on one thread."""
+def signed_frame(kind: Kind, fields: Mapping[str, Any], key: bytes, challenge: str) -> bytes:
+    """A JSON frame behind an HMAC-SHA256 of it and of the other side's challenge."""
+    body = json.dumps(fields).encode()
+    return frame(kind, 0, _sign(kind, body, key, challenge) + body)
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        plan: GroupPlan,
-        own: OwnProof,
-        *,
-        group: str,
-        bounds: Mapping[str, float],
-        announce: Callable[[str], None],
-        alive: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`listener`: `listen_for_followers`. `group`: its id. `bounds`: `timeout_seconds` and such, told to followers.
-        `alive` is called about ten times a second; what it raises ends this."""
-        self._listener, self._plan, self._own, self._group = listener, plan, own, group
-        self._bounds, self._announce, self._alive = dict(bounds), announce, alive
-        self.joining = Joining.of(plan)
-        self._peers, self._callers = dict[int, Follower](), dict[socket.socket, Follower]()
-        self._selector = selectors.DefaultSelector()
-        self._beat = self._told = 0.0
 
-    def run(self) -> list[Follower]:
-        """The followers by rank, with which it was agreed to go. Raises Refused with what keeps them from it, RanksLost
-        where one has gone, and what `alive` raises; then none is left connected."""
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._selector.close)
-            try:
-                addresses = stack.enter_context(_addresses(self.joining.nodes, 0, self._group))
-                self._connect()
-                self._compare()
-                self._meet()
-                if addresses is not None:
-                    addresses.close()
-                for peer in self._peers.values():
-                    peer.tell(frame(Kind.GO))
-            except BaseException as error:
-                self._drop(error)
-                raise
-            for caller in self._callers.values():
-                if self._peers.get(caller.rank) is not caller:
-                    caller.sock.close()
-        return [self._peers[rank] for rank in sorted(self._peers)]
+def signed_fields(received: Frame, key: bytes, challenge: str) -> dict[str, Any]:
+    """Raises WrongKey; BadFrame for what is no JSON object."""
+    signature, body = received.body[:_SIGNATURE_BYTES], received.body[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, _sign(received.kind, body, key, challenge)):
+        raise WrongKey("it does not have the group's key")
+    return received._replace(body=body).fields()
 
-    def _connect(self) -> None:
-        seconds, began = _CONNECT_SECONDS[self._plan.start], time.monotonic()
-        where = "{}:{}".format(*self._listener.getsockname()[:2])
-        if seconds is None:
-            self._announce(f"waiting for {self._plan.size - 1} followers on {where}: `draftd follow --address {where}`")
-        while missing := [rank for rank in range(1, self._plan.size) if rank not in self._peers]:
-            if seconds is not None and time.monotonic() - began > seconds:
-                host = self._plan.hosts[missing[0]].ssh
-                raise Refused(f"rank {missing[0]} on {host} has not connected to {where} within {seconds:g} s")
-            for _ in self._frames():
-                pass
-            for caller in [one for one in self._callers.values() if not one.rank]:
-                if time.monotonic() - caller.heard > _HELLO_SECONDS:
-                    self._forget(caller)
 
-    def _compare(self) -> None:
-        plan, local = self._plan, self._plan.start is Start.LOCAL
-        alike = local and all(peer.same == self._own.proof.same for peer in self._peers.values())
-        welcome = {"group": self._group, "joining": self.joining.told(), "hashes": not alike, **self._bounds}
-        for peer in self._peers.values():
-            peer.tell(json_frame(Kind.WELCOME, welcome))
-        own: Future[dict[str, str]] | None = None if alike else self._own.hashes()
-        found, self._told = dict[int, dict[str, Any]](), time.monotonic()
-        while len(found) < plan.size - 1 or (own is not None and not own.done()):
-            for peer, received in self._frames():
-                if received.kind is Kind.PROOF:
-                    found[peer.rank] = received.fields()
-                elif received.kind is Kind.HASHING and self._may_tell():
-                    self._announce(f"{peer.name}: {hash_progress(received.fields())}")
-            self._check_silence()
-            if own is not None and not own.done() and self._may_tell():
-                self._announce(f"rank 0: {hash_progress(_progress(self._own))}")
-        if own is not None:
-            mine = own.result()
-            for rank, fields in sorted(found.items()):
-                if what := hash_difference(mine, fields, self._peers[rank].name):
-                    raise Refused(what)
+def _sign(kind: Kind, body: bytes, key: bytes, challenge: str) -> bytes:
+    return hmac.digest(key, bytes([kind]) + challenge.encode() + b"\0" + body, "sha256")
 
-    def _meet(self) -> None:
-        for peer in self._peers.values():
-            peer.tell(frame(Kind.MEET))
-        if nodes := self.joining.nodes:
-            try:
-                check_reached(nodes[1], self._group)
-            except AddressError as error:
-                raise Refused(f"rank 0 does not reach {self._peers[1].name}: {error}") from None
-        met = set[int]()
-        while len(met) < len(self._peers):
-            met |= {peer.rank for peer, received in self._frames() if received.kind is Kind.MEET}
-            self._check_silence()
 
-    def _frames(self) -> Iterator[tuple[Follower, Frame]]:
-        """What ranks say within a tenth of a second, once each has said what it is."""
-        self._alive()
-        if (now := time.monotonic()) - self._beat > _BEAT_SECONDS:
-            self._beat = now
-            for peer in self._peers.values():
-                peer.tell(Report().ping())
-        for key, _ in self._selector.select(0.1):
-            if key.fileobj is self._listener:
-                self._accept()
-                continue
-            peer = self._callers[key.fileobj]  # type: ignore[index]
-            try:
-                if not (data := peer.sock.recv(1 << 16)):
-                    raise ConnectionResetError
-                frames = list(peer.reader.feed(data))
-                for received in frames:
-                    if not peer.rank:
-                        self._hello(peer, received)
-                    elif received.kind is Kind.FAILED:
-                        raise Refused(f"{peer.name}: {received.fields().get('text')}")
-                    else:
-                        peer.heard = time.monotonic()
-                        yield peer, received
-            except BlockingIOError:
-                continue
-            except (BadFrame, OSError) as error:
-                self._forget(peer, error)
+class Line:
+    """Frames over a connected socket, on the running event loop. After `release` the socket and `reader` go on where it
+    stopped: nothing that arrived is lost."""
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            sock, address = self._listener.accept()
-            if len(self._callers) >= _MOST_CALLERS:
-                sock.close()
-                return
-            prepare(sock)
-            sock.setblocking(False)
-            self._callers[sock] = Follower(sock, str(address[0]), FrameReader(_MOST_BYTES))
-            self._selector.register(sock, selectors.EVENT_READ)
+    def __init__(self, sock: socket.socket, most_bytes: int = MOST_BYTES) -> None:
+        self.sock, self.reader = sock, FrameReader(most_bytes)
+        self.heard = time.monotonic()
+        self._frames: asyncio.Queue[Frame | Exception] = asyncio.Queue()
+        self._loop, self._sending = asyncio.get_running_loop(), asyncio.Lock()
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._read)
 
-    def _hello(self, peer: Follower, received: Frame) -> None:
-        """Raises Refused where it is unlike rank 0; BadFrame of a stranger. One that is not expected is refused by
-        itself."""
-        if received.kind is not Kind.HELLO:
-            raise BadFrame("it does not say what it is")
+    async def receive(self) -> Frame:
+        """Raises BadFrame, and OSError once the other side is gone."""
+        item = await self._frames.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    async def send(self, data: bytes) -> None:
+        async with self._sending:
+            await self._loop.sock_sendall(self.sock, data)
+
+    def send_small(self, data: bytes) -> None:
+        """Sends a frame that always fits and may be lost: nothing while another is being sent."""
+        if not self._sending.locked():
+            with contextlib.suppress(OSError):
+                self.sock.send(data)
+
+    def release(self) -> None:
+        if self.sock.fileno() >= 0:
+            self._loop.remove_reader(self.sock)
+
+    def close(self) -> None:
+        self.release()
+        self.sock.close()
+
+    def _read(self) -> None:
         try:
-            hello = Hello.model_validate(received.fields())
-        except ValidationError:
-            raise BadFrame("what it says is no HELLO of this version") from None
-        size = self._plan.size
-        if not 0 < hello.rank < size:
-            why = f"there is no rank {hello.rank} among {size}: followers are 1 to {size - 1}"
-        elif hello.ranks not in (0, size):
-            why = f"it was told of {hello.ranks} ranks, rank 0 has {size}"
-        elif hello.rank in self._peers:
-            why = f"rank {hello.rank} is connected already, from {self._peers[hello.rank].host}"
-        else:
-            peer.rank, peer.host, peer.same = hello.rank, hello.host, hello.proof.same
-            peer.heard = time.monotonic()
-            self._peers[peer.rank] = peer
-            if what := difference(self._own.proof, hello.proof, peer.name):
-                raise Refused(what)
-            return
-        self._announce(f"a follower on {hello.host} is refused: {why}")
-        peer.tell(json_frame(Kind.REFUSED, {"text": why}))
-        raise BadFrame(why)
-
-    def _forget(self, peer: Follower, error: Exception | None = None) -> None:
-        """It has gone, or was none. Raises RanksLost for a rank that was told to join already."""
-        self._selector.unregister(peer.sock)
-        hang_up(self._callers.pop(peer.sock).sock)
-        if peer.rank and self._peers.get(peer.rank) is peer:
-            missing = len(self._peers) < self._plan.size - 1
-            del self._peers[peer.rank]
-            if not missing:
-                how = f" ({error})" if isinstance(error, BadFrame) else ""
-                raise RanksLost(Loss.DIED, f"{peer.name} ended while the group began{how}")
-
-    def _check_silence(self) -> None:
-        for peer in self._peers.values():
-            if time.monotonic() - peer.heard > _SILENT_SECONDS:
-                raise RanksLost(Loss.SILENT, f"{peer.name} has said nothing for {_SILENT_SECONDS:g} s")
-
-    def _may_tell(self) -> bool:
-        if (now := time.monotonic()) - self._told < _TOLD_SECONDS:
-            return False
-        self._told = now
-        return True
-
-    def _drop(self, error: BaseException) -> None:
-        text = error.message if isinstance(error, DraftdError) else "rank 0 has failed"
-        kind = Kind.REFUSED if isinstance(error, Refused) else Kind.FAILED
-        for caller in self._callers.values():
-            if caller.rank:
-                caller.tell(json_frame(kind, {"text": text}))
-            hang_up(caller.sock)
+            if not (data := self.sock.recv(_AT_ONCE)):
+                raise ConnectionResetError("it hung up")
+            self.heard = time.monotonic()
+            for received in self.reader.feed(data):
+                self._frames.put_nowait(received)
+        except BlockingIOError:
+            pass
+        except (BadFrame, OSError) as error:
+            self.release()
+            self._frames.put_nowait(error)
 
 
-def listen_for_followers(plan: GroupPlan) -> socket.socket:
-    """Where rank 0 is called. Kept by the daemon over all starts of the group, so that followers find someone there
-    while it lives: they wait in its backlog. Raises ConfigError."""
+@contextlib.asynccontextmanager
+async def background() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], None]]:
+    """Runs coroutines beside the block, and cancels them at its end. The first error of any ends all, and is raised."""
+    running = set[asyncio.Task[None]]()
     try:
-        return socket.create_server((plan.address, plan.port), family=socket.AF_INET, backlog=_MOST_CALLERS)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            allowed = f"a port of {plan.address} that no other program listens on"
-            raise ConfigError("distributed.port", plan.port, allowed) from None
-        name = f"{SETTING}: hosts[0].ips[0]" if plan.start is not Start.LAUNCHER else "rank 0's address"
-        allowed = f"an address of this machine, which is rank 0's ({in_words(error)})"
-        raise ConfigError(name, plan.address, allowed) from None
+        async with asyncio.TaskGroup() as tasks:
+
+            def start(work: Coroutine[Any, Any, None]) -> None:
+                running.add(task := tasks.create_task(work))
+                task.add_done_callback(running.discard)
+
+            yield start
+            for task in running:
+                task.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
-@contextlib.contextmanager
-def _addresses(nodes: list[list[str]], rank: int, group: str) -> Iterator[RingAddresses | None]:
-    """Of the ring; None of other backends. Raises Refused."""
-    if not nodes:
-        yield None
-        return
-    try:
-        addresses = RingAddresses(nodes[rank], group)
-    except AddressError as error:
-        raise Refused(f"rank {rank}: {error}") from None
-    with contextlib.closing(addresses):
-        yield addresses
+async def accept(listener: socket.socket) -> AsyncIterator[tuple[socket.socket, str]]:
+    """Yields each connection with the address that it comes from."""
+    listener.setblocking(False)
+    while True:
+        try:
+            sock, address = await asyncio.get_running_loop().sock_accept(listener)
+            prepare(sock)
+        except OSError:
+            await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)  # it is gone again, or there is no free file descriptor
+            continue
+        yield sock, str(address[0])
 
 
 def prepare(sock: socket.socket) -> None:
-    """Frames are sent at once; a machine that is gone without a word is noticed."""
+    """Has frames sent at once, and a machine noticed that is gone without a word."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items():
@@ -316,7 +173,7 @@ def prepare(sock: socket.socket) -> None:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """So that what was said last arrives: a connection that is closed with something unread is reset."""
+    """Closes it so that the last frame arrives: a connection that is closed with something unread is reset."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)
         sock.settimeout(_HANG_UP_SECONDS)
@@ -325,11 +182,7 @@ def hang_up(sock: socket.socket) -> None:
     sock.close()
 
 
-def _progress(own: OwnProof) -> dict[str, int]:
-    return {"hashed": own.hashed_bytes, "bytes": own.bytes}
-
-
 def hash_progress(fields: Mapping[str, Any]) -> str:
-    """A line's part about how far a rank is."""
-    done, of = (float(fields.get(name, 0)) / 1e9 for name in ("hashed", "bytes"))
-    return f"hashing the model's files: {done:.1f} of {of:.1f} GB"
+    """How far a rank is with its files, for a line."""
+    done, whole = (float(fields.get(name, 0)) / 1e9 for name in ("hashed", "bytes"))
+    return f"hashing the model's files: {done:.1f} of {whole:.1f} GB"

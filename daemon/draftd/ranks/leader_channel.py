@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss, RankStatus
+from draftd.ranks.form import Follower
 from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
-from draftd.ranks.handshake import Follower, hang_up
+from draftd.ranks.handshake import hang_up
 from draftd.ranks.watchdog import Vitals, Watchdog
 
 _log = logging.getLogger(__name__)

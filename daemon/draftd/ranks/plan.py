@@ -70,11 +70,12 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """What the process of rank 0 must know of its group. `group`: the group's id. `listener`: the descriptor of the
-    daemon's socket that followers connect to."""
+    """All that rank 0's process must know of its group. `group`: the group's id. `key`: its followers'. `listener`: the
+    descriptor of the daemon's socket that they connect to."""
 
     plan: GroupPlan
     group: str
+    key: bytes
     listener: int
     settings: DistributedSettings
 
@@ -107,7 +108,12 @@ def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> Gro
     else:
         return None
     if plan is not None:
-        check_trusted(settings, [plan.address, *(ip for host in plan.hosts for ip in host.ips)])
+        addresses = [plan.address, *(ip for host in plan.hosts for ip in host.ips)]
+        check_trusted(settings, addresses)
+        starts, near = plan.start in (Start.LOCAL, Start.SSH), all(map(is_loopback, addresses))
+        if settings.token is None and not (starts or near):
+            allowed = "a secret, the same on all ranks: rank 0 cannot hand one to followers that it does not start"
+            raise ConfigError("distributed.token", None, allowed)
     return plan
 
 

@@ -133,13 +133,13 @@ class OwnProof:
         self._hashes: Future[dict[str, str]] | None = None
 
     @property
-    def bytes(self) -> int:
-        """To be hashed, where nothing is known yet."""
-        return sum(self.proof.files.values())
+    def hashing(self) -> bool:
+        return self._hashes is not None and not self._hashes.done()
 
     @property
-    def hashed_bytes(self) -> int:
-        return self._fingerprints.hashed_bytes
+    def progress(self) -> dict[str, int]:
+        """The bytes that are `hashed`, and the `bytes` of all files: those that were hashed before are not read."""
+        return {"hashed": self._fingerprints.hashed_bytes, "bytes": sum(self.proof.files.values())}
 
     def hashes(self) -> Future[dict[str, str]]:
         """SHA-256 by name; DraftdError where a file cannot be read. The same future every time."""
@@ -155,6 +155,6 @@ class OwnProof:
     def _hashed(self) -> dict[str, str]:
         files = self._folder.files()
         found = self._fingerprints.of(files.folder, files.adapter)
-        if self.hashed_bytes:
+        if self._fingerprints.hashed_bytes:
             self._known.write(self._fingerprints)
         return {one.name: one.sha256 for one in found.files if one.kind in DECISIVE}

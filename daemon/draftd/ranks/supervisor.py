@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from io import BufferedReader, RawIOBase
 from typing import IO, cast
 
+from draftd.ranks.environment import JOIN_SECONDS
 from draftd.ranks.follower import JOINS, LOST, REFUSED
-from draftd.ranks.joining import JOIN_SECONDS
+from draftd.ranks.followers import write_key
 from draftd.ranks.watchdog import Vitals, Watchdog
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
@@ -33,11 +34,14 @@ class Supervisor:
         silent_seconds: float,
         announce: Callable[[str], None],
         out: Callable[[str], None] | None = None,
+        *,
+        key: bytes = b"",
     ) -> None:
-        """`command`: of the follower's process, which ends with its standard input. It is killed after `silent_seconds`
-        without a sign of life. `out` takes each line that it writes to its stderr; unset: that is this one's."""
+        """`command`: of the follower's process, which reads `key` from its standard input, and ends with that. It is
+        killed after `silent_seconds` without a sign of life. `out` takes each line that it writes to its stderr; unset:
+        that is this one's."""
         self._command, self._bound, self._announce = list(command), silent_seconds, announce
-        self._stopped, self._out = threading.Event(), out
+        self._stopped, self._out, self._key = threading.Event(), out, key
 
     def stop(self) -> None:
         """Any thread may call it, or a handler of a signal."""
@@ -74,6 +78,7 @@ class Supervisor:
             bufsize=0,
             start_new_session=True,
         )
+        write_key(process, self._key)
         if process.stderr is not None:
             threading.Thread(target=self._read, args=[process.stderr], name="draftd-rank-stderr", daemon=True).start()
         assert process.stdin is not None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, FiniteFloat
 
-from draftd.settings.kinds import ExistingFile, Section
+from draftd.settings.kinds import ExistingFile, Section, Token
 
 
 class DistributedSettings(Section):
@@ -27,9 +27,12 @@ class DistributedSettings(Section):
     command: str | None = None
     """How draftd is called on machines where SSH starts it, as a shell spells it. Unset: with the path of this one's
     Python."""
+    token: Token | None = None
+    """Key that a follower must have, the same on all ranks. Unset: rank 0 makes one and hands it to the followers that
+    it starts. Followers that are started by hand or by a launcher need one beyond loopback."""
     trusted_network: bool = False
-    """Collectives and records are neither encrypted nor authenticated: beyond loopback ranks are refused unless this
-    says that no other machine can reach that network."""
+    """Collectives and records are not encrypted, and collectives not authenticated: beyond loopback ranks are refused
+    unless this says that no other machine can reach that network."""
     timeout_seconds: FiniteFloat = Field(default=20, ge=0.5, le=3600)
     """Longest that a rank may be silent, or execute one step, before the group is ended. Longer than the longest slice
     of a prompt takes."""

@@ -16,7 +16,7 @@ from draftd.engine.cache.layouts import CacheLayout
 from draftd.engine.pair import LoadedModels
 from draftd.engine.ranks.caches import lead
 from draftd.engine.ranks.channel import Op, Progress, RanksLost, RecordError, decoded, encoded
-from draftd.engine.ranks.follower import Follower, attend
+from draftd.engine.ranks.follower import FollowerCaches, attend
 from draftd.engine.ranks.group import RankGroup, join_group
 from draftd.engine.ranks.part import PIPELINE, TENSOR, Part, share_of
 from draftd.errors import ModelLoadError
@@ -33,7 +33,7 @@ class Mirror:
     def __init__(self, model: Any) -> None:
         part = share_of(lambda: model, join_group())
         attend(part)
-        self.follower = Follower(part)
+        self.follower = FollowerCaches(part)
         self.sent: list[bytes] = []
         self.progress = 0
         self.fails: Op | None = None
@@ -84,11 +84,11 @@ def test_a_record_comes_as_it_was_sent_or_not_at_all() -> None:
 
 
 def test_each_operation_has_a_method_of_a_follower() -> None:
-    assert all(callable(getattr(Follower, op)) for op in Op)
+    assert all(callable(getattr(FollowerCaches, op)) for op in Op)
 
 
 def test_a_follower_refuses_a_record_out_of_order() -> None:
-    follower = Follower(share_of(lambda: tiny_llama(1), join_group()))
+    follower = FollowerCaches(share_of(lambda: tiny_llama(1), join_group()))
     follower.execute(encoded(1, Op.NEW, 1, asdict(CacheLayout(True, apart=True))))
     with pytest.raises(RecordError, match="record 3 follows 1"):
         follower.execute(encoded(3, Op.CLEAR, 1))

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from draftd.errors import ConfigError, DraftdError
-from draftd.ranks.frames import Kind, frame, json_frame
-from draftd.ranks.handshake import Hello, Refused, listen_for_followers
+from draftd.ranks import neighbours
+from draftd.ranks.form import listen_for_followers
+from draftd.ranks.frames import FrameReader, Kind, frame, json_frame
+from draftd.ranks.handshake import Hello, Refused, signed_frame
 from draftd.ranks.hostfile import Host
 from draftd.ranks.plan import GroupPlan, Start
 from tests.conftest import NanoPair
-from tests.ranked import Begun, local_plan, own, taken_port
+from tests.ranked import BOUNDS, KEY, Begun, local_plan, own, taken_port
 from tests.waiting import until
 
 
@@ -53,8 +55,8 @@ def test_three_ranks_agree_to_go(nano_pair: NanoPair) -> None:
     leading, calls = begun.lead(), [begun.call(2), begun.call(1)]
     assert [peer.rank for peer in leading.result(10)] == [1, 2]
     joined = [one.result(10) for one in calls]
-    assert joined[0].joining == joined[1].joining
-    assert len(joined[0].joining.nodes) == 3
+    assert joined[0].environment == joined[1].environment
+    assert len(joined[0].environment.nodes) == 3
     begun.close()
 
 
@@ -89,7 +91,7 @@ def test_same_weights_elsewhere_are_proven_by_hashes(begun: Begun, copied: Path)
     leading, calling = begun.lead(), begun.call(1, proof)
     leading.result(20)
     calling.result(20)
-    assert proof.hashed_bytes > 0
+    assert proof.progress["hashed"] > 0
 
 
 def test_files_of_one_machine_are_not_hashed(begun: Begun) -> None:
@@ -97,7 +99,7 @@ def test_files_of_one_machine_are_not_hashed(begun: Begun) -> None:
     leading, calling = begun.lead(), begun.call(1, proof)
     leading.result(10)
     calling.result(10)
-    assert proof.hashed_bytes == 0
+    assert proof.progress["hashed"] == 0
 
 
 def test_strangers_do_not_disturb(begun: Begun) -> None:
@@ -131,7 +133,7 @@ def test_rank_that_has_gone_may_come_again(nano_pair: NanoPair) -> None:
     begun = Begun(nano_pair.draft, local_plan(3))
     leading, proof = begun.lead(), own(begun.model).proof
     with socket.create_connection(begun.listener.getsockname()) as early:
-        early.sendall(json_frame(Kind.HELLO, Hello(rank=1, ranks=3, host="early", proof=proof).model_dump()))
+        say_hello(early, Hello(rank=1, ranks=3, host="early", proof=proof, challenge="x"))
         assert early.recv(100)  # a sign of life: it was taken
     calls = [begun.call(1), begun.call(2)]
     assert [peer.host for peer in leading.result(10)] == [socket.gethostname()] * 2
@@ -140,8 +142,57 @@ def test_rank_that_has_gone_may_come_again(nano_pair: NanoPair) -> None:
     begun.close()
 
 
+def say_hello(sock: socket.socket, hello: Hello, key: bytes = KEY) -> None:
+    """Says it as a follower does, to rank 0's challenge."""
+    (challenge,) = FrameReader().feed(sock.recv(1000))
+    sock.sendall(signed_frame(Kind.HELLO, hello.model_dump(), key, challenge.fields()["challenge"]))
+
+
+def test_follower_without_the_key_is_refused_alone(begun: Begun) -> None:
+    """Neither a guessed key nor a HELLO that was heard on another connection makes a stranger a follower."""
+    leading = begun.lead()
+    with pytest.raises(Refused, match="another key than rank 0: distributed.token must be the same on all ranks"):
+        begun.call(1, key=b"guessed").result(10)
+    hello = Hello(rank=1, ranks=2, host="x", proof=own(begun.model).proof, challenge="x")
+    with socket.create_connection(begun.listener.getsockname()) as stranger:
+        stranger.recv(1000)
+        stranger.sendall(signed_frame(Kind.HELLO, hello.model_dump(), KEY, "another challenge"))
+        (refusal,) = FrameReader().feed(stranger.recv(1000))
+        assert refusal.kind is Kind.REFUSED
+    calling = begun.call(1)
+    assert [follower.rank for follower in leading.result(10)] == [1]
+    calling.result(10)
+
+
+def test_follower_does_not_join_a_rank_0_without_the_key(begun: Begun) -> None:
+    calling = begun.call(1)
+    begun.listener.settimeout(10)
+    with begun.listener.accept()[0] as leader:
+        leader.sendall(json_frame(Kind.CHALLENGE, {"challenge": "x"}))
+        (hello,) = FrameReader().feed(leader.recv(1 << 16))
+        fields = {"group": "g1", "look": False, "hashes": False, **BOUNDS, "environment": {}}
+        leader.sendall(signed_frame(Kind.WELCOME, fields, b"guessed", hello.body[32:].decode()))
+        with pytest.raises(Refused, match="does not have this rank's key: distributed.token must be the same"):
+            calling.result(10)
+
+
 def said(one: Future[Any]) -> str:
     return str(one.exception(10))
+
+
+def test_look_finds_no_fault_and_leaves_the_follower_waiting(nano_pair: NanoPair, monkeypatch: Any) -> None:
+    """A follower that the doctor did not start joins the group that begins after the look."""
+    monkeypatch.setattr(neighbours, "_STREAM_SECONDS", 0.01)
+    begun = Begun(nano_pair.draft, replace(by_hand("127.0.0.1", "127.0.0.1"), nodes=((free(),), (free(),))))
+    calling = begun.call(1)
+    ranks, links = begun.look().result(30)
+    assert [(rank.error, rank.difference, "ring" in rank.backends) for rank in ranks] == [("", "", True)] * 2
+    assert [(link.source, link.target, link.error) for link in links] == [(0, 1, ""), (1, 0, "")]
+    assert all(link.figures["bytes_per_second"] > 0 for link in links)
+    assert not calling.done()
+    assert [follower.rank for follower in begun.lead().result(10)] == [1]
+    calling.result(10)
+    begun.close()
 
 
 def by_hand(*ips: str) -> GroupPlan:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from draftd.errors import ConfigError
+from draftd.ranks.environment import RankEnvironment
 from draftd.ranks.hostfile import read_hostfile
-from draftd.ranks.joining import Joining
 from draftd.ranks.plan import GroupPlan, Start, launched_rank, plan_group
 from draftd.settings import DistributedSettings
 
@@ -78,7 +78,15 @@ def test_hostfile_of_launch_is_taken(tmp_path: Path) -> None:
     plan = planned(tmp_path, TWO)
     assert (plan.backend, plan.start, plan.address, plan.port) == ("ring", Start.SSH, "10.0.0.1", 7490)
     assert [plan.here(rank) for rank in (0, 1)] == [True, False]
-    assert planned(tmp_path, TWO, start=False).start is Start.BY_HAND
+    assert planned(tmp_path, TWO, start=False, token="secret").start is Start.BY_HAND
+
+
+def test_followers_that_others_start_need_a_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"distributed.token: got None; allowed: a secret, the same on all ranks"):
+        planned(tmp_path, TWO, start=False)
+    environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(written(tmp_path, [["10.0.0.1:1"], ["10.0.0.2:1"]]))}
+    with pytest.raises(ConfigError, match=r"distributed.token"):
+        plan_group(DistributedSettings(trusted_network=True), environ)
 
 
 def test_beyond_loopback_must_be_trusted(tmp_path: Path) -> None:
@@ -89,16 +97,16 @@ def test_beyond_loopback_must_be_trusted(tmp_path: Path) -> None:
 
 
 def test_ring_is_joined_by_a_file(tmp_path: Path) -> None:
-    joining = Joining.of(planned(tmp_path, TWO, port=8000))
-    assert joining.nodes == [["10.0.0.1:8001"], ["10.0.0.2:8002"]]
-    found = joining.variables(1, tmp_path)
+    environment = RankEnvironment.from_plan(planned(tmp_path, TWO, port=8000))
+    assert environment.nodes == [["10.0.0.1:8001"], ["10.0.0.2:8002"]]
+    found = environment.variables(1, tmp_path)
     assert found["MLX_RANK"] == "1"
-    assert json.loads(Path(found["MLX_HOSTFILE"]).read_text()) == joining.nodes
+    assert json.loads(Path(found["MLX_HOSTFILE"]).read_text()) == environment.nodes
 
 
 def test_mesh_is_joined_by_its_devices(tmp_path: Path) -> None:
-    joining = Joining.of(planned(tmp_path, MESH))
-    found = joining.variables(2, tmp_path)
+    environment = RankEnvironment.from_plan(planned(tmp_path, MESH))
+    found = environment.variables(2, tmp_path)
     assert found["MLX_RANK"] == "2"
     assert found["MLX_JACCL_COORDINATOR"] == "10.0.0.1:7491"
     assert json.loads(Path(found["MLX_IBV_DEVICES"]).read_text()) == [one["rdma"] for one in MESH]
@@ -109,7 +117,9 @@ def test_ring_of_devices_needs_only_neighbours(tmp_path: Path) -> None:
     hosts = [{"ssh": f"m{one}", "ips": ["10.0.0.1"], "rdma": ["d"] * 4} for one in range(4)]
     for one, host in enumerate(hosts):
         host["rdma"] = ["d" if abs(one - other) in (1, 3) else None for other in range(4)]
-    found = Joining.of(planned(tmp_path, {"backend": "jaccl-ring", "hosts": hosts})).variables(0, tmp_path)
+    found = RankEnvironment.from_plan(planned(tmp_path, {"backend": "jaccl-ring", "hosts": hosts})).variables(
+        0, tmp_path
+    )
     assert found["MLX_JACCL_RING"] == "1"
     with pytest.raises(ConfigError, match=r"hosts\[0\].rdma\[2\]"):
         planned(tmp_path, {"backend": "jaccl", "hosts": hosts})
@@ -117,8 +127,8 @@ def test_ring_of_devices_needs_only_neighbours(tmp_path: Path) -> None:
 
 def test_cuda_ranks_have_a_card_each(tmp_path: Path) -> None:
     hosts = [{"ssh": "gpu-1", "ips": ["10.0.0.1"]}, *[{"ssh": "gpu-2", "ips": ["10.0.0.2"]}] * 2]
-    joining = Joining.of(planned(tmp_path, {"backend": "nccl", "hosts": hosts}))
-    found = [joining.variables(rank, tmp_path) for rank in range(3)]
+    environment = RankEnvironment.from_plan(planned(tmp_path, {"backend": "nccl", "hosts": hosts}))
+    found = [environment.variables(rank, tmp_path) for rank in range(3)]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["0", "0", "1"]
     assert {one["NCCL_HOST_IP"] for one in found} == {"10.0.0.1"}
     assert {(one["NCCL_PORT"], one["MLX_WORLD_SIZE"]) for one in found} == {("7491", "3")}
@@ -128,9 +138,9 @@ def test_local_ranks_have_free_ports() -> None:
     plan = plan_group(DistributedSettings(ranks=3), {})
     assert plan is not None
     assert (plan.start, plan.address, plan.port) == (Start.LOCAL, "127.0.0.1", 0)
-    joining = Joining.of(plan)
-    assert len({node for (node,) in joining.nodes}) == 3
-    assert (joining.beside, joining.place) == ([3, 3, 3], [0, 1, 2])
+    environment = RankEnvironment.from_plan(plan)
+    assert len({node for (node,) in environment.nodes}) == 3
+    assert (environment.beside, environment.place) == ([3, 3, 3], [0, 1, 2])
 
 
 def test_one_rank_is_no_group(tmp_path: Path) -> None:
@@ -145,9 +155,9 @@ def test_launched_rank_knows_its_place(tmp_path: Path) -> None:
     plan = plan_group(DistributedSettings(), environ)
     assert plan is not None
     assert (plan.start, plan.rank, plan.size, plan.address, plan.port) == (Start.LAUNCHER, 1, 2, "127.0.0.1", 7490)
-    joining = Joining.of(plan)
-    assert [tuple(one) for one in joining.nodes] == [("127.0.0.1:32323",), ("127.0.0.1:32324",)]
-    assert "MLX_HOSTFILE" not in joining.variables(1, tmp_path)  # the launcher's stays
+    environment = RankEnvironment.from_plan(plan)
+    assert [tuple(one) for one in environment.nodes] == [("127.0.0.1:32323",), ("127.0.0.1:32324",)]
+    assert "MLX_HOSTFILE" not in environment.variables(1, tmp_path)  # the launcher's stays
 
 
 @pytest.mark.parametrize(
@@ -175,10 +185,11 @@ def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
 def test_joining_sets_variables_and_ends_what_hangs(tmp_path: Path) -> None:
     """In a process of its own, which SIGALRM ends: MLX would hold Python's lock."""
     program = (
-        "import os, sys, time; from draftd.ranks.joining import Joining; from draftd.ranks.plan import plan_group\n"
+        "import os, sys, time; from draftd.ranks.environment import RankEnvironment\n"
+        "from draftd.ranks.plan import plan_group\n"
         "from draftd.models.blas import described, load_blas; from draftd.settings import DistributedSettings\n"
-        "joining = Joining.of(plan_group(DistributedSettings(ranks=64), {}))\n"
-        "with joining.entered(1, 1):\n"
+        "environment = RankEnvironment.from_plan(plan_group(DistributedSettings(ranks=64), {}))\n"
+        "with environment.enter(1, 1):\n"
         "    found = os.environ['MLX_RANK'], os.path.exists(os.environ['MLX_HOSTFILE'])\n"
         "    print(*found, described(load_blas()), flush=True)\n"
         "    time.sleep(60)\n"

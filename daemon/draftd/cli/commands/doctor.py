@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import typer
 
 from draftd.cli import options, output
-from draftd.cli.commands.doctor_hosts import answer_for, check_hosts
+from draftd.cli.commands.doctor_hosts import check_hosts
 from draftd.cli.commands.doctor_models import look_at_models
 from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
@@ -48,14 +48,10 @@ def command(
         typer.Option("--hostfile", help="Check these machines too, and the links between them; as for serve."),
     ] = None,
     json: options.Json = False,
-    answers: Annotated[bool, typer.Option("--answer", hidden=True)] = False,
 ) -> None:
     """Check the machine, models, ports, folders, the remote and the collector; say what the pair can do. Exits 1 when
     something is wrong. Reads no weights, but for a hostfile: then every machine's are compared."""
     named = {"model.adapter_path": adapter_path, "server.port": port}
-    if answers:  # a doctor elsewhere asks
-        answer_for(served.settings(named))
-        return
     findings = examine(partial(served.settings, named | {"distributed.hostfile": hostfile}))
     if json:
         output.print_json([dataclasses.asdict(finding) for finding in findings])

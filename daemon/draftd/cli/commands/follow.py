@@ -47,7 +47,7 @@ def command(
     settings = served.settings(overrides)
 
     from draftd.cli.follow import run, run_once
-    from draftd.ranks.follower import Place
+    from draftd.ranks.join import Place
 
     place = Place(address, rank, ranks, patience)
     log = logging.getLogger("draftd.daemon")

@@ -42,10 +42,10 @@ def attend(part: Part) -> None:
     part.group.least([free_bytes()])
 
 
-def follow(part: Part, receiver: RecordReceiver) -> Follower:
+def follow(part: Part, receiver: RecordReceiver) -> FollowerCaches:
     """Executes records until the group ends in order, and returns what did. Raises RanksLost where one cannot be
     executed. The thread that loaded the model only."""
-    follower = Follower(part)
+    follower = FollowerCaches(part)
     try:
         while True:
             if not receiver.ready(_GRACE_SECONDS):
@@ -62,7 +62,7 @@ def follow(part: Part, receiver: RecordReceiver) -> Follower:
         raise lost_by(error, f"rank {part.group.rank}") from error
 
 
-class Follower:
+class FollowerCaches:
     """What was made by number: the caches, and the cached prefixes. It has a method for each operation (channel.Op)."""
 
     def __init__(self, part: Part) -> None:

@@ -32,8 +32,8 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # unless these say how m
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
-    """Of one start of the group, as rank 0 tells it to all. `nodes`, `devices`: of each rank. `coordinator`: of rank 0,
+class RankEnvironment:
+    """One start of the group, as rank 0 describes it to all. `nodes`, `devices`: of each rank. `coordinator`: rank 0's
     "HOST:PORT", for jaccl and nccl. `beside`: how many ranks each rank's machine has, and `place`: which of those it
     is."""
 
@@ -48,8 +48,8 @@ class Joining:
     launched: bool = False
 
     @classmethod
-    def of(cls, plan: GroupPlan) -> Joining:
-        """With ports that are free now, where all ranks are on this machine; else those after the plan's own."""
+    def from_plan(cls, plan: GroupPlan) -> RankEnvironment:
+        """Ports are free ones if all ranks are on this machine, else those after the plan's own."""
         local = plan.start is Start.LOCAL
         ips = [list(host.ips) for host in plan.hosts] if plan.backend == "ring" else [[plan.address]]
         count = sum(map(len, ips))
@@ -68,30 +68,30 @@ class Joining:
             launched=plan.start is Start.LAUNCHER,
         )
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return asdict(self)
 
     def variables(self, rank: int, folder: Path) -> dict[str, str]:
-        """For that rank, with its files in `folder`. A launcher has set its own."""
-        found = dict(self.environment)
+        """The variables of that rank, with its files in `folder`. A launcher has set its own."""
+        variables = dict(self.environment)
         if self.launched:
-            return found
-        found["MLX_RANK"] = str(rank)
+            return variables
+        variables["MLX_RANK"] = str(rank)
         if self.backend == "ring":
-            found["MLX_HOSTFILE"] = _file(folder / "hostfile.json", self.nodes)
+            variables["MLX_HOSTFILE"] = _file(folder / "hostfile.json", self.nodes)
         elif self.backend == "jaccl":
-            found["MLX_IBV_DEVICES"] = _file(folder / "devices.json", self.devices)
-            found["MLX_JACCL_COORDINATOR"] = self.coordinator
+            variables["MLX_IBV_DEVICES"] = _file(folder / "devices.json", self.devices)
+            variables["MLX_JACCL_COORDINATOR"] = self.coordinator
             if self.jaccl_ring:
-                found["MLX_JACCL_RING"] = "1"
+                variables["MLX_JACCL_RING"] = "1"
         else:
             host, _, port = self.coordinator.partition(":")
-            found |= {"NCCL_HOST_IP": host, "NCCL_PORT": port, "MLX_WORLD_SIZE": str(len(self.beside))}
-            found["CUDA_VISIBLE_DEVICES"] = str(self.place[rank])
-        return found
+            variables |= {"NCCL_HOST_IP": host, "NCCL_PORT": port, "MLX_WORLD_SIZE": str(len(self.beside))}
+            variables["CUDA_VISIBLE_DEVICES"] = str(self.place[rank])
+        return variables
 
     @contextlib.contextmanager
-    def entered(self, rank: int, seconds: int = JOIN_SECONDS) -> Iterator[None]:
+    def enter(self, rank: int, seconds: int = JOIN_SECONDS) -> Iterator[None]:
         """Sets the variables of this process, and ends it by SIGALRM where the block takes longer than `seconds`: MLX
         holds Python's lock while it waits for its neighbours, so that no thread of ours could."""
         with tempfile.TemporaryDirectory(prefix="draftd-rank-") as folder:
@@ -106,12 +106,12 @@ class Joining:
 
 
 def free_ports(count: int) -> list[int]:
-    """Of the loopback interface, each another; free when this returns."""
+    """Different ports of the loopback interface, free when this returns."""
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in held]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
 
 
 def _file(path: Path, content: object) -> str:
