@@ -49,7 +49,7 @@ from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.planning.router import EngineNow, Router
 from draftd.process.handle import EngineProcess
-from draftd.ranks.followers import StartedRanks
+from draftd.ranks.followers import Followers
 from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
@@ -139,7 +139,7 @@ def run_daemon(
         loaded = load or models_of(settings.model, drafters)
         worker = EngineWorker(loaded, observers=observers, limits=limits, recall=learning.recall, link=link)
     else:
-        ranks = StartedRanks(settings, plan, os.environ, group, log.write)
+        ranks = Followers(settings, plan, os.environ, group, out=log.write)
         worker = EngineProcess(
             served_models(settings.model),
             ranks,

@@ -28,24 +28,7 @@ from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, Totals
 from draftd.errors import NotServing, in_one_line
 from draftd.group import Loss
-from draftd.process.ipc import (
-    Begin,
-    Drain,
-    EndRequests,
-    EngineLost,
-    EngineSnapshot,
-    EngineStopped,
-    LogLine,
-    MachineMemory,
-    MessagePipe,
-    MethodCall,
-    MethodResult,
-    ObserverCall,
-    Ready,
-    RequestFinished,
-    Submit,
-    Tokens,
-)
+from draftd.process import ipc
 
 _log = logging.getLogger(__name__)
 
@@ -99,8 +82,8 @@ class EngineChild:
         self._limits, self._observer, self._totals, self._note = limits, observer, totals, note
         self._timeout = timeout_seconds
         self.inbox = Inbox(limits.queue_capacity, limits.max_batch)
-        self.ready: Ready | None = None
-        self.snapshot: EngineSnapshot | None = None  # the latest
+        self.ready: ipc.Ready | None = None
+        self.snapshot = ipc.EngineSnapshot()  # the latest
         self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was told to
         self._ended = False
         self._lock = threading.Lock()
@@ -108,12 +91,12 @@ class EngineChild:
         self._commands: dict[int, Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes]
-        self._pipe: MessagePipe
+        self._pipe: ipc.MessagePipe
         self._reader = threading.Thread(target=self._read, name="draftd-hear", daemon=True)
 
-    def start(self, begin: Begin) -> None:
+    def start(self, begin: ipc.Begin) -> None:
         ours, theirs = socket.socketpair()
-        self._pipe = MessagePipe(ours)
+        self._pipe = ipc.MessagePipe(ours)
         self._limit_waits(max(self._timeout, _LOADING_SECONDS))
         number = theirs.fileno()
         command = [sys.executable, "-P", "-m", "draftd.process.main", str(number)]
@@ -144,20 +127,20 @@ class EngineChild:
             if (taken := self.inbox.take(_MEMORY_SECONDS)) is not None:
                 messages += self._messages(taken.gathered)
                 if taken.endings:
-                    messages.append(EndRequests(taken.endings))
+                    messages.append(ipc.EndRequests(taken.endings))
                 if taken.closing and taken.drain_until != drain_until:
                     drain_until = taken.drain_until
                     last = max(drain_until, time.monotonic()) + _LAST_SECONDS
-                    messages.append(Drain(drain_until))
+                    messages.append(ipc.Drain(drain_until))
             if (now := time.monotonic()) - memory_at >= _MEMORY_SECONDS:
                 memory_at = now
-                messages.append(MachineMemory.read(self._limits))
+                messages.append(ipc.MachineMemory.read(self._limits))
             if messages:
                 self._send(messages)
 
     def keep(self, drafters: frozenset[str]) -> None:
         """Holds what was held before; nothing waits for it."""
-        self._send([MethodCall(next(self._numbers), "keep", (drafters,))])
+        self._send([ipc.MethodCall(next(self._numbers), "keep", (drafters,))])
 
     def end(self, error: NotServing) -> None:
         """Kills the process if it still runs, and reaps it. Its requests end as unavailable."""
@@ -178,7 +161,7 @@ class EngineChild:
 
     # the owner's thread
 
-    def _messages(self, gathered: Sequence[Arrival | Command]) -> Iterator[Submit | MethodCall]:
+    def _messages(self, gathered: Sequence[Arrival | Command]) -> Iterator[ipc.Submit | ipc.MethodCall]:
         """Choices of one request make one message: their prompt is the same object."""
         for _, group in groupby(gathered, lambda each: id(each.request.prompt if isinstance(each, Arrival) else each)):
             number, same = next(self._numbers), list(group)
@@ -188,13 +171,13 @@ class EngineChild:
                 continue
             with self._lock:
                 self._requests |= {choice.request.id: _Running.start(choice, number) for choice in choices}
-            yield Submit(number, [choice.request for choice in choices])
+            yield ipc.Submit(number, [choice.request for choice in choices])
 
-    def _call(self, number: int, command: Command) -> MethodCall:
+    def _call(self, number: int, command: Command) -> ipc.MethodCall:
         if not isinstance(command, Lower):
             self._commands[number] = command.done
         names = [field.name for field in fields(command) if field.name != "done"]
-        return MethodCall(number, _METHODS[type(command)], tuple(getattr(command, name) for name in names))
+        return ipc.MethodCall(number, _METHODS[type(command)], tuple(getattr(command, name) for name in names))
 
     def _send(self, messages: Sequence[Any]) -> None:
         try:
@@ -213,7 +196,7 @@ class EngineChild:
                 messages = self._pipe.receive()
                 for message in messages:
                     self._take(message)
-                if any(isinstance(message, EngineSnapshot | RequestFinished) for message in messages):
+                if any(isinstance(message, ipc.EngineSnapshot | ipc.RequestFinished) for message in messages):
                     self._report()
         except TimeoutError:
             self._lose(Loss.SILENT, f"rank 0 said nothing for {self._bound:g} s")
@@ -225,40 +208,40 @@ class EngineChild:
 
     def _take(self, message: Any) -> None:
         match message:
-            case Tokens():
+            case ipc.Tokens():
                 self._pass_tokens(message)
-            case ObserverCall():
+            case ipc.ObserverCall():
                 self._call_observer(message)
-            case RequestFinished():
+            case ipc.RequestFinished():
                 with self._lock:
                     running = self._requests.pop(message.id, None)
                 if running is not None:
                     _finish(running, running.outcome(message.outcome))
-            case EngineSnapshot():
+            case ipc.EngineSnapshot():
                 self.snapshot = message
                 self._note(message)
-            case Ready():
+            case ipc.Ready():
                 self._note(message.snapshot)
                 self.snapshot, self.ready = message.snapshot, message
                 self.inbox.wake()
-            case MethodResult():
+            case ipc.MethodResult():
                 self.snapshot = message.snapshot or self.snapshot
                 done = self._commands.pop(message.number, None)
                 if done is not None and message.error is not None:
                     done.set_exception(message.error)
                 elif done is not None:
                     done.set_result(message.value)
-            case LogLine():
+            case ipc.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
-            case EngineLost():
+            case ipc.EngineEnded() if message.loss is not None:
                 self._lose(message.loss, message.reason)
-            case EngineStopped():
+            case ipc.EngineEnded():
                 self._ended = True
                 self.inbox.wake()
             case _:
                 self._note(message)
 
-    def _pass_tokens(self, message: Tokens) -> None:
+    def _pass_tokens(self, message: ipc.Tokens) -> None:
         running = self._requests.get(message.id)
         if running is None or running.failed:
             return
@@ -275,7 +258,7 @@ class EngineChild:
             running.failed = f"the receiver failed: {error}"
             self.inbox.end(message.id, FinishReason.ERROR)
 
-    def _call_observer(self, call: ObserverCall) -> None:
+    def _call_observer(self, call: ipc.ObserverCall) -> None:
         running = self._requests.get(call.id)
         if running is None:
             return
@@ -297,9 +280,8 @@ class EngineChild:
 
     def _waits(self, running: _Running) -> bool:
         now = self.snapshot
-        if running.stats.first_token is not None:
-            return False
-        return now is None or running.number > now.number or running.request.id in now.waiting
+        untold = running.number > now.number or running.request.id in now.waiting
+        return running.stats.first_token is None and untold
 
     # either
 

@@ -28,8 +28,8 @@ from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
+from draftd.process import ipc
 from draftd.process.child import EngineChild
-from draftd.process.ipc import Begin, EngineSnapshot, Learned, LoadProgress, MachineMemory
 from draftd.ranks.plan import GroupShare
 from draftd.settings.distributed import DistributedSettings
 from draftd.strategies import Strategy
@@ -47,7 +47,6 @@ _SLOWEST_BEAT_SECONDS = 0.25
 _JOIN_SECONDS = 15.0
 _NEVER_FULL = 1 << 20  # the queue of the process: that of this one has the limit
 _DRAINING = "the daemon is draining and takes no more commands"
-_MEMORY_LIMITS = {field.name for field in fields(MachineMemory)}
 
 
 class OtherRanks(Protocol):
@@ -125,17 +124,15 @@ class EngineProcess(EngineHandle):
 
     @property
     def files(self) -> PairFiles:
-        return self._serving()[1].files
+        return self._serving().snapshot.files
 
     @property
     def unloaded(self) -> bool:
-        snapshot = self._snapshot
-        return snapshot is not None and snapshot.status.unloaded
+        return self._snapshot.status.unloaded
 
     @property
     def draft_bytes(self) -> Mapping[DrafterName, int]:
-        snapshot = self._snapshot
-        return {} if snapshot is None else snapshot.draft_bytes
+        return self._snapshot.draft_bytes
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -151,8 +148,7 @@ class EngineProcess(EngineHandle):
 
     @property
     def memory(self) -> MlxMemory | None:
-        snapshot = self._snapshot
-        return None if snapshot is None else snapshot.memory
+        return self._snapshot.memory
 
     def learnt(self) -> Learnt | None:
         return self._learnt
@@ -161,28 +157,23 @@ class EngineProcess(EngineHandle):
         """Does nothing: there are no peers' sequences here."""
 
     def status(self) -> EngineStatus:
-        status, child, snapshot = self._totals.status(), self._child, self._snapshot
-        if snapshot is not None:
-            total, counted = status, status.prefix
-            prefix = replace(
-                snapshot.status.prefix,
-                lookups=counted.lookups,
-                hits=counted.hits,
-                read_tokens=counted.read_tokens,
-                unfit=counted.unfit,
-                longest_unfit_tokens=counted.longest_unfit_tokens,
-            )
-            status = replace(
-                snapshot.status,
-                counts=total.counts,
-                finished=total.finished,
-                drafter_errors=total.drafter_errors,
-                verifier_errors=total.verifier_errors,
-                prefix=prefix,
-            )
+        total, child, snapshot = self._totals.status(), self._child, self._snapshot
+        prefix = replace(
+            snapshot.status.prefix,
+            lookups=total.prefix.lookups,
+            hits=total.prefix.hits,
+            read_tokens=total.prefix.read_tokens,
+            unfit=total.prefix.unfit,
+            longest_unfit_tokens=total.prefix.longest_unfit_tokens,
+        )
         active, queued = (0, 0) if child is None else child.inbox.counts
         return replace(
-            status,
+            snapshot.status,
+            counts=total.counts,
+            finished=total.finished,
+            drafter_errors=total.drafter_errors,
+            verifier_errors=total.verifier_errors,
+            prefix=prefix,
             active=active,
             queued=queued,
             queue_capacity=self._limits.queue_capacity,
@@ -190,7 +181,7 @@ class EngineProcess(EngineHandle):
             group=self._group_status(snapshot),
         )
 
-    def _group_status(self, snapshot: EngineSnapshot | None) -> GroupStatus:
+    def _group_status(self, snapshot: ipc.EngineSnapshot) -> GroupStatus:
         at = self._restart_at
         state = {
             EngineState.READY: GroupState.SERVING,
@@ -200,26 +191,26 @@ class EngineProcess(EngineHandle):
             id=self._id,
             state=state,
             backend=self._settings.backend if self._share is None else self._share.plan.backend,
-            parallel="" if snapshot is None else snapshot.parallel,
-            ranks=() if snapshot is None else snapshot.ranks,
+            parallel=snapshot.parallel,
+            ranks=snapshot.ranks,
             losses=dict(self._losses),
             reason=self._reason,
             restart_seconds=None if at is None else max(0.0, at - time.monotonic()),
             starts=self._starts,
-            records=0 if snapshot is None else snapshot.records,
-            record_bytes=0 if snapshot is None else snapshot.record_bytes,
+            records=snapshot.records,
+            record_bytes=snapshot.record_bytes,
         )
 
     @property
-    def _snapshot(self) -> EngineSnapshot | None:
+    def _snapshot(self) -> ipc.EngineSnapshot:
         child = self._child
-        return None if child is None else child.snapshot
+        return ipc.EngineSnapshot() if child is None else child.snapshot
 
-    def _serving(self) -> tuple[EngineChild, EngineSnapshot]:
+    def _serving(self) -> EngineChild:
         child = self._child
-        if self.state is EngineState.LOADING or child is None or child.snapshot is None:
+        if self.state is EngineState.LOADING or child is None or child.ready is None:
             raise self._not_serving()
-        return child, child.snapshot
+        return child
 
     def _not_serving(self) -> NotServing:
         if self.error:
@@ -233,13 +224,14 @@ class EngineProcess(EngineHandle):
     # requests and commands
 
     def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
-        (child, snapshot), first = self._serving(), choices[0][0]
+        child, first = self._serving(), choices[0][0]
         assert all(request.prompt is first.prompt for request, _ in choices)
         if first.plan.strategy is not Strategy.LOCAL:
             verifier_of(None)
         check_request(first, self.info)
         assert self._admission is not None
-        self._admission.check(first, snapshot.status.kv_cache_bytes + snapshot.status.prefix.bytes)
+        status = child.snapshot.status
+        self._admission.check(first, status.kv_cache_bytes + status.prefix.bytes)
         try:
             child.inbox.submit(*(Arrival(request, sink) for request, sink in choices))
         except NotServing:
@@ -310,14 +302,14 @@ class EngineProcess(EngineHandle):
             return Loss.FAILED, in_one_line(error)
         return child.loss
 
-    def _first_message(self, share: GroupShare | None) -> Begin:
-        names = [field.name for field in fields(Limits) if field.name not in _MEMORY_LIMITS]
+    def _first_message(self, share: GroupShare | None) -> ipc.Begin:
+        names = [field.name for field in fields(Limits) if field.name not in ipc.MachineMemory._fields]
         limits = {name: getattr(self._limits, name) for name in names}
-        return Begin(
+        return ipc.Begin(
             self._paths,
             share,
             limits | {"queue_capacity": _NEVER_FULL, "prefix_folder": None},
-            MachineMemory.read(self._limits),
+            ipc.MachineMemory.read(self._limits),
             self._learnt,
             logging.getLogger("draftd").getEffectiveLevel(),
             min(_SLOWEST_BEAT_SECONDS, self._settings.timeout_seconds / _BEATS),
@@ -326,11 +318,11 @@ class EngineProcess(EngineHandle):
     def _note(self, message: Any) -> None:
         """Takes over the engine's state from a message."""
         match message:
-            case LoadProgress():
+            case ipc.LoadProgress():
                 self.progress = message.line
-            case Learned():
+            case ipc.Learned():
                 self._learnt = message.learnt
-            case EngineSnapshot():
+            case ipc.EngineSnapshot():
                 self.step_seconds, self.prefill_seconds = message.step_seconds, message.prefill_seconds
                 self.progress = message.progress
 

@@ -13,11 +13,12 @@ import pickle
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome
+from draftd.counts import DraftCounts
 from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory
 from draftd.engine.observer import EngineStatus
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 # From the daemon
 
 
-@dataclass(frozen=True, slots=True)
-class MachineMemory:
+class MachineMemory(NamedTuple):
     """The values of `Limits` that depend on the machine, under the names they have there."""
 
     memory_share: float
@@ -48,8 +48,7 @@ class MachineMemory:
         return cls(limits.memory_share(), limits.headroom(), limits.available())
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(NamedTuple):
     """The first message. `limits`: all but MachineMemory's. `log_level`: for draftd's own records. `share`: unless the
     target is whole."""
 
@@ -62,16 +61,14 @@ class Begin:
     beat_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(NamedTuple):
     """All choices of one request. `number` grows by one with each message."""
 
     number: int
     choices: Sequence[DecodeRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class MethodCall:
+class MethodCall(NamedTuple):
     """A method of EngineHandle to call. Its result comes back as MethodResult if it is a future."""
 
     number: int
@@ -79,13 +76,11 @@ class MethodCall:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndRequests:
+class EndRequests(NamedTuple):
     reasons: Mapping[str, FinishReason]
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(NamedTuple):
     """Take no more requests; running ones may go on until then, in monotonic seconds, a clock that all processes of a
     machine share."""
 
@@ -95,50 +90,44 @@ class Drain:
 # From the engine
 
 
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
+class LoadProgress(NamedTuple):
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSnapshot:
+class EngineSnapshot(NamedTuple):
     """The engine's state, several times a second: the sign of life. `waiting`: ids of clients' requests that wait, of
     those submitted up to `number`."""
 
-    status: EngineStatus
-    waiting: frozenset[str]
-    number: int
-    progress: str
-    step_seconds: float
-    prefill_seconds: float
-    draft_bytes: Mapping[DrafterName, int]
-    files: PairFiles
-    memory: MlxMemory | None
+    status: EngineStatus = EngineStatus(DraftCounts(), {})
+    waiting: frozenset[str] = frozenset()
+    number: int = 0
+    progress: str = ""
+    step_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    draft_bytes: Mapping[DrafterName, int] = MappingProxyType({})
+    files: PairFiles = PairFiles()
+    memory: MlxMemory | None = None
     parallel: str = ""
     ranks: tuple[RankStatus, ...] = ()
     records: int = 0
     record_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     info: ModelInfo
     snapshot: EngineSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(NamedTuple):
     learnt: Learnt
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     id: str
     emission: Emission
 
 
-@dataclass(frozen=True, slots=True)
-class ObserverCall:
+class ObserverCall(NamedTuple):
     """A call of an EngineObserver. `arguments`: all but the request."""
 
     id: str
@@ -146,14 +135,12 @@ class ObserverCall:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFinished:
+class RequestFinished(NamedTuple):
     id: str
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class MethodResult:
+class MethodResult(NamedTuple):
     """The result of a MethodCall: `value` or `error`."""
 
     number: int
@@ -162,24 +149,17 @@ class MethodResult:
     snapshot: EngineSnapshot | None
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     logger: str
     level: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLost:
-    """The last message if the engine or its group ends for a reason of its own."""
+class EngineEnded(NamedTuple):
+    """The last message. `loss` and `reason`: unless it ended in order, after Drain."""
 
-    loss: Loss
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStopped:
-    """The last message after Drain."""
+    loss: Loss | None = None
+    reason: str = ""
 
 
 def own_tokenizer() -> Tokenizer:

@@ -35,26 +35,7 @@ from draftd.group import Loss
 from draftd.hardware.system import device
 from draftd.models.blas import load_blas
 from draftd.models.grammar import Compiled
-from draftd.process.ipc import (
-    Begin,
-    Drain,
-    EndRequests,
-    EngineLost,
-    EngineSnapshot,
-    EngineStopped,
-    Learned,
-    LoadProgress,
-    LogLine,
-    MachineMemory,
-    MessagePipe,
-    MethodCall,
-    MethodResult,
-    ObserverCall,
-    Ready,
-    RequestFinished,
-    Submit,
-    Tokens,
-)
+from draftd.process import ipc
 from draftd.ranks.form import GroupFormation
 from draftd.ranks.leader_channel import LeaderChannel
 from draftd.ranks.plan import GroupShare
@@ -114,7 +95,7 @@ def begin_group(
 class Outgoing:
     """Sends messages to the daemon on a thread of its own: `put` waits only if the daemon does not read at all."""
 
-    def __init__(self, pipe: MessagePipe) -> None:
+    def __init__(self, pipe: ipc.MessagePipe) -> None:
         self._pipe = pipe
         self._unsent: deque[Any] = deque()
         self._changed = threading.Condition()
@@ -160,10 +141,10 @@ class RequestSink:
         self._name, self._put, self._grammar = name, put, grammar
 
     def on_tokens(self, emission: Emission) -> None:
-        self._put(Tokens(self._name, emission))
+        self._put(ipc.Tokens(self._name, emission))
 
     def on_finish(self, outcome: Outcome) -> None:
-        self._put(RequestFinished(self._name, outcome))
+        self._put(ipc.RequestFinished(self._name, outcome))
 
 
 class CallObserver(EngineObserver):
@@ -173,16 +154,16 @@ class CallObserver(EngineObserver):
         self._put = put
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
-        self._put(ObserverCall(request.id, "on_step", (result, gap)))
+        self._put(ipc.ObserverCall(request.id, "on_step", (result, gap)))
 
     def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
-        self._put(ObserverCall(request.id, "on_drafter_error", (drafter, message)))
+        self._put(ipc.ObserverCall(request.id, "on_drafter_error", (drafter, message)))
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        self._put(ObserverCall(request.id, "on_verifier_error", (message,)))
+        self._put(ipc.ObserverCall(request.id, "on_verifier_error", (message,)))
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self._put(ObserverCall(request.id, "on_finish", (outcome,)))
+        self._put(ipc.ObserverCall(request.id, "on_finish", (outcome,)))
 
 
 class LogForwarder(logging.Handler):
@@ -194,17 +175,17 @@ class LogForwarder(logging.Handler):
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._put(LogLine(record.name, record.levelno, self.format(record)))
+        self._put(ipc.LogLine(record.name, record.levelno, self.format(record)))
 
 
 class EngineServer:
     """Runs one engine for the daemon, and ends with it."""
 
     def __init__(self, end: socket.socket) -> None:
-        self._pipe = MessagePipe(end, lambda: self._worker.tokenizer)
+        self._pipe = ipc.MessagePipe(end, lambda: self._worker.tokenizer)
         self._out = Outgoing(self._pipe)
         self._number = 0  # of the last submission that the engine has
-        self._memory: MachineMemory
+        self._memory: ipc.MachineMemory
         self._worker: EngineWorker
         self._channel: LeaderChannel | None = None
         self._parallel = ""
@@ -214,7 +195,7 @@ class EngineServer:
             (begin,) = self._pipe.receive()
         except OSError:
             _exit(1)
-        assert isinstance(begin, Begin)
+        assert isinstance(begin, ipc.Begin)
         logging.basicConfig(handlers=[LogForwarder(self._out.put)], level=logging.WARNING, force=True)
         logging.getLogger("draftd").setLevel(begin.log_level)
         self._memory = begin.memory
@@ -252,19 +233,19 @@ class EngineServer:
 
     def _take(self, message: Any) -> None:
         match message:
-            case Submit():
+            case ipc.Submit():
                 self._submit(message)
-            case EndRequests():
+            case ipc.EndRequests():
                 for name, reason in message.reasons.items():
                     self._worker.cancel(name, reason)
-            case MethodCall():
+            case ipc.MethodCall():
                 self._call(message)
-            case MachineMemory():
+            case ipc.MachineMemory():
                 self._memory = message
-            case Drain():
+            case ipc.Drain():
                 threading.Thread(target=self._drain, args=(message.until,), daemon=True).start()
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: ipc.Submit) -> None:
         choices = message.choices
         try:
             compiled = None
@@ -280,15 +261,15 @@ class EngineServer:
                 now, tokens = time.monotonic(), len(choice.prompt)
                 stats = RequestStats(prompt_tokens=tokens, arrival=choice.arrival, finished=now)
                 outcome = Outcome(FinishReason.ERROR, stats, error=refused.message, refused=refused)
-                self._out.put(ObserverCall(choice.id, "on_finish", (outcome,)))
-                self._out.put(RequestFinished(choice.id, outcome))
+                self._out.put(ipc.ObserverCall(choice.id, "on_finish", (outcome,)))
+                self._out.put(ipc.RequestFinished(choice.id, outcome))
         self._number = message.number
 
-    def _call(self, call: MethodCall) -> None:
+    def _call(self, call: ipc.MethodCall) -> None:
         try:
             result = getattr(self._worker, call.method)(*call.arguments)
         except DraftdError as error:
-            self._out.put(MethodResult(call.number, None, error, None))
+            self._out.put(ipc.MethodResult(call.number, None, error, None))
             return
         if isinstance(result, Future):
             result.add_done_callback(lambda done: self._answer(call.number, done))
@@ -298,11 +279,11 @@ class EngineServer:
         if error is not None and not isinstance(error, DraftdError):
             error = EngineFailure(in_one_line(error))
         # With a snapshot: the caller looks next at what is held now.
-        self._out.put(MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
+        self._out.put(ipc.MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
 
-    def _snapshot(self) -> EngineSnapshot:
+    def _snapshot(self) -> ipc.EngineSnapshot:
         worker, number, channel = self._worker, self._number, self._channel
-        return EngineSnapshot(
+        return ipc.EngineSnapshot(
             status=worker.status(),
             waiting=worker.waiting,
             number=number,
@@ -326,14 +307,14 @@ class EngineServer:
             while worker.state is EngineState.LOADING:
                 if line != worker.progress or time.monotonic() - sent >= seconds:
                     line, sent = worker.progress, time.monotonic()
-                    self._out.put(LoadProgress(line))
+                    self._out.put(ipc.LoadProgress(line))
                 time.sleep(_LOADING_POLL_SECONDS)
             learnt = None
             if worker.state is not EngineState.FAILED:
-                self._out.put(Ready(worker.info, self._snapshot()))
+                self._out.put(ipc.Ready(worker.info, self._snapshot()))
             while worker.state is EngineState.READY:
                 if (now := worker.learnt()) is not None and now is not learnt:
-                    self._out.put(Learned(now))
+                    self._out.put(ipc.Learned(now))
                     learnt = now
                 self._out.put(self._snapshot())
                 time.sleep(seconds)
@@ -351,16 +332,16 @@ class EngineServer:
             if worker.state is not EngineState.STOPPED:
                 return  # `_beat` says why
             if (learnt := worker.learnt()) is not None:
-                self._out.put(Learned(learnt))
+                self._out.put(ipc.Learned(learnt))
             if self._channel is not None:
                 self._channel.close()
         # Otherwise its thread is inside a forward, and all requests were told of their end.
-        self._out.put_last(EngineStopped())
+        self._out.put_last(ipc.EngineEnded())
         _exit(0)
 
     def lose(self, error: RanksLost) -> NoReturn:
         """Says why, and ends: what this process waits for may never come."""
-        self._out.put_last(EngineLost(error.loss, error.message))
+        self._out.put_last(ipc.EngineEnded(error.loss, error.message))
         _exit(1)
 
 

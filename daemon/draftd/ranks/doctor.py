@@ -14,8 +14,8 @@ from draftd.errors import DraftdError, in_words
 from draftd.hardware.state import HardwareSample, advance
 from draftd.hardware.system import system_probe
 from draftd.models.blas import load_blas
-from draftd.ranks.followers import FollowerExit, Followers, group_key
-from draftd.ranks.form import Follower, GroupFormation, listen_for_followers
+from draftd.ranks.followers import FollowerExit, Followers
+from draftd.ranks.form import Follower, GroupFormation
 from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame
 from draftd.ranks.handshake import Hello, hang_up
 from draftd.ranks.neighbours import AddressError, measure, measure_link, ring_addresses
@@ -71,24 +71,23 @@ def look_at_group(
 ) -> tuple[list[RankFindings], list[LinkFindings]]:
     """Nothing is left running anywhere. Raises ConfigError if rank 0 cannot listen, OSError if followers cannot be
     started."""
-    key = group_key(settings.distributed, plan.start)
     offline = {**environ, "HF_HUB_OFFLINE": "1"}  # a look downloads nothing
-    followers = Followers(settings, plan, offline, key, out=lambda line: None)
-    with listen_for_followers(plan) as listener:
-        formation = LookFormation(
-            listener,
-            plan,
-            own,
-            key=key.encode(),
-            group="look",
-            bounds={"timeout_seconds": 0.0, "start_seconds": 0.0},
-            announce=lambda line: None,
-        )
-        try:
-            followers.start("{}:{}".format(*listener.getsockname()[:2]))
-            return asyncio.run(formation.look(followers.exits))
-        finally:
-            followers.stop()
+    followers = Followers(settings, plan, offline, "look", out=lambda line: None)
+    formation = LookFormation(
+        followers.listener,
+        plan,
+        own,
+        key=followers.key,
+        group="look",
+        bounds={"timeout_seconds": 0.0, "start_seconds": 0.0},
+        announce=lambda line: None,
+    )
+    try:
+        followers.start()
+        return asyncio.run(formation.look(followers.exits))
+    finally:
+        followers.stop()
+        followers.close()
 
 
 class LookFormation(GroupFormation):

@@ -1,14 +1,14 @@
 """A follower's end of the connection to rank 0: the records to execute, and reports of how far it is. A RecordReceiver.
 
-One thread reads. Another sends a report each second, or as soon as many records were executed, and asks the watchdog.
-When the group is lost, `on_lost` is called once: it ends the process, because a thread that waits in a collective
-cannot be woken.
+A thread reads, sends a report each second, and asks the watchdog. When the group is lost, `on_lost` is called once: it
+ends the process, because a thread that waits in a collective cannot be woken.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import threading
 import time
@@ -45,14 +45,10 @@ class FollowerChannel:
         self._progress = Progress(0, 0, 0.0)
         self._ready = self._ended = self._closed = False
         self._lost: RanksLost | None = None
-        self._writing, self._due = threading.Lock(), threading.Event()
+        self._writing = threading.Lock()
         self._sock.settimeout(self._timeout)
-        self._threads = [
-            threading.Thread(target=self._guard, args=(work,), name=f"draftd-rank-{name}", daemon=True)
-            for name, work in (("hearing", self._read), ("reports", self._report))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._run, name="draftd-rank-channel", daemon=True)
+        self._thread.start()
 
     def receive(self) -> bytes | None:
         """Raises RanksLost if `on_lost` lets the process live."""
@@ -79,7 +75,7 @@ class FollowerChannel:
             self._own.moved = time.monotonic()
         self._progress = progress
         if progress.records - self._reported >= _REPORT_RECORDS:
-            self._due.set()
+            self._send(self._ping())  # rank 0 may wait for it
 
     def send_failure(self, text: str, loss: Loss = Loss.FAILED) -> None:
         """Tells rank 0 why this rank ends."""
@@ -89,36 +85,36 @@ class FollowerChannel:
         """Reports how far it came, and hangs up."""
         self._closed = True
         self._send(self._ping(), last=True)
-        self._due.set()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         self._sock.close()
 
-    def _guard(self, work: Callable[[], None]) -> None:
+    def _run(self) -> None:
+        wait, reported_at = min(_PING_SECONDS, self._timeout / _LOOKS), 0.0
         try:
-            work()
+            while not (self._closed or self._ended) and self._lost is None:
+                if select.select([self._sock], [], [], wait)[0]:
+                    self._read()
+                if (now := time.monotonic()) - reported_at >= wait and not (self._closed or self._ended):
+                    reported_at = now
+                    self._send(self._ping())
+                    self._watch(now)
         except Exception as error:
             _log.exception("the watchdog of this rank failed")
             self._lose(Loss.FAILED, f"the watchdog of this rank failed: {in_one_line(error)}")
 
     def _read(self) -> None:
-        while not self._closed and self._lost is None:
-            try:
-                if not (data := self._sock.recv(1 << 16)):
-                    raise ConnectionResetError("its connection ended")
-                self._leader.heard = time.monotonic()
-                for received in self._reader.feed(data):
-                    self._take(received)
-            except TimeoutError:
-                continue  # the watchdog notices
-            except BadFrame as error:
-                self._lose(Loss.FAILED, f"rank 0 sends what cannot be read: {error}")
-            except OSError as error:
-                if not self._ended:
-                    self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
-                return
+        try:
+            if not (data := self._sock.recv(1 << 16)):
+                raise ConnectionResetError("its connection ended")
+            self._leader.heard = time.monotonic()
+            for received in self._reader.feed(data):
+                self._take(received)
+        except BadFrame as error:
+            self._lose(Loss.FAILED, f"rank 0 sends what cannot be read: {error}")
+        except OSError as error:
+            self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
 
     def _take(self, received: Frame) -> None:
         if received.kind is Kind.RECORD:
@@ -139,21 +135,13 @@ class FollowerChannel:
         elif received.kind in (Kind.FAILED, Kind.REFUSED):
             self._lose(Loss.FAILED, f"rank 0: {received.fields().get('text')}")
 
-    def _report(self) -> None:
-        while not self._closed and self._lost is None:
-            self._due.wait(min(_PING_SECONDS, self._timeout / _LOOKS))
-            self._due.clear()
-            if self._closed or self._ended:
-                return
-            self._send(self._ping())
-            now = time.monotonic()
-            if self._ready and self._progress.records >= self._received:
-                self._own.moved = now
-            if (lost := self._watchdog.find_loss([self._leader, self._own], now)) is not None:
-                loss, text = lost
-                if loss is Loss.STALLED:
-                    self.send_failure(text, loss)
-                self._lose(loss, text)
+    def _watch(self, now: float) -> None:
+        if self._ready and self._progress.records >= self._received:
+            self._own.moved = now
+        if (lost := self._watchdog.find_loss([self._leader, self._own], now)) is not None:
+            if lost[0] is Loss.STALLED:
+                self.send_failure(lost[1], Loss.STALLED)
+            self._lose(*lost)
 
     def _ping(self) -> bytes:
         self._reported = self._progress.records

@@ -23,7 +23,7 @@ from typing import IO
 
 from draftd.ranks.form import listen_for_followers
 from draftd.ranks.plan import GroupPlan, GroupShare, Start
-from draftd.settings import DistributedSettings, Settings
+from draftd.settings import Settings
 
 _GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _REAP_SECONDS = 10.0
@@ -79,47 +79,49 @@ def follow_arguments(
     return arguments + ["--once"] * once + ["--with-input"] * with_input
 
 
-def group_key(settings: DistributedSettings, start: Start) -> str:
-    """The key that followers must have: a new one if rank 0 starts them, and hands it over."""
-    if settings.token is not None:
-        return settings.token.get_secret_value()
-    return secrets.token_hex(32) if start in (Start.LOCAL, Start.SSH) else ""
-
-
 class Followers:
-    """The follower processes of one plan. One thread, but for `exits`."""
+    """The followers of one plan, as `OtherRanks` of an engine's process, and the socket that they connect to: it is
+    kept from one start of the group to the next, so that they may wait there. One thread, but for `exits`."""
 
     def __init__(
         self,
         settings: Settings,
         plan: GroupPlan,
         environ: Mapping[str, str],
-        key: str,
+        group: str,
         *,
-        out: Callable[[str], None] | None = None,
+        out: Callable[[str], None],
     ) -> None:
-        """`key`: written to their standard input. `out` takes each line that a follower writes; unset: stderr."""
-        self._settings, self._plan, self._environ, self._key = settings, plan, dict(environ), key
-        self._out = out or (lambda line: print(line, file=sys.stderr, flush=True))
+        """`group`: its id. `out` takes each line that a follower writes. Raises ConfigError if it cannot listen."""
+        self._settings, self._plan, self._environ, self._group, self._out = settings, plan, dict(environ), group, out
+        token, starts = settings.distributed.token, plan.start in (Start.LOCAL, Start.SSH)
+        own_key = secrets.token_hex(32) if starts else ""
+        self.key = (own_key if token is None else token.get_secret_value()).encode()
+        self.listener = listen_for_followers(plan)
         self._running = dict[int, _Process]()
 
-    def start(self, address: str) -> None:
-        """Starts those that do not run; none if others start them. `address`: rank 0's HOST:PORT. Raises OSError."""
-        if self._plan.start not in (Start.LOCAL, Start.SSH):
-            return
-        for rank in range(1, self._plan.size):
+    def start(self) -> GroupShare:
+        """Starts those that do not run; none if others start them. Raises OSError."""
+        host, port = self.listener.getsockname()[:2]
+        starts = self._plan.start in (Start.LOCAL, Start.SSH)
+        for rank in range(1, self._plan.size) if starts else ():
             running = self._running.get(rank)
             if running is not None and running.process.poll() is None:
                 continue
             if running is not None:
                 running.reap()
-            self._running[rank] = _Process(self._command(rank, address), self._environ, self._key, self._out)
+            command = self._command(rank, f"{host}:{port}")
+            self._running[rank] = _Process(command, self._environ, self.key, self._out)
+        return GroupShare(self._plan, self._group, self.key, self.listener.fileno(), self._settings.distributed)
 
     def exits(self) -> Iterator[FollowerExit]:
         """Those that have ended since they were started."""
         for rank, running in sorted(self._running.items()):
             if (code := running.process.poll()) is not None:
                 yield FollowerExit(rank, self._plan.hosts[rank].ssh, code, running.reap())
+
+    def describe_exit(self) -> str:
+        return next((str(ended) for ended in self.exits()), "")
 
     def stop(self, grace_seconds: float = _GRACE_SECONDS) -> None:
         """Ends them: none is left on this machine when this returns; others' end with the connection to them."""
@@ -134,6 +136,9 @@ class Followers:
                 running.process.wait(_REAP_SECONDS)
             running.reap()
         self._running.clear()
+
+    def close(self) -> None:
+        self.listener.close()
 
     def _command(self, rank: int, address: str) -> list[str]:
         here = self._plan.here(rank)
@@ -151,40 +156,6 @@ class Followers:
         return ssh_command(
             self._plan.hosts[rank].ssh, self._settings.distributed.command, arguments, self._plan.environment
         )
-
-
-class StartedRanks:
-    """The followers of one plan, as `OtherRanks` of an engine's process, and the socket that they connect to: kept from
-    one start of the group to the next, so that followers may wait there."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        plan: GroupPlan,
-        environ: Mapping[str, str],
-        group: str,
-        out: Callable[[str], None] | None = None,
-    ) -> None:
-        """`out`: of `Followers`. Raises ConfigError if it cannot listen."""
-        self._settings, self._plan, self._group = settings, plan, group
-        self._key = group_key(settings.distributed, plan.start)
-        self._followers = Followers(settings, plan, environ, self._key, out=out)
-        self._listener = listen_for_followers(plan)
-
-    def start(self) -> GroupShare:
-        host, port = self._listener.getsockname()[:2]
-        self._followers.start(f"{host}:{port}")
-        listener = self._listener.fileno()
-        return GroupShare(self._plan, self._group, self._key.encode(), listener, self._settings.distributed)
-
-    def describe_exit(self) -> str:
-        return next((str(ended) for ended in self._followers.exits()), "")
-
-    def stop(self) -> None:
-        self._followers.stop()
-
-    def close(self) -> None:
-        self._listener.close()
 
 
 def ssh_command(host: str, draftd: str | None, arguments: list[str], environ: Mapping[str, str]) -> list[str]:
@@ -213,7 +184,7 @@ def write_key(process: subprocess.Popen[bytes], key: bytes) -> None:
 
 
 class _Process:
-    def __init__(self, command: list[str], environ: Mapping[str, str], key: str, out: Callable[[str], None]) -> None:
+    def __init__(self, command: list[str], environ: Mapping[str, str], key: bytes, out: Callable[[str], None]) -> None:
         self._out, self._lines = out, deque[str](maxlen=20)
         self.process = subprocess.Popen(
             command,
@@ -223,7 +194,7 @@ class _Process:
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process, which lets running requests end first
         )
-        write_key(self.process, key.encode())
+        write_key(self.process, key)
         assert self.process.stderr is not None
         args = (self.process.stderr,)
         self._reader = threading.Thread(target=self._read, args=args, name="draftd-rank-stderr", daemon=True)

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -108,11 +107,12 @@ def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
 def test_host_that_ssh_does_not_reach_is_one_line() -> None:
     hosts = (Host("127.0.0.1", ("127.0.0.1",)), Host("nobody@127.0.0.1", ("127.0.0.1",)))
     plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
-    followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, "", out=lambda line: None)
-    followers.start("127.0.0.1:9")
+    followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, "g1", out=lambda line: None)
+    followers.start()
     until(lambda: next(followers.exits(), None) is not None, 10)
     ended = str(next(followers.exits(), None))
     followers.stop()
+    followers.close()
     assert ended.startswith("rank 1 on nobody@127.0.0.1: ")
     assert "refused" in ended or "denied" in ended or "verification" in ended
 
@@ -132,24 +132,22 @@ def test_last_words_are_the_error() -> None:
 def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
     """Real ones: one that waits for rank 0 and is stopped, one whose holder is gone, one that finds no model."""
     environ, lines = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}, list[str]()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        followers = Followers(Settings(), local_plan(3), environ, "key", out=lines.append)
-        followers.start(address)
-        callers = [silent.accept()[0] for _ in range(2)]
-        one, other = (followers._running[rank].process for rank in (1, 2))
-        os.kill(one.pid, signal.SIGSTOP)
-        assert other.stdin is not None
-        other.stdin.close()  # as where this process is killed
-        until(lambda: other.poll() == LOST, 10)
-        followers.stop(grace_seconds=0.2)
-        assert (one.poll(), next(followers.exits(), None)) == (-signal.SIGKILL, None)
-        for caller in callers:
-            caller.close()
+    followers = Followers(Settings(), local_plan(3), environ, "g1", out=lines.append)
+    followers.start()
+    callers = [followers.listener.accept()[0] for _ in range(2)]
+    one, other = (followers._running[rank].process for rank in (1, 2))
+    os.kill(one.pid, signal.SIGSTOP)
+    assert other.stdin is not None
+    other.stdin.close()  # as where this process is killed
+    until(lambda: other.poll() == LOST, 10)
+    followers.stop(grace_seconds=0.2)
+    assert (one.poll(), next(followers.exits(), None)) == (-signal.SIGKILL, None)
+    for caller in (*callers, followers):
+        caller.close()
     settings = Settings(model={"path": str(tmp_path / "none")})  # type: ignore[arg-type]
-    followers = Followers(settings, local_plan(2), environ, "key", out=lines.append)
+    followers = Followers(settings, local_plan(2), environ, "g1", out=lines.append)
     began = time.monotonic()
-    followers.start(address)
+    followers.start()
     until(lambda: next(followers.exits(), None) is not None, 60)
     assert str(next(followers.exits(), None)) == (
         f"rank 1 on 127.0.0.1: model: {tmp_path}/none: no such folder: "
@@ -157,4 +155,5 @@ def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
     )
     assert time.monotonic() - began < 60
     followers.stop()
+    followers.close()
     assert not any("no such folder" in line for line in lines), "it is told by whoever asks"
