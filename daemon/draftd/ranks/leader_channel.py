@@ -68,7 +68,7 @@ class LeaderChannel:
         channel, or on the one that sends. `limit_bytes`: memory that rank 0 may hold."""
         now = time.monotonic()
         self._receivers = [_Receiver(follower, Vitals(follower.name, heard=now)) for follower in followers]
-        self._own, self._vitals = Report(limit_bytes=limit_bytes), Vitals(f"rank 0 on {host}")
+        self._own, self._vitals = Progress(0, 0, 0.0), Vitals(f"rank 0 on {host}")
         self._host, self._limit, self._backlog = host, limit_bytes, backlog
         self._timeout, self._on_lost = timeout_seconds, on_lost
         self._ping = min(_PING_SECONDS, timeout_seconds / 4)
@@ -99,9 +99,9 @@ class LeaderChannel:
                 self._write(receiver, data)
 
     def executed(self, progress: Progress) -> None:
-        if progress.records > self._own.progress.records:
+        if progress.records > self._own.records:
             self._vitals.moved = time.monotonic()
-        self._own = Report(progress, self._limit)
+        self._own = progress
 
     def wait_ready(self) -> None:
         """Waits until all followers have read their weights. Raises RanksLost, also after `start_seconds`."""
@@ -112,7 +112,7 @@ class LeaderChannel:
     def ranks(self) -> tuple[RankStatus, ...]:
         """The state of all, rank 0 first. Any thread."""
         now = time.monotonic()
-        each = [(0, self._host, self._own, 0.0)]
+        each = [(0, self._host, Report(self._own, self._limit), 0.0)]
         each += [(one.follower.rank, one.follower.host, one.report, now - one.vitals.heard) for one in self._receivers]
         return tuple(
             RankStatus(
@@ -204,7 +204,7 @@ class LeaderChannel:
         """Sends a sign of life, unless records are being sent, which are one too, or it takes nothing."""
         if not receiver.writing.acquire(blocking=False):
             return
-        data = self._own.ping()
+        data = Report(self._own, self._limit).ping()
         try:
             sent = receiver.follower.sock.send(data)
             if sent < len(data):
@@ -255,7 +255,7 @@ class LeaderChannel:
     def _watch(self, now: float) -> None:
         """Notes a loss. Steps are watched once all have read their weights, and while there are records to execute."""
         ranks = [(each.vitals, each.records) for each in self._receivers]
-        ranks.append((self._vitals, self._own.progress.records))
+        ranks.append((self._vitals, self._own.records))
         for vitals, records in ranks:
             if self._all_ready and (records >= self.records or vitals.moved > now):
                 vitals.moved = now

@@ -34,7 +34,8 @@ def check_hosts(settings: Settings) -> list[Finding]:
     path, _ = paths_of(settings.model)
     try:
         with contextlib.closing(OwnProof(path, settings.model.adapter_path, os.environ, offline=True)) as own:
-            ranks, links = look_at_group(settings, plan, os.environ, own)
+            looking = settings.model_copy(update={"distributed": trusting})
+            ranks, links = look_at_group(looking, plan, os.environ, own)
     except ModelLoadError as error:
         return [*findings, bad("rank 0", error.message, "give --model as to `draftd serve`")]
     except ConfigError as error:
