@@ -12,8 +12,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -54,52 +53,39 @@ def _variable(value: str) -> str:
     return value
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")  # as mlx.launch does
+class Host(BaseModel):
+    """Where a rank runs. `ssh`: its name for ssh. `ips`: where the ring reaches it, an address for each of the ring's
+    connections. `rdma`: one entry for each rank."""
 
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)  # ignores what mlx.launch ignores
 
-class _Host(_Model):
     ssh: Annotated[str, AfterValidator(_ssh)]
     ips: list[Annotated[str, AfterValidator(_reachable)]] = Field(default_factory=list)
     rdma: list[Devices] = Field(default_factory=list)
 
 
-class _File(_Model):
+class Hostfile(BaseModel):
+    """`backend`: "" if it names none. `envs`: of all ranks."""
+
+    model_config = Host.model_config
+
     backend: Literal["", "ring", "jaccl", "jaccl-ring", "nccl"] = ""
     envs: list[Annotated[str, AfterValidator(_variable)]] = Field(default_factory=list)
-    hosts: list[_Host] = Field(min_length=1, max_length=64)
+    hosts: list[Host] = Field(min_length=1, max_length=64)
 
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Where a rank runs. `ssh`: as ssh calls it. `ips`: where the ring reaches it, an address for each of the ring's
-    connections. `rdma`: one entry for each rank."""
-
-    ssh: str
-    ips: tuple[str, ...] = ()
-    rdma: tuple[Devices, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Hostfile:
-    """`backend`: "" where it names none. `environment`: of all ranks."""
-
-    hosts: tuple[Host, ...]
-    backend: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(variable.split("=", 1) for variable in self.envs)
 
 
 def read_hostfile(path: Path) -> Hostfile:
     """Raises ConfigError, which names the entry and its field."""
-    found = read_json(path, SETTING)
-    bare = isinstance(found, list)
+    content = read_json(path, SETTING)
     try:
-        file = _File.model_validate({"hosts": found} if bare else found)
+        return Hostfile.model_validate({"hosts": content} if isinstance(content, list) else content)
     except ValidationError as error:
         where, value, allowed = wrong_field(error)
         raise ConfigError(f"{SETTING} {path}: {where or 'the file'}", value, allowed) from None
-    hosts = tuple(Host(one.ssh, tuple(one.ips), tuple(one.rdma)) for one in file.hosts)
-    return Hostfile(hosts, file.backend, dict(_pair(one) for one in file.envs))
 
 
 def check_devices(hosts: Sequence[Host], path: Path, *, ring: bool) -> None:
@@ -131,8 +117,3 @@ def read_json(path: Path, name: str) -> Any:
         return json.loads(raw) if raw.strip() else None
     except ValueError as error:
         raise ConfigError(name, str(path), f"valid JSON ({error})") from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value

@@ -104,7 +104,7 @@ def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> Gro
         if settings.backend not in ("any", "ring", "nccl"):
             raise ConfigError("distributed.backend", settings.backend, "any, ring or nccl for ranks on one machine")
         backend = "ring" if settings.backend == "any" else settings.backend
-        plan = GroupPlan(backend, (Host(LOOPBACK, (LOOPBACK,)),) * settings.ranks, Start.LOCAL, LOOPBACK, 0)
+        plan = GroupPlan(backend, (Host(ssh=LOOPBACK, ips=[LOOPBACK]),) * settings.ranks, Start.LOCAL, LOOPBACK, 0)
     else:
         return None
     if plan is not None:
@@ -156,7 +156,7 @@ def _of_hostfile(settings: DistributedSettings, path: Path) -> GroupPlan | None:
         raise ConfigError("distributed.port", settings.port, allowed)
     start = Start.SSH if settings.start else Start.BY_HAND
     address = file.hosts[0].ips[0]
-    return GroupPlan(backend, file.hosts, start, address, settings.port, 0, (), ring, file.environment)
+    return GroupPlan(backend, tuple(file.hosts), start, address, settings.port, 0, (), ring, file.environment)
 
 
 def _launched(settings: DistributedSettings, environ: Mapping[str, str], rank: int) -> GroupPlan | None:
@@ -182,14 +182,9 @@ def _launched(settings: DistributedSettings, environ: Mapping[str, str], rank: i
         raise ConfigError("MLX_RANK", rank, f"a whole number from 0 to {size - 1}: there are {size} ranks")
     if settings.backend not in ("any", backend):
         raise ConfigError("distributed.backend", settings.backend, f"any or {backend}, which the launcher has set up")
-    hosts = tuple(Host(*_addresses(nodes, one)) for one in range(size))
-    return GroupPlan(backend, hosts, Start.LAUNCHER, address, settings.port, rank, nodes, ring)
-
-
-def _addresses(nodes: tuple[tuple[str, ...], ...], rank: int) -> tuple[str, tuple[str, ...]]:
-    """Of a rank that a launcher started: its name, and its ring's addresses, where they are known."""
-    ips = tuple(one.partition(":")[0] for one in nodes[rank]) if nodes else ()
-    return (ips[0] if ips else f"rank {rank}"), ips
+    ips = [[node.partition(":")[0] for node in each] for each in nodes] or [[]] * size
+    hosts = (Host.model_construct(ssh=each[0] if each else f"rank {at}", ips=each) for at, each in enumerate(ips))
+    return GroupPlan(backend, tuple(hosts), Start.LAUNCHER, address, settings.port, rank, nodes, ring)
 
 
 def _nodes(path: Path) -> tuple[tuple[str, ...], ...]:

@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -96,19 +95,6 @@ def hash_difference(own: Mapping[str, str], theirs: Mapping[str, object], who: s
     return f"{who} has other weights: {name} has the size of rank 0's, and another content (SHA-256)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    path: Path | None
-
-    def read(self) -> Fingerprints:
-        return Fingerprints(remembered(self.path) if self.path is not None else None)
-
-    def write(self, found: Fingerprints) -> None:
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            remember(self.path, remembered(self.path) | found.known)
-
-
 class OwnProof:
     """Of this process. `hashes` begins what may take minutes, on a thread of its own."""
 
@@ -127,8 +113,8 @@ class OwnProof:
         load_blas()  # looking at a hub id brings mlx-lm in
         self._folder = ModelFolder(model, adapter=adapter, offline=offline, progress=progress)
         self.proof = Proof.of(self._folder)
-        self._known = _Known(None if environ is None else state_dir(environ) / _FILE)
-        self._fingerprints = self._known.read()
+        self._path = None if environ is None else state_dir(environ) / _FILE
+        self._fingerprints = Fingerprints(None if self._path is None else remembered(self._path))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-rank-hash")
         self._hashes: Future[dict[str, str]] | None = None
 
@@ -144,7 +130,7 @@ class OwnProof:
     def hashes(self) -> Future[dict[str, str]]:
         """SHA-256 by name; DraftdError where a file cannot be read. The same future every time."""
         if self._hashes is None:
-            self._hashes = self._thread.submit(self._hashed)
+            self._hashes = self._thread.submit(self._hash_files)
         return self._hashes
 
     def close(self) -> None:
@@ -152,9 +138,10 @@ class OwnProof:
         self._fingerprints.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _hashed(self) -> dict[str, str]:
+    def _hash_files(self) -> dict[str, str]:
         files = self._folder.files()
-        found = self._fingerprints.of(files.folder, files.adapter)
-        if self._fingerprints.hashed_bytes:
-            self._known.write(self._fingerprints)
-        return {one.name: one.sha256 for one in found.files if one.kind in DECISIVE}
+        fingerprint = self._fingerprints.of(files.folder, files.adapter)
+        if self._path is not None and self._fingerprints.hashed_bytes:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            remember(self._path, remembered(self._path) | self._fingerprints.known)
+        return {file.name: file.sha256 for file in fingerprint.files if file.kind in DECISIVE}

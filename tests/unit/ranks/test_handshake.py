@@ -196,7 +196,7 @@ def test_look_finds_no_fault_and_leaves_the_follower_waiting(nano_pair: NanoPair
 
 
 def by_hand(*ips: str) -> GroupPlan:
-    hosts = tuple(Host(f"mac-{rank}", (ip,)) for rank, ip in enumerate(ips))
+    hosts = tuple(Host(ssh=f"mac-{rank}", ips=[ip]) for rank, ip in enumerate(ips))
     return GroupPlan("ring", hosts, Start.BY_HAND, "127.0.0.1", 0, nodes=tuple((f"{ip}",) for ip in ips))
 
 

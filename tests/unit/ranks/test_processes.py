@@ -105,7 +105,7 @@ def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
 def test_host_that_ssh_does_not_reach_is_one_line() -> None:
-    hosts = (Host("127.0.0.1", ("127.0.0.1",)), Host("nobody@127.0.0.1", ("127.0.0.1",)))
+    hosts = tuple(Host(ssh=name, ips=["127.0.0.1"]) for name in ("127.0.0.1", "nobody@127.0.0.1"))
     plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
     followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, "g1", out=lambda line: None)
     followers.start()
