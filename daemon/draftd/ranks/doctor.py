@@ -98,7 +98,7 @@ class LookFormation(GroupFormation):
         follower.answers.put_nowait(Frame(Kind.FAILED, 0, b"{}"))  # ends the wait for an answer
 
     def check_alike(self, follower: Follower, hello: Hello) -> None:
-        """Refuses nothing: `_compare` notes it."""
+        """Refuses nothing: `_prove` notes it."""
 
     async def look(self, exits: Callable[[], Iterator[FollowerExit]]) -> tuple[list[RankFindings], list[LinkFindings]]:
         self._findings = [RankFindings(rank) for rank in range(self.plan.size)]

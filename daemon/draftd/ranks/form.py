@@ -141,7 +141,9 @@ class GroupFormation:
             raise
 
     async def welcome(self, follower: Follower, **more: Any) -> None:
+        """From here on it must give signs of life."""
         assert follower.hello is not None
+        follower.line.heard = time.monotonic()
         fields = {"group": self.group, "environment": self.environment.fields(), **self._bounds, **more}
         await follower.line.send(signed_frame(Kind.WELCOME, fields, self.key, follower.hello.challenge))
 
@@ -160,7 +162,8 @@ class GroupFormation:
         try:
             async with asyncio.timeout(seconds):
                 while self.missing():
-                    await self.change()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             rank = self.missing()[0]
             host = self.plan.hosts[rank].ssh
@@ -169,11 +172,6 @@ class GroupFormation:
 
     def missing(self) -> list[int]:
         return [rank for rank in range(1, self.plan.size) if rank not in self.followers]
-
-    async def change(self) -> None:
-        """Waits until a follower has connected, or has gone."""
-        self._changed.clear()
-        await self._changed.wait()
 
     async def _compare(self) -> None:
         followers, own_files = self.followers.values(), self.own.proof.same
