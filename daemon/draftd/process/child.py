@@ -74,15 +74,14 @@ class EngineChild:
         limits: Limits,
         observer: EngineObserver,
         totals: Totals,
-        note: Callable[[Any], None],
+        note: Callable[[ipc.EngineSnapshot | ipc.EngineEnded], None],
         timeout_seconds: float,
     ) -> None:
-        """`observer` must raise nothing. `note` takes messages about the engine itself. Both are called on one thread
+        """`observer` must raise nothing. `note` takes what the engine says of itself. Both are called on one thread
         at a time."""
         self._limits, self._observer, self._totals, self._note = limits, observer, totals, note
         self._timeout = timeout_seconds
         self.inbox = Inbox(limits.queue_capacity, limits.max_batch)
-        self.ready: ipc.Ready | None = None
         self.snapshot = ipc.EngineSnapshot()  # the latest
         self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was told to
         self._ended = False
@@ -118,7 +117,7 @@ class EngineChild:
                 return
             if not opened and (why := other_exit()):
                 self._lose(Loss.FAILED, why)
-            if not opened and self.ready is not None:
+            if not opened and self.snapshot.info is not None:
                 opened = True
                 self._limit_waits(self._timeout)
                 self.inbox.open()
@@ -218,12 +217,10 @@ class EngineChild:
                 if running is not None:
                     _finish(running, running.outcome(message.outcome))
             case ipc.EngineSnapshot():
-                self.snapshot = message
+                loading, self.snapshot = self.snapshot.info is None, message
                 self._note(message)
-            case ipc.Ready():
-                self._note(message.snapshot)
-                self.snapshot, self.ready = message.snapshot, message
-                self.inbox.wake()
+                if loading and message.info is not None:
+                    self.inbox.wake()
             case ipc.MethodResult():
                 self.snapshot = message.snapshot or self.snapshot
                 done = self._commands.pop(message.number, None)
@@ -236,10 +233,9 @@ class EngineChild:
             case ipc.EngineEnded() if message.loss is not None:
                 self._lose(message.loss, message.reason)
             case ipc.EngineEnded():
+                self._note(message)
                 self._ended = True
                 self.inbox.wake()
-            case _:
-                self._note(message)
 
     def _pass_tokens(self, message: ipc.Tokens) -> None:
         running = self._requests.get(message.id)

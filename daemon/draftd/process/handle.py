@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from draftd.core import DecodeRequest, DrafterName, TokenSink
 from draftd.engine.cache.pins import Pin
@@ -208,7 +208,7 @@ class EngineProcess(EngineHandle):
 
     def _serving(self) -> EngineChild:
         child = self._child
-        if self.state is EngineState.LOADING or child is None or child.ready is None:
+        if self.state is EngineState.LOADING or child is None or child.snapshot.info is None:
             raise self._not_serving()
         return child
 
@@ -315,24 +315,19 @@ class EngineProcess(EngineHandle):
             min(_SLOWEST_BEAT_SECONDS, self._settings.timeout_seconds / _BEATS),
         )
 
-    def _note(self, message: Any) -> None:
-        """Takes over the engine's state from a message."""
-        match message:
-            case ipc.LoadProgress():
-                self.progress = message.line
-            case ipc.Learned():
-                self._learnt = message.learnt
-            case ipc.EngineSnapshot():
-                self.step_seconds, self.prefill_seconds = message.step_seconds, message.prefill_seconds
-                self.progress = message.progress
+    def _note(self, message: ipc.EngineSnapshot | ipc.EngineEnded) -> None:
+        self._learnt = message.learnt or self._learnt
+        if isinstance(message, ipc.EngineSnapshot):
+            self.step_seconds, self.prefill_seconds = message.step_seconds, message.prefill_seconds
+            self.progress = message.progress
 
     def _open(self, child: EngineChild, began: float) -> None:
         """Takes requests from here on."""
         from draftd.engine.admission import Admission, Layout  # brings MLX in: after the BLAS that the tokenizer chose
 
-        assert child.ready is not None
+        info, status = child.snapshot.info, child.snapshot.status
+        assert info is not None
         assert self._tokenizer is not None
-        info, status = child.ready.info, child.ready.snapshot.status
         layout = Layout(info.position_bytes, info.context_length, info.sequence_bytes)
         self._admission = Admission(layout, status.kv_cache_limit_bytes, self._limits)
         if self._info is None:

@@ -14,7 +14,6 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome
@@ -90,36 +89,25 @@ class Drain(NamedTuple):
 # From the engine
 
 
-class LoadProgress(NamedTuple):
-    line: str
-
-
 class EngineSnapshot(NamedTuple):
-    """The engine's state, several times a second: the sign of life. `waiting`: ids of clients' requests that wait, of
-    those submitted up to `number`."""
+    """The engine's state, several times a second: the sign of life. `info`: once it takes requests. `learnt`: if there
+    is more than before. `waiting`: ids of clients' requests that wait, of those submitted up to `number`."""
 
+    info: ModelInfo | None = None
+    learnt: Learnt | None = None
     status: EngineStatus = EngineStatus(DraftCounts(), {})
     waiting: frozenset[str] = frozenset()
     number: int = 0
     progress: str = ""
     step_seconds: float = 0.0
     prefill_seconds: float = 0.0
-    draft_bytes: Mapping[DrafterName, int] = MappingProxyType({})
+    draft_bytes: Mapping[DrafterName, int] = {}
     files: PairFiles = PairFiles()
     memory: MlxMemory | None = None
     parallel: str = ""
     ranks: tuple[RankStatus, ...] = ()
     records: int = 0
     record_bytes: int = 0
-
-
-class Ready(NamedTuple):
-    info: ModelInfo
-    snapshot: EngineSnapshot
-
-
-class Learned(NamedTuple):
-    learnt: Learnt
 
 
 class Tokens(NamedTuple):
@@ -156,10 +144,11 @@ class LogLine(NamedTuple):
 
 
 class EngineEnded(NamedTuple):
-    """The last message. `loss` and `reason`: unless it ended in order, after Drain."""
+    """The last message. `loss` and `reason`: unless it ended in order, after Drain. `learnt`: as in a snapshot."""
 
     loss: Loss | None = None
     reason: str = ""
+    learnt: Learnt | None = None
 
 
 def own_tokenizer() -> Tokenizer:

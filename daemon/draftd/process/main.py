@@ -42,6 +42,7 @@ from draftd.ranks.plan import GroupShare
 from draftd.ranks.proof import OwnProof
 
 if TYPE_CHECKING:
+    from draftd.engine.depth.saved import Learnt
     from draftd.engine.ranks.group import RankGroup
 
 _MOST_UNSENT = 1 << 16  # messages; beyond, the engine waits for the daemon
@@ -281,9 +282,13 @@ class EngineServer:
         # With a snapshot: the caller looks next at what is held now.
         self._out.put(ipc.MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
 
-    def _snapshot(self) -> ipc.EngineSnapshot:
+    def _snapshot(self, learnt: Learnt | None = None) -> ipc.EngineSnapshot:
         worker, number, channel = self._worker, self._number, self._channel
+        if worker.state is EngineState.LOADING or worker.error:
+            return ipc.EngineSnapshot(progress=worker.progress)
         return ipc.EngineSnapshot(
+            info=worker.info,
+            learnt=learnt,
             status=worker.status(),
             waiting=worker.waiting,
             number=number,
@@ -300,24 +305,13 @@ class EngineServer:
         )
 
     def _beat(self, seconds: float) -> None:
-        """Sends the load's progress, then snapshots, until the engine ends."""
+        """Sends snapshots until the engine ends."""
         try:
-            line, worker = "", self._worker
-            sent = time.monotonic()
-            while worker.state is EngineState.LOADING:
-                if line != worker.progress or time.monotonic() - sent >= seconds:
-                    line, sent = worker.progress, time.monotonic()
-                    self._out.put(ipc.LoadProgress(line))
-                time.sleep(_LOADING_POLL_SECONDS)
-            learnt = None
-            if worker.state is not EngineState.FAILED:
-                self._out.put(ipc.Ready(worker.info, self._snapshot()))
-            while worker.state is EngineState.READY:
-                if (now := worker.learnt()) is not None and now is not learnt:
-                    self._out.put(ipc.Learned(now))
-                    learnt = now
-                self._out.put(self._snapshot())
-                time.sleep(seconds)
+            worker, learnt = self._worker, None
+            while (state := worker.state) in (EngineState.LOADING, EngineState.READY):
+                before, learnt = learnt, worker.learnt()
+                self._out.put(self._snapshot(None if learnt is before else learnt))
+                time.sleep(_LOADING_POLL_SECONDS if state is EngineState.LOADING else seconds)
             if worker.state is EngineState.FAILED:
                 if self._channel is not None:
                     self._channel.close(worker.error)
@@ -331,12 +325,10 @@ class EngineServer:
         if worker.close(max(0.0, until - time.monotonic())):
             if worker.state is not EngineState.STOPPED:
                 return  # `_beat` says why
-            if (learnt := worker.learnt()) is not None:
-                self._out.put(ipc.Learned(learnt))
             if self._channel is not None:
                 self._channel.close()
         # Otherwise its thread is inside a forward, and all requests were told of their end.
-        self._out.put_last(ipc.EngineEnded())
+        self._out.put_last(ipc.EngineEnded(learnt=worker.learnt()))
         _exit(0)
 
     def lose(self, error: RanksLost) -> NoReturn:
