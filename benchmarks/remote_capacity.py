@@ -225,10 +225,10 @@ def _edge(
 def _players(two: Daemons, model: str, recorded: Sequence[Recorded], number: int) -> Iterator[list[Player]]:
     tokenizer = load_tokenizer(model) if number else None
     settings = RemoteSettings(enabled=True, target=two.proxy.target, step_seconds=60)
-    links = [GrpcLink(settings, lambda: tokenizer) for _ in range(number)]
+    links = [GrpcLink(settings) for _ in range(number)]
     try:
         for link in links:
-            link.start()
+            link.start(lambda: tokenizer)
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not all(link.state.up for link in links):
             if time.monotonic() > deadline:

@@ -7,8 +7,8 @@
     spec          draftd speculative (spec_t08: at temperature 0.8)
     ar_x4         four autoregressive streams at once
 
-With --before FOLDER, another working copy that is set up, each of draftd's arms is measured with that one's daemon as
-well (…_before), and each is compared with itself: median ratio of tokens per
+With --before FOLDER, another working copy that is set up, the arms are draftd's alone, with telemetry: each is measured
+with that one's daemon as well (…_before), in turn, and compared with itself: median ratio of tokens per
 second, prompt by prompt, with a 95 % interval.
 
 Without a draft model (--model alone, or --real) it is benchmarks.single that measures, and has options of its own;
@@ -54,7 +54,7 @@ def main() -> int:
     args = _arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
-    console.print(f"mlx-lm and two daemons on {args.model}, started anew for each repetition")
+    console.print(f"{args.model}: all processes are started anew for each repetition")
     ticks: list[Tick] = []
     greedy: dict[str, tuple[int, ...]] = {}
     for repetition in range(args.repetitions):
@@ -82,25 +82,27 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
     """The arms, each process of them new and started in an order drawn anew: two runs of one program differ by more
     than what is measured here."""
     with contextlib.ExitStack() as stack:
-        peer, _ = stack.enter_context(helper("benchmarks.mlx_lm_peer", args.model, args.draft_model))
         _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
-        arms: dict[str, Draftd | MlxLm] = {
-            "mlx_ar": MlxLm(peer, 0, 0.0, args.tokens),
-        }
-        if args.draft_model:
-            arms["mlx_spec"] = MlxLm(peer, args.depth, 0.0, args.tokens)
-            arms["mlx_spec_t08"] = MlxLm(peer, args.depth, 0.8, args.tokens)
-        checkouts = [("", None)] + ([(BEFORE, args.before)] if args.before else [])
+        arms: dict[str, Draftd | MlxLm] = {}
+        checkouts = [("", None), (BEFORE, args.before)] if args.before else [("", None)]
         for suffix, checkout in random.Random(repetition).sample(checkouts, len(checkouts)):
-            on, off = (stack.enter_context(_settled_daemon(args, endpoint, checkout)) for endpoint in (sink, None))
-            for name, client, mode, temperature in (
-                ("ar", on, ModePreference.AUTOREGRESSIVE, 0.0),
-                ("ar_off", off, ModePreference.AUTOREGRESSIVE, 0.0),
-                ("spec", on, ModePreference.SPECULATIVE, 0.0),
-                ("spec_t08", on, ModePreference.SPECULATIVE, 0.8),
+            on = stack.enter_context(_settled_daemon(args, sink, checkout))
+            for name, mode, temperature in (
+                ("ar", ModePreference.AUTOREGRESSIVE, 0.0),
+                ("spec", ModePreference.SPECULATIVE, 0.0),
+                ("spec_t08", ModePreference.SPECULATIVE, 0.8),
             ):
                 drafter = fixed_drafter(args.draft_model)
-                arms[name + suffix] = Draftd(client, mode, args.depth, temperature, args.tokens, drafter)
+                arms[name + suffix] = Draftd(on, mode, args.depth, temperature, args.tokens, drafter)
+        if not args.before:
+            peer, _ = stack.enter_context(helper("benchmarks.mlx_lm_peer", args.model, args.draft_model))
+            arms["mlx_ar"] = MlxLm(peer, 0, 0.0, args.tokens)
+            if args.draft_model:
+                arms["mlx_spec"] = MlxLm(peer, args.depth, 0.0, args.tokens)
+                arms["mlx_spec_t08"] = MlxLm(peer, args.depth, 0.8, args.tokens)
+            off = stack.enter_context(_settled_daemon(args, None, None))
+            drafter = fixed_drafter(args.draft_model)
+            arms["ar_off"] = Draftd(off, ModePreference.AUTOREGRESSIVE, args.depth, 0.0, args.tokens, drafter)
         yield arms
 
 
@@ -116,12 +118,14 @@ def _settled_daemon(args: argparse.Namespace, endpoint: str | None, checkout: Pa
 def measure(
     arms: dict[str, Draftd | MlxLm], prompts: list[Prompt], repetition: int, greedy: dict[str, tuple[int, ...]]
 ) -> list[Tick]:
-    """All arms on each prompt, in an order drawn anew each time, when all processes rest: what an arm does after its
-    answer, or a daemon when it is idle, is charged to no other one."""
+    """All arms on each prompt, in an order drawn anew each time, an arm and the same one before in turn, when all
+    processes rest: what an arm does after its answer, or a daemon when it is idle, is charged to no other one."""
     ticks: list[Tick] = []
-    names, order = list(arms), random.Random(repetition)
+    names, order = [name for name in arms if not name.endswith(BEFORE)], random.Random(repetition)
     for i, prompt in enumerate(prompts):
-        for name in order.sample(names, len(names)):
+        drawn = order.sample(names, len(names))
+        pairs = [order.sample(pair, 2) for pair in ([name, name + BEFORE] for name in drawn)]
+        for name in (name for pair in pairs for name in pair if name in arms):
             rest(arms.values())
             found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
             _check(greedy, name, prompt, found)

@@ -24,7 +24,6 @@ from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.model_info import ModelInfo
-from draftd.strategies import RemoteLevel
 
 INFO = ModelInfo(
     model="fake",
@@ -147,14 +146,6 @@ class Told:
     probes: list[tuple[FallbackLevel, str, float | None, float | None]] = field(default_factory=list)
     runs: list[tuple[FallbackLevel, str, int]] = field(default_factory=list)
     annotations: list[str] = field(default_factory=list)
-    transitions: list[tuple[str, str, str]] = field(default_factory=list)
-    remote: list[tuple[RemoteLevel, RemoteLevel]] = field(default_factory=list)
-
-    def transition(self, previous: str, current: str, signal: str) -> None:
-        self.transitions.append((previous, current, signal))
-
-    def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:
-        self.remote.append((previous, current))
 
     def notification(self, result: str) -> None: ...
 

@@ -18,7 +18,7 @@ from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.journal import Journal
-from draftd.fallback.ladder import LevelInForce, configured_ladder
+from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.state import HardwareView
@@ -110,9 +110,9 @@ class Served:
             self.journal = Journal()
             self.flags = FlagService(self.settings.flag, journal=self.journal)
             mode = self.settings.engine.depth_mode
-            self.in_force = LevelInForce(configured_ladder(self.settings), self.journal)
+            self.ladder = Ladder(configured_ladder(self.settings), self.journal)
             router = Router(self.settings.remote, self.settings.cost, link=self._link)
-            self.planner = Planner(self.flags, self.in_force, depth_mode=mode, router=router)
+            self.planner = Planner(self.flags, self.ladder, depth_mode=mode, router=router)
             parts = DaemonParts(
                 self.settings,
                 self.worker,

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, LadderLevel, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.fallback import probes as probe
 from draftd.fallback.drift import Baseline, CusumSettings
 from draftd.fallback.ladder import (
     Cause,
-    LadderLevel,
     LadderSettings,
     LadderState,
     Permit,

@@ -16,9 +16,8 @@ from benchmarks.simulate.prompts import Prompts
 from benchmarks.simulate.scenario import Mix, Scenario
 from benchmarks.simulate.sender import Sender
 from benchmarks.simulate.traffic import LOOKUP_MEANS, MEANS, STEPS, Floats, Ints, Seen, arrivals, drafted
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, WorkloadClass
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, LadderLevel, WorkloadClass
 from draftd.counts import DraftCounts
-from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.leases import Notice
 from draftd.fallback.probes import ProbedPrompt
 from draftd.fallback.signals import Machine

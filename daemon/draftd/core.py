@@ -132,6 +132,24 @@ class FallbackLevel(enum.IntEnum):
         return self.name.lower()
 
 
+@dataclass(frozen=True, slots=True)
+class LadderLevel:
+    """One level of the ladder: what may be drafted there. AUTOREGRESSIVE has neither tokens nor a drafter."""
+
+    kind: FallbackLevel
+    max_draft_tokens: int
+    drafter: DrafterName | None
+
+    @property
+    def label(self) -> str:
+        """Returns its kind and what tells it from others of that kind: `short_block 3`, `light_draft prompt_lookup`."""
+        if self.kind is FallbackLevel.SHORT_BLOCK:
+            return f"{self.kind.label} {self.max_draft_tokens}"
+        if self.kind is FallbackLevel.LIGHT_DRAFT:
+            return f"{self.kind.label} {self.drafter}"
+        return self.kind.label
+
+
 LEAST_TEMPERATURE = 1e-9
 """A lower temperature is greedy: two float32 logits that differ, divided by it, are further apart than noise can be.
 Divided by much less, they would not be finite."""

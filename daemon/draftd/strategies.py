@@ -74,6 +74,11 @@ class RemoteLevel(enum.IntEnum):
     SPECULATIVE = 2
 
     @property
+    def kind(self) -> RemoteLevel:
+        """Returns itself: this ladder has one level of each kind."""
+        return self
+
+    @property
     def label(self) -> str:
         """As the protocol, metrics, logs and alerts spell it."""
         return self.name.lower()

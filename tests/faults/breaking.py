@@ -92,9 +92,9 @@ def _saves_nothing() -> None:
 
 
 def _stays_where_it_is() -> None:
-    from draftd.fallback.ladder import LevelInForce
+    from draftd.fallback.ladder import Ladder
 
-    LevelInForce.move = lambda *given: False  # type: ignore[method-assign]
+    Ladder.move = lambda *given: False  # type: ignore[method-assign]
 
 
 def _says_serving() -> None:

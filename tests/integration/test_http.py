@@ -44,7 +44,9 @@ def told(worker: Callable[[], EngineWorker]) -> Telemetry:
         except NotServing:
             return None
 
-    return Telemetry(build(scraped=True), Sources(info=info, status=lambda: worker().status()))
+    telemetry = Telemetry(build(scraped=True))
+    telemetry.observe(Sources(info=info, status=lambda: worker().status()))
+    return telemetry
 
 
 @pytest.fixture(scope="module")

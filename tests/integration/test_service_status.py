@@ -44,7 +44,7 @@ def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None
         assert (list(before.transitions), before.flag.provider, before.flag.error) == ([], "flagd (file)", "")
         served.client.set_flag("off")
         signal = Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "0.31")
-        served.in_force.move(2, signal)
+        served.ladder.move(2, signal)
         served.controller.now = fallback_state(position=2, signal=signal)
         after = served.client.status()
         assert (after.flag_variant, after.level, after.level_cause) == ("off", "short_block", "acceptance_floor")

@@ -104,12 +104,12 @@ def test_a_link_trusts_the_authority_and_shows_its_token(tmp_path: Path) -> None
         tmp_path, models, server=tls, token=TOKEN, verify={"enabled": True}, client={"tls_ca": authority.file}
     ) as served:
         asked = {"enabled": True, "target": served.target, "tls_ca": authority.file}
-        own = GrpcLink(RemoteSettings(**asked, token=TOKEN), lambda: served.worker.tokenizer)
-        stranger = GrpcLink(RemoteSettings(**asked, token="another-token-altogether"), lambda: served.worker.tokenizer)
+        own = GrpcLink(RemoteSettings(**asked, token=TOKEN))
+        stranger = GrpcLink(RemoteSettings(**asked, token="another-token-altogether"))
         links = own, stranger
         try:
             for link in links:
-                link.start()
+                link.start(lambda: served.worker.tokenizer)
             until(lambda: own.state.up and stranger.state.retry_after is not None, 20)
             assert stranger.state.failure is LinkFailure.UNAUTHENTICATED
             connections = own.state.connections

@@ -27,6 +27,7 @@ from draftd.core import (
     DrafterName,
     FallbackLevel,
     FinishReason,
+    LadderLevel,
     SamplingParams,
 )
 from draftd.engine import assembly, calibration
@@ -37,7 +38,6 @@ from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import ModelLoadError, in_one_line
-from draftd.fallback.ladder import LadderLevel
 from draftd.model_info import ModelInfo
 from draftd.models.folder import ModelFolder
 from draftd.models.mlx_lm import load_model, make_prompt_cache

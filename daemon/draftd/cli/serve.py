@@ -7,32 +7,26 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TypeVar
 
 from draftd.cli import logs
 from draftd.cli.credentials import Credentials
 from draftd.cli.hangup import Hangup
-from draftd.cli.state import Kept, Learning, paths_of, quiet_transformers
+from draftd.cli.state import Kept, paths_of, quiet_transformers
 from draftd.client.signals import answered
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.handle import EngineHandle, EngineState
-from draftd.engine.limits import RemoteLimits
+from draftd.engine.limits import Limits, RemoteLimits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels, ModelPaths
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import ConfigError, NotServing
-from draftd.fallback.annotations import Annotator
-from draftd.fallback.controller import Controller
-from draftd.fallback.ladder import LevelInForce, configured_ladder
-from draftd.fallback.loaded_drafters import LoadedDrafters
-from draftd.fallback.probe_runner import ProbeRunner
-from draftd.fallback.remote import RemoteSwitch, streaming_pace
+from draftd.fallback.assembly import Fallback
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
@@ -43,8 +37,6 @@ from draftd.hardware.monitor import HardwareMonitor
 from draftd.hardware.state import HardwareSample, HardwareView, measured_watts, memory_share, takeable
 from draftd.hardware.system import system_probe
 from draftd.listening import try_listening
-from draftd.model_info import ModelInfo
-from draftd.models.tokenizer import Tokenizer
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.planning.router import EngineNow, Router
@@ -53,17 +45,11 @@ from draftd.ranks.followers import Followers
 from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
-from draftd.strategies import QualityClass, RemoteLevel, VerificationStatus
+from draftd.strategies import QualityClass
 from draftd.telemetry.setup import Sources, Telemetry
-
-if TYPE_CHECKING:
-    from draftd.fallback.alerts.poller import Poller
-    from draftd.fallback.alerts.webhook import WebhookListener
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 _LINK_CLOSE_SECONDS = 2.0
-_FALLBACK_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
-_ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
 
 Load = Callable[[Callable[[str], None]], LoadedModels]
 
@@ -90,287 +76,239 @@ def run_daemon(
     hung_up = Hangup(credentials, log.reopen)
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
-    group = "" if plan is None else new_group_id()
-    parts, requests, kept = _Parts(), RequestFeed(), Kept(settings, os.environ)
-    prefixes = kept.prefix_folder(settings) if plan is None else None
-    learning = Learning(settings, kept.path if load is None else None)  # what is loaded otherwise has no name
+    kept = Kept(settings, os.environ, named=load is None, shared=plan is not None)
+    engine = _make_engine(settings, kept, plan, load or models_of(settings.model, drafters), log.write)
+    engine.start()
+    kept.learning.start(engine.handle.learnt)
+    try:
+        with answered({signal.SIGHUP: hung_up}):
+            code = asyncio.run(_serve(settings, kept, engine, credentials, hung_up, announce))
+    finally:
+        engine.close()
+        kept.close()
+    if engine.handle.state in (EngineState.LOADING, EngineState.READY):
+        # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
+        _leave(code)
+    return code
+
+
+async def _serve(
+    settings: Settings,
+    kept: Kept,
+    engine: _Engine,
+    credentials: Credentials,
+    hung_up: Hangup,
+    announce: Callable[[str], None],
+) -> int:
+    """Serves, and returns the exit code."""
+    telemetry, journal = engine.telemetry, kept.journal
+    journal.listen(telemetry.fallback_recorder.log)
+    with contextlib.ExitStack() as undo:  # where it cannot be started
+        undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
+        flags = FlagService(
+            settings.flag,
+            file=kept.flag_file(settings.flag),
+            strategy=settings.remote.default_strategy,
+            hook=telemetry.flag_hook,
+            journal=journal,
+        )
+        undo.callback(flags.close)
+        fallback = _make_fallback(settings, kept, engine)
+        daemon = _make_daemon(settings, kept, engine, flags, fallback, announce)
+        telemetry.observe(_sources(kept, engine, flags, fallback, daemon, credentials))
+        fallback.start(announce)
+        undo.callback(fallback.close)
+        hung_up.serving(daemon, fallback.reloading, daemon.reloading, engine.reloading)
+        await daemon.start(signals=True)
+        undo.pop_all()
+    orderly = await daemon.serve_until_stopped()
+    if daemon.hurried:
+        _leave(1)
+    return 0 if orderly else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """The engine, what it asks, and what it reports to. `link` None: no other daemon verifies for this one."""
+
+    handle: EngineHandle
+    hardware: HardwareMonitor
+    link: GrpcLink | None
+    telemetry: Telemetry
+    requests: RequestFeed
+
+    def start(self) -> None:
+        """All but the engine itself, which the daemon starts once it listens."""
+        self.hardware.start({"mlx": self._memory})
+        if self.link is not None:
+            self.link.start(lambda: _unless_loading(lambda: self.handle.tokenizer))
+
+    def close(self) -> None:
+        """All but the engine itself and telemetry."""
+        if self.link is not None:
+            self.link.close(_LINK_CLOSE_SECONDS)
+        self.hardware.close(_HARDWARE_CLOSE_SECONDS)
+
+    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
+        """As `Daemon.reloading`, of the credentials for the other daemon."""
+
+        async def reload() -> None:
+            if self.link is not None:
+                self.link.reload(settings.remote)
+
+        return reload
+
+    def link_state(self) -> LinkState | None:
+        return None if self.link is None else self.link.state
+
+    def _memory(self) -> HardwareSample:
+        memory = self.handle.memory
+        if memory is None:
+            return HardwareSample()
+        return HardwareSample(
+            mlx_active=memory.active, mlx_cache=memory.cache, mlx_peak=memory.peak, mlx_working_set=memory.working_set
+        )
+
+
+def _make_engine(
+    settings: Settings, kept: Kept, plan: GroupPlan | None, load: Load, write_log: Callable[[str], None]
+) -> _Engine:
+    """On a thread of this process, or, with a `plan`, over ranks whose output `write_log` takes."""
     hardware = HardwareMonitor(
-        system_probe(parts.mlx),
+        system_probe(),
         period_seconds=settings.hardware.period_seconds,
         memory_floor=settings.hardware.memory_floor_bytes,
     )
-    sources = Sources(
-        info=parts.info,
-        status=lambda: None if parts.worker is None else parts.worker.status(),
-        fallback=lambda: None if parts.fallback is None else parts.fallback.controller.state(),
-        flag_enabled=lambda: None if parts.flags is None else parts.flags.default_value(),
-        save_errors=lambda: {**kept.save_errors, **learning.save_errors, **parts.save_errors(prefixes is not None)},
-        hardware=hardware,
-        address=lambda: None if parts.daemon is None else parts.daemon.listens_on,
-        state=lambda: None if parts.daemon is None else parts.daemon.state,
-        link=parts.link_state,
-        verification=parts.verification,
-        certificates=credentials.expiries,
-    )
+    group = "" if plan is None else new_group_id()
     telemetry = Telemetry.start(
         settings.telemetry,
-        sources,
+        hardware,
         scraped=settings.server.http is not None,
         group=group,
         port=settings.server.port,
     )
-    link = None
-    if settings.remote.enabled:
-        link = parts.verifier = GrpcLink(settings.remote, parts.tokenizer, journal=kept.journal)
+    link = GrpcLink(settings.remote, journal=kept.journal) if settings.remote.enabled else None
+    requests = RequestFeed()
     observers = (telemetry.observer, requests)
-    limits = settings.engine.limits(
+    limits, recall = _limits(settings, kept.prefixes, hardware), kept.learning.recall
+    handle: EngineHandle
+    if plan is None:
+        handle = EngineWorker(load, observers=observers, limits=limits, recall=recall, link=link)
+    else:
+        handle = EngineProcess(
+            served_models(settings.model),
+            Followers(settings, plan, os.environ, group, out=write_log),
+            settings.distributed,
+            group=group,
+            observers=observers,
+            limits=limits,
+            recall=recall,
+        )
+    return _Engine(handle, hardware, link, telemetry, requests)
+
+
+def _limits(settings: Settings, prefixes: Path | None, hardware: HardwareView) -> Limits:
+    remote = settings.remote
+    return settings.engine.limits(
         gather_seconds=settings.verify.gather_seconds,
         part_of_peer=settings.verify.target_share_per_peer,
         prefix_folder=prefixes,
         memory_share=lambda: memory_share(hardware.state),
         headroom=lambda: takeable(hardware.state),
         available=lambda: None if hardware.state is None else hardware.state.available,
-        remote=RemoteLimits(
-            settings.remote.max_draft_tokens, settings.remote.in_flight, step_seconds=settings.remote.step_seconds
-        ),
+        remote=RemoteLimits(remote.max_draft_tokens, remote.in_flight, step_seconds=remote.step_seconds),
     )
-    worker: EngineHandle
-    if plan is None:
-        loaded = load or models_of(settings.model, drafters)
-        worker = EngineWorker(loaded, observers=observers, limits=limits, recall=learning.recall, link=link)
-    else:
-        ranks = Followers(settings, plan, os.environ, group, out=log.write)
-        worker = EngineProcess(
-            served_models(settings.model),
-            ranks,
-            settings.distributed,
-            group=group,
-            observers=observers,
-            limits=limits,
-            recall=learning.recall,
-        )
-    parts.worker = worker
 
-    async def serve() -> int:
-        kept.journal.listen(telemetry.fallback_recorder.log)
-        with contextlib.ExitStack() as undo:  # where it cannot be started
-            undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
-            flags = FlagService(
-                settings.flag,
-                file=kept.flag_file(settings.flag),
-                strategy=settings.remote.default_strategy,
-                hook=telemetry.flag_hook,
-                journal=kept.journal,
-            )
-            undo.callback(flags.close)
-            in_force = LevelInForce(configured_ladder(settings), kept.journal)
-            remote = None
-            if link is not None:
-                remote = RemoteSwitch(
-                    lambda: link.state,
-                    lambda: streaming_pace(worker.status()),
-                    settings.fallback,
-                    kept.journal,
-                    telemetry.fallback_recorder,
-                )
-            router = Router(
-                settings.remote,
-                settings.cost,
-                QualityClass.of(settings.model.quality),
-                link=parts.link,
-                engine=lambda: EngineNow.of(worker),
-                max_batch=settings.engine.max_batch,
-                watts=lambda: measured_watts(hardware.state),
-                allowed=lambda: RemoteLevel.SPECULATIVE if remote is None else remote.level,
-            )
-            planner = Planner(flags, in_force, depth_mode=settings.engine.depth_mode, router=router)
-            fallback = Fallback(settings, worker, in_force, requests, kept, telemetry, hardware, remote)
-            parts.flags, parts.fallback = flags, fallback
-            controller, state = fallback.controller, parts.link_state
-            made = DaemonParts(settings, worker, planner, flags, telemetry, kept.journal, hardware, controller, state)
-            parts.daemon = daemon = Daemon(made, announce=announce, on_drain=fallback.close)
-            fallback.start(announce)
-            undo.callback(fallback.close)
-            hung_up.serving(daemon, fallback.reloading, daemon.reloading, parts.reloading)
-            await daemon.start(signals=True)
-            undo.pop_all()
-        orderly = await daemon.serve_until_stopped()
-        if daemon.hurried:
-            _leave(1)
-        return 0 if orderly else 1
 
-    hardware.start()
-    learning.start(worker.learnt)
-    if link is not None:
-        link.start()
+def _make_fallback(settings: Settings, kept: Kept, engine: _Engine) -> Fallback:
+    return Fallback(
+        settings,
+        engine.handle,
+        engine.link,
+        requests=engine.requests,
+        hardware=engine.hardware,
+        journal=kept.journal,
+        store=kept.store,
+        telemetry=engine.telemetry.fallback_recorder,
+        instance=engine.telemetry.instance,
+    )
+
+
+def _make_daemon(
+    settings: Settings,
+    kept: Kept,
+    engine: _Engine,
+    flags: FlagService,
+    fallback: Fallback,
+    announce: Callable[[str], None],
+) -> Daemon:
+    router = Router(
+        settings.remote,
+        settings.cost,
+        QualityClass.of(settings.model.quality),
+        link=lambda: engine.link_state() or LinkState(),
+        engine=lambda: EngineNow.of(engine.handle),
+        max_batch=settings.engine.max_batch,
+        watts=lambda: measured_watts(engine.hardware.state),
+        allowed=fallback.remote_level,
+    )
+    planner = Planner(flags, fallback.ladder, depth_mode=settings.engine.depth_mode, router=router)
+    parts = DaemonParts(
+        settings,
+        engine.handle,
+        planner,
+        flags,
+        engine.telemetry,
+        kept.journal,
+        engine.hardware,
+        fallback.controller,
+        engine.link_state,
+    )
+    return Daemon(parts, announce=announce, on_drain=fallback.close)
+
+
+def _sources(
+    kept: Kept,
+    engine: _Engine,
+    flags: FlagService,
+    fallback: Fallback,
+    daemon: Daemon,
+    credentials: Credentials,
+) -> Sources:
+    """Whom telemetry asks."""
+
+    def save_errors() -> dict[str, int]:
+        """Failures to write each file: prefixes where they are kept on disk, the flag's where this daemon writes it."""
+        errors = kept.save_errors
+        if flags.save_errors is not None:
+            errors["flag"] = flags.save_errors
+        if kept.prefixes is not None:
+            prefix = engine.handle.status().prefix
+            errors |= {"prefixes": prefix.disk_errors, "pins": prefix.pin_errors}
+        return errors
+
+    return Sources(
+        info=lambda: _unless_loading(lambda: engine.handle.info),
+        status=engine.handle.status,
+        fallback=fallback.controller.state,
+        flag_enabled=flags.default_value,
+        save_errors=save_errors,
+        state=lambda: daemon.state,
+        link=engine.link_state,
+        verification=lambda: daemon.verification.status() if daemon.verification.asked else None,
+        certificates=credentials.expiries,
+    )
+
+
+T = TypeVar("T")
+
+
+def _unless_loading(ask: Callable[[], T]) -> T | None:
+    """None while the model is not loaded."""
     try:
-        with answered({signal.SIGHUP: hung_up}):
-            code = asyncio.run(serve())
-    finally:
-        if link is not None:
-            link.close(_LINK_CLOSE_SECONDS)
-        hardware.close(_HARDWARE_CLOSE_SECONDS)
-        learning.close()
-        kept.close()
-    if worker.state in (EngineState.LOADING, EngineState.READY):
-        # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
-        _leave(code)
-    return code
-
-
-@dataclass
-class _Parts:
-    """Telemetry and the hardware monitor ask parts that are made after them, some of which need them in turn: until
-    then nothing is known yet."""
-
-    worker: EngineHandle | None = None
-    flags: FlagService | None = None
-    fallback: Fallback | None = None
-    daemon: Daemon | None = None
-    verifier: GrpcLink | None = None
-
-    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
-        async def reload() -> None:
-            if self.verifier is not None:
-                self.verifier.reload(settings.remote)
-
-        return reload
-
-    def link(self) -> LinkState:
-        return self.link_state() or LinkState()
-
-    def link_state(self) -> LinkState | None:
-        return None if self.verifier is None else self.verifier.state
-
-    def verification(self) -> VerificationStatus | None:
-        found = None if self.daemon is None else self.daemon.verification
-        return found.status() if found is not None and found.asked else None
-
-    def save_errors(self, prefixes: bool) -> dict[str, int]:
-        """Failures to write the flag's file, and prefixes where they are kept on disk."""
-        flag = None if self.flags is None else self.flags.save_errors
-        found = {} if flag is None else {"flag": flag}
-        if prefixes and self.worker is not None:
-            status = self.worker.status().prefix
-            found |= {"prefixes": status.disk_errors, "pins": status.pin_errors}
-        return found
-
-    def tokenizer(self) -> Tokenizer | None:
-        try:
-            return self.worker.tokenizer if self.worker is not None else None
-        except NotServing:
-            return None
-
-    def info(self) -> ModelInfo | None:
-        try:
-            return self.worker.info if self.worker is not None else None
-        except NotServing:
-            return None
-
-    def mlx(self) -> HardwareSample:
-        held = None if self.worker is None else self.worker.memory
-        if held is None:
-            return HardwareSample()
-        return HardwareSample(
-            mlx_active=held.active, mlx_cache=held.cache, mlx_peak=held.peak, mlx_working_set=held.working_set
-        )
-
-
-class Fallback:
-    """The controller, and all that it hears and tells."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        worker: EngineHandle,
-        in_force: LevelInForce,
-        requests: RequestFeed,
-        kept: Kept,
-        telemetry: Telemetry,
-        hardware: HardwareView,
-        remote: RemoteSwitch | None,
-    ) -> None:
-        """Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
-        recorder = telemetry.fallback_recorder
-        drafters = LoadedDrafters(worker)
-        self._runner = ProbeRunner(worker, drafters.borrow, settings.fallback, recorder, in_force=in_force)
-        self.controller = Controller(
-            in_force,
-            worker,
-            runner=self._runner,
-            drafters=drafters,
-            requests=requests,
-            hardware=hardware,
-            settings=settings.fallback,
-            lease_seconds=settings.webhook.lease_seconds,
-            journal=kept.journal,
-            telemetry=recorder,
-            store=kept.store,
-            remote=remote,
-        )
-        self._webhook = webhook = settings.webhook
-        notices, polled, marks = self.controller.notices, self.controller.polled, settings.annotations
-
-        self._listener: WebhookListener | None = None
-        self._poller: Poller | None = None
-        if webhook.listens:  # each brings aiohttp in, which takes a while
-            from draftd.fallback.alerts.webhook import WebhookListener
-
-            self._listener = WebhookListener(
-                webhook, notices, recorder, lambda: telemetry.instance, unsaved=lambda: self.controller.state().unsaved
-            )
-        if webhook.poll_url:
-            from draftd.fallback.alerts.poller import Poller
-
-            self._poller = Poller(webhook, polled, recorder, lambda: telemetry.instance)
-        self._annotator = None
-        if marks.grafana_url:  # alerts know no host, but people do
-            self._annotator = Annotator(
-                marks, kept.journal, recorder, lambda: telemetry.instance or socket.gethostname()
-            )
-
-    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
-        """As `Daemon.reloading`, of what alerts arrive with and what annotations are sent with."""
-        context = None
-        if self._listener is not None:
-            from draftd.fallback.alerts.connections import tls
-
-            context = tls(settings.webhook)
-
-        async def reload() -> None:
-            if self._listener is not None:
-                self._listener.reload(settings.webhook, context)
-            if self._poller is not None:
-                self._poller.reload(settings.webhook)
-            if self._annotator is not None:
-                self._annotator.reload(settings.annotations)
-
-        return reload
-
-    def start(self, announce: Callable[[str], None]) -> None:
-        """Raises ConfigError where the webhook cannot listen; then nothing runs."""
-        state = self.controller.state()
-        if state.position or state.hold is not None:
-            held = f", held {state.hold.evidence}" if state.hold is not None else ""
-            why = f": {state.signal.text}" if state.signal is not None and state.hold is None else ""
-            announce(f"level {state.ladder[state.position].label}, as before the restart{held}{why}")
-        if self._listener is not None:
-            port = self._listener.start()
-            announce(f"alerts are taken on port {port} of {self._webhook.host}")
-        if self._annotator is not None:
-            self._annotator.start()
-        self.controller.start()
-        if self._poller is not None:
-            self._poller.start()
-
-    def close(self) -> bool:
-        """Hears no more, moves no more, has told what it did. True when nothing of it is left."""
-        deadline = time.monotonic() + _FALLBACK_CLOSE_SECONDS
-        parts = (self._listener, self._poller, self._runner, self.controller)
-        ended = [part.close(max(0.0, deadline - time.monotonic())) for part in parts if part is not None]
-        if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
-            self._annotator.close(min(_ANNOTATIONS_SECONDS, max(0.0, deadline - time.monotonic())))
-        return all(ended)
+        return ask()
+    except NotServing:
+        return None
 
 
 def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:

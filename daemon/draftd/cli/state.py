@@ -33,13 +33,23 @@ log = logging.getLogger(__name__)
 
 
 class Kept:
-    """What outlives a run: the ladder's state, the transitions and the flags, or nothing."""
+    """What outlives a run: the ladder's state, the transitions, the flags, what is learnt and the prefixes, or nothing.
+    `prefixes`: their folder; None where they are not kept."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Raises ConfigError for a folder that is named and cannot be used. The user's own folder is done without, and
-        any where the disk is full or read-only: requests are served, and it is said what is not kept."""
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], *, named: bool = True, shared: bool = False
+    ) -> None:
+        """`named`: the models are those of the settings; what is learnt of others has no name. `shared`: with other
+        ranks, which keep no prefixes. Raises ConfigError for a folder that is named and cannot be used. The user's own
+        folder is done without, and any where the disk is full or read-only: requests are served, and it is said what is
+        not kept."""
+        self._open(settings, environ)
+        self.prefixes = None if shared else self._prefix_folder(settings)
+        self.learning = Learning(settings, self.path if named else None)
+
+    def _open(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._folder: StateFolder | None = None
-        self._prefixes: StateFolder | None = None
+        self._prefix_lock: StateFolder | None = None
         self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
@@ -66,11 +76,9 @@ class Kept:
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
 
-    def prefix_folder(self, settings: Settings) -> Path | None:
-        """Where prefixes are kept: the folder that is named, or one in this. Raises ConfigError where the named one
-        cannot be used."""
+    def _prefix_folder(self, settings: Settings) -> Path | None:
         if (named := settings.engine.prefix_dir) is not None:
-            self._prefixes = StateFolder(named, "engine.prefix_dir")
+            self._prefix_lock = StateFolder(named, "engine.prefix_dir")
             return named
         return self.path and self.path / _PREFIXES
 
@@ -99,11 +107,14 @@ class Kept:
     @property
     def save_errors(self) -> dict[str, int]:
         """Failures to write each of its files."""
-        found = {} if self.store.path is None else {"ladder": self.store.errors}
-        return found if self._history is None else {**found, "events": self._history.errors}
+        errors = {} if self.store.path is None else {"ladder": self.store.errors}
+        if self._history is not None:
+            errors["events"] = self._history.errors
+        return errors | self.learning.save_errors
 
     def close(self) -> None:
-        for folder in (self._folder, self._prefixes):
+        self.learning.close()
+        for folder in (self._folder, self._prefix_lock):
             if folder is not None:
                 folder.close()
         if self._temporary is not None:

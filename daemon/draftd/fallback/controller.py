@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from draftd.clocks import SteadyClock
-from draftd.core import GRAMMAR, DrafterName, FallbackLevel
+from draftd.core import GRAMMAR, DrafterName, FallbackLevel, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Cause, Hold, LadderLevel, LadderSettings, LevelInForce, Signal, highest, move
+from draftd.fallback.ladder import Cause, Hold, Ladder, Signal
 from draftd.fallback.leases import Applied, Lease, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.fallback.remote import RemoteAnswer, RemoteState, RemoteSwitch
+from draftd.fallback.remote_guard import RemoteAnswer, RemoteGuard, RemoteState
 from draftd.fallback.saved_state import SavedState
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed
@@ -89,7 +89,7 @@ class Controller:
 
     def __init__(
         self,
-        in_force: LevelInForce,
+        ladder: Ladder[LadderLevel],
         engine: EngineHandle,
         *,
         runner: ProbeRunner,
@@ -102,28 +102,27 @@ class Controller:
         telemetry: FallbackTelemetry,
         store: StateStore,
         clock: SteadyClock | None = None,
-        remote: RemoteSwitch | None = None,
+        remote: RemoteGuard | None = None,
     ) -> None:
-        self._in_force, self._engine, self._drafters, self._requests = in_force, engine, drafters, requests
+        self._ladder, self._engine, self._drafters, self._requests = ladder, engine, drafters, requests
         self._journal, self._telemetry, self._lease_seconds = journal, telemetry, lease_seconds
         self._clock = clock if clock is not None else SteadyClock()
-        self._levels, now = in_force.ladder, self._clock()
-        self._limits = LadderSettings.of(settings)
+        self._levels, now = ladder.levels, self._clock()
         self._saved_state = SavedState(store, self._levels, runner.baselines)
         saved = self._saved_state.restore(now)
         self._frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **self._frozen}
         self._guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
         self._machine = MachineFeed(hardware, self._clock.awake)
-        self._schedule = ProbeSchedule(runner, engine, self._levels, settings, self._limits, now)
-        self._ladder, self._leases = saved.ladder, saved.leases
+        self._schedule = ProbeSchedule(runner, engine, self._levels, settings, ladder.settings, now)
+        self._leases = saved.leases
         self._remote, self._answers = remote, list[RemoteAnswer]()  # of it, since the last look
         if remote is not None:
             remote.restore(saved.remote)
         self._signals: tuple[Signal, ...] = ()
-        in_force.position = self._ladder.position
+        ladder.resume(saved.ladder)
         self._reconcile()
-        drafters.hold(in_force.level)
+        drafters.hold(ladder.level)
         self._state = self._shown()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
         self._lock = threading.Lock()  # guards all of it but the state that is shown
@@ -168,32 +167,24 @@ class Controller:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
         until it is released. Raises InvalidRequest for a level of the remote where there is none."""
         with self._asked() as now:
-            held, until = self._ladder.hold, None if expires_in is None else now + expires_in
-            if isinstance(level, RemoteLevel):
-                if self._remote is None:
-                    raise InvalidRequest("level", level.label, "a level of the ladder: this daemon has no remote")
-                self._remote.hold(level, until)
-                return
-            before = self._ladder.position if held is None else held.before
-            hold = Hold(highest(self._levels, level), until, before)
-            self._ladder = replace(self._ladder, hold=hold)
-            if hold.position == self._ladder.position:
-                self._note(Cause.HOLD, hold.evidence)
+            until = None if expires_in is None else now + expires_in
+            if not isinstance(level, RemoteLevel):
+                self._ladder.hold(level, until)
+            elif self._remote is not None:
+                self._remote.ladder.hold(level, until)
+            else:
+                raise InvalidRequest("level", level.label, "a level of the ladder: this daemon has no remote")
 
     def release(self) -> bool:
         """Ends the holds of the ladder and of the remote. Whether there was one."""
         with self._asked() as now:
-            remote = self._remote is not None and self._remote.release(now)
-            hold = self._ladder.hold
-            if hold is None or hold.released:
-                return remote
-            self._ladder = replace(self._ladder, hold=replace(hold, until=now, released=True))
-        return True
+            remote = self._remote is not None and self._remote.ladder.release(now)
+            return self._ladder.release(now) or remote
 
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Raises NotNow where there is none, or while something is tried out."""
         with self._asked() as now:
-            running = self._schedule.probe_now(self._ladder, now)
+            running = self._schedule.probe_now(self._ladder.state, now)
         running.add_done_callback(self._wake)
         return running
 
@@ -271,21 +262,19 @@ class Controller:
         return failed
 
     def _reloaded(self, forget: bool, now: float) -> None:
-        self._guard = self._guard.stepped(now, self._ladder.position)
+        self._guard = self._guard.stepped(now, self._ladder.state.position)
         if forget:
             self._guard = self._guard.forget(self._frozen)
             self._schedule.forget(now)
-            self._note("reload", _OTHER_DRAFT)
+            self._ladder.note("reload", _OTHER_DRAFT)
             log.info("the draft was read again: %s", _OTHER_DRAFT)
         self._schedule.reloaded(now)
 
     def _look(self, now: float) -> None:
         """Takes in all there is, and takes one step at most."""
         self._drafters.refresh()
-        if self._clock.slept() >= _SLEPT_SECONDS:
+        if slept := self._clock.slept() >= _SLEPT_SECONDS:
             self._guard = self._guard.woken()
-            if self._remote is not None:
-                self._remote.woken()
         self._observe(now)
         if (report := self._schedule.collect(now)) is not None:
             self._guard = self._guard.canaries(report)
@@ -293,15 +282,15 @@ class Controller:
         self._signals = (*self._borne_out(self._guard.signals(now), now), *self._leases.signals())
         self._move(now)
         if self._remote is not None:
-            self._remote.look(self._answers, self._leases.remote_signals(), now, self._clock.of)
+            self._remote.look(self._answers, self._leases.remote_signals(), now, self._clock.of, slept=slept)
             self._answers.clear()
-        self._schedule.consider(self._ladder, self._signals, now)
+        self._schedule.consider(self._ladder.state, self._signals, now)
         self._save(now)
 
     def _observe(self, now: float) -> None:
         """Takes in requests, failures and the machine. Only requests of the level in force count, that began since it
         is so."""
-        guard, level = self._guard, self._in_force.level
+        guard, level = self._guard, self._ladder.level
         for event in self._requests.take():
             at = min(self._clock.of(event.at), now)
             if isinstance(event, RemoteAnswer):
@@ -326,32 +315,29 @@ class Controller:
         if drift is None or kind is None:
             self._schedule.traffic_changed(None, now)
             return signals
-        changed = self._schedule.traffic_changed(replace(self._in_force.level, drafter=kind[0]), now)
+        changed = self._schedule.traffic_changed(replace(self._ladder.level, drafter=kind[0]), now)
         if changed:
             self._guard = self._guard.relearn(kind)
             why = "frozen prompts are accepted as before: the traffic has changed, its baseline is learnt again"
-            self._note("traffic_changed", f"{drift.evidence}; {why}")
+            self._ladder.note("traffic_changed", f"{drift.evidence}; {why}")
         return signals if changed is False else [one for one in signals if one is not drift]
 
     def _move(self, now: float) -> None:
-        permit = self._schedule.permit(self._ladder, now)
-        before, after = self._ladder, move(self._ladder, self._levels, self._signals, permit, self._limits, now)
-        position, signal = after.position, after.signal
-        level, down = self._levels[position], position > before.position
-        if position < before.position and not self._drafters.ready(level, now, self._limits.cooldown):
+        ladder = self._ladder
+        before = ladder.state.position
+        after = ladder.next_state(self._signals, self._schedule.permit(ladder.state, now), now)
+        position, level, down = after.position, self._levels[after.position], after.position > before
+        if position < before and not self._drafters.ready(level, now, ladder.settings.cooldown):
             return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
-        self._ladder = after
-        if before.hold is not None and after.hold is None:
-            self._note(Cause.RELEASED, "by an operator" if before.hold.released else "the hold's time is over")
-        if position == before.position or signal is None:
+        signal = ladder.take(after)
+        if signal is None:
             self._drafters.hold(level)
             return
         self._guard = self._guard.stepped(now, position)
         self._schedule.stepped(now)
         if down:
             self._save(now)
-        self._in_force.move(position, signal)
-        self._telemetry.transition(self._levels[before.position].label, level.label, signal.cause)
+        ladder.move(position, signal)
         if down and signal.hard:
             self._lower(position, signal)
         self._drafters.hold(level, revoke=down and signal.hard)
@@ -375,26 +361,21 @@ class Controller:
         guard = self._guard
         self._saved_state.keep(
             now,
-            self._ladder,
+            self._ladder.state,
             leases=self._leases,
             baselines=guard.learnt(),
             quality=guard.quality,
-            remote=None if self._remote is None else self._remote.ladder,
+            remote=None if self._remote is None else self._remote.ladder.state,
         )
 
     def _reconcile(self) -> None:
         """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told which
         level is in force now."""
         last = next((one for one in reversed(self._journal.latest(_LOOK_BACK)) if one.subject is Subject.LEVEL), None)
-        label, signal = self._in_force.level.label, self._ladder.signal
+        label, signal = self._ladder.level.label, self._ladder.state.signal
         if last is not None and last.current != label:
             cause, evidence = (signal.cause, signal.evidence) if signal is not None else ("restart", "")
             self._journal.record(Subject.LEVEL, last.current, label, cause, evidence)
-
-    def _note(self, cause: str, evidence: str) -> None:
-        """Records what concerns the level and does not change it."""
-        label = self._in_force.level.label
-        self._journal.record(Subject.LEVEL, label, label, cause, evidence)
 
     @property
     def _loading(self) -> bool:
@@ -405,7 +386,7 @@ class Controller:
         return False
 
     def _shown(self) -> FallbackState:
-        engine, ahead = self._engine.status(), self._clock.ahead
+        engine, ladder, ahead = self._engine.status(), self._ladder.state, self._clock.ahead
         if abs(ahead) < _SET_SECONDS:
             ahead = 0.0
         leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.held.values()]
@@ -414,14 +395,14 @@ class Controller:
             remote = replace(remote, since=since, hold=_moved(remote.hold, ahead))
         return FallbackState(
             ladder=self._levels,
-            position=self._in_force.position,
-            since=self._ladder.since and self._ladder.since + ahead,
-            signal=self._ladder.signal,
-            hold=_moved(self._ladder.hold, ahead),
+            position=self._ladder.position,
+            since=ladder.since and ladder.since + ahead,
+            signal=ladder.signal,
+            hold=_moved(ladder.hold, ahead),
             signals=self._signals,
             leases=tuple(leases),
-            wait=self._ladder.wait(self._limits),
-            relapses=self._ladder.relapses,
+            wait=self._ladder.wait,
+            relapses=ladder.relapses,
             loaded_drafters=engine.loaded,
             draft_weight_bytes=engine.draft_weight_bytes,
             state_file=self._saved_state.path,

@@ -19,11 +19,11 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Protocol
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, LadderLevel
 from draftd.fallback.journal import Journal, Subject
 from draftd.settings import FallbackSettings, Settings
 from draftd.strategies import RemoteLevel
@@ -37,10 +37,16 @@ Kind = FallbackLevel | RemoteLevel
 
 
 class Level(Protocol):
-    """One of a ladder: this one's, or that of what another daemon is asked for (remote.py)."""
+    """One level of a ladder: a `LadderLevel` of the daemon's, a `RemoteLevel` of what another daemon is asked for."""
 
     @property
     def kind(self) -> Kind: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+LevelT = TypeVar("LevelT", bound=Level)
 
 
 class Cause(enum.StrEnum):
@@ -80,24 +86,6 @@ class Signal:
         return f"{self.cause}: {self.evidence}" if self.evidence else str(self.cause)
 
 
-@dataclass(frozen=True, slots=True)
-class LadderLevel:
-    """What is allowed at one level of the ladder. The one of kind AUTOREGRESSIVE has neither tokens nor a drafter."""
-
-    kind: FallbackLevel
-    max_draft_tokens: int
-    drafter: DrafterName | None
-
-    @property
-    def label(self) -> str:
-        """Its kind, and what tells it from others of that kind: `short_block 3`, `light_draft prompt_lookup`."""
-        if self.kind is FallbackLevel.SHORT_BLOCK:
-            return f"{self.kind.label} {self.max_draft_tokens}"
-        if self.kind is FallbackLevel.LIGHT_DRAFT:
-            return f"{self.kind.label} {self.drafter}"
-        return self.kind.label
-
-
 def ladder_levels(
     max_draft_tokens: int, blocks: Sequence[int], drafter: DrafterName, lighter: Sequence[DrafterName]
 ) -> tuple[LadderLevel, ...]:
@@ -131,30 +119,6 @@ def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
         settings.model.drafter or DRAFT_MODEL,
         [kind for kind in settings.fallback.lighter if configured.get(kind, True)],
     )
-
-
-class LevelInForce:
-    """Which level of `ladder` is in force: what plans ask for as their ceiling; the top at first. Each change is
-    recorded. One caller at a time moves it, any thread may ask."""
-
-    def __init__(self, ladder: Sequence[LadderLevel], journal: Journal | None = None) -> None:
-        self.ladder = tuple(ladder)
-        self.position = 0  # from the top; set without `move` where an earlier run was, for nothing has changed
-        self._journal = journal if journal is not None else Journal()
-
-    @property
-    def level(self) -> LadderLevel:
-        return self.ladder[self.position]
-
-    def move(self, position: int, signal: Signal) -> bool:
-        """Acts on the next plan. False where that level is in force already."""
-        before, after = self.level, self.ladder[position]
-        if position == self.position:
-            return False
-        self.position = position
-        self._journal.record(Subject.LEVEL, before.label, after.label, signal.cause, signal.evidence)
-        log.info("level %s, was %s: %s", after.label, before.label, signal.text)
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +184,81 @@ class Permit:
 
     position: int
     evidence: str = ""
+
+
+class Ladder(Generic[LevelT]):
+    """One ladder: its levels, where it is on them, and each of its moves, recorded. One caller at a time moves it; any
+    thread may ask for `level`, which new plans have as their ceiling: the top at first."""
+
+    def __init__(
+        self,
+        levels: Sequence[LevelT],
+        journal: Journal | None = None,
+        settings: LadderSettings | None = None,
+        *,
+        subject: Subject = Subject.LEVEL,
+    ) -> None:
+        """`subject` names it in the journal and the log."""
+        self.levels = tuple(levels)
+        self.settings = settings or LadderSettings()
+        self.state = LadderState()
+        self.position = 0  # in force; the state's is saved before it is in force, where it is lower
+        self._journal = journal if journal is not None else Journal()
+        self._subject = subject
+
+    @property
+    def level(self) -> LevelT:
+        return self.levels[self.position]
+
+    @property
+    def wait(self) -> float:
+        """Seconds that a level must have been in force before the next step up."""
+        return self.state.wait(self.settings)
+
+    def resume(self, state: LadderState) -> None:
+        """Goes on where an earlier run was: nothing has changed, so nothing is recorded."""
+        self.state, self.position = state, state.position
+
+    def next_state(self, signals: Iterable[Signal], permit: Permit | None, now: float) -> LadderState:
+        """Where `move` leads."""
+        return move(self.state, self.levels, signals, permit, self.settings, now)
+
+    def take(self, state: LadderState) -> Signal | None:
+        """Goes over to it, but for the level in force. Returns what its step is for; None where it takes none."""
+        before, self.state = self.state, state
+        if before.hold is not None and state.hold is None:
+            self.note(Cause.RELEASED, "by an operator" if before.hold.released else "the hold's time is over")
+        return None if state.position == before.position else state.signal
+
+    def move(self, position: int, signal: Signal) -> bool:
+        """Puts a level in force, for the next plan. False where it is already."""
+        before, after = self.level, self.levels[position]
+        if position == self.position:
+            return False
+        self.position = position
+        self._journal.record(self._subject, before.label, after.label, signal.cause, signal.evidence)
+        log.info("%s %s, was %s: %s", self._subject, after.label, before.label, signal.text)
+        return True
+
+    def hold(self, kind: Kind, until: float | None) -> None:
+        """Holds the first level of a kind, or the first one below it, from the next look on. `until`: as in `Hold`."""
+        held = self.state.hold
+        hold = Hold(highest(self.levels, kind), until, self.state.position if held is None else held.before)
+        self.state = replace(self.state, hold=hold)
+        if hold.position == self.state.position:
+            self.note(Cause.HOLD, hold.evidence)
+
+    def release(self, now: float) -> bool:
+        """Ends the hold with the next look. Whether there was one."""
+        hold = self.state.hold
+        if hold is None or hold.released:
+            return False
+        self.state = replace(self.state, hold=replace(hold, until=now, released=True))
+        return True
+
+    def note(self, cause: str, evidence: str) -> None:
+        """Records what concerns the level in force and does not change it."""
+        self._journal.record(self._subject, self.level.label, self.level.label, cause, evidence)
 
 
 def move(

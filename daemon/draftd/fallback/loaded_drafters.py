@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
-from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel
+from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing, QueueFull
-from draftd.fallback.ladder import LadderLevel
 
 log = logging.getLogger(__name__)
 LOAD_SECONDS = 120.0  # a draft that is not loaded by then is taken not to be had

@@ -24,13 +24,13 @@ from draftd.core import (
     Emission,
     FallbackLevel,
     FinishReason,
+    LadderLevel,
     Origin,
     Outcome,
 )
 from draftd.counts import DraftCounts
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError
-from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probes import Divergence, ProbedPrompt
 from draftd.models.tokenizer import Tokenizer
 

@@ -16,11 +16,11 @@ from functools import partial
 from typing import TypeVar
 
 from draftd.canaries.prompts import Canary, FrozenPrompts
-from draftd.core import Origin
+from draftd.core import LadderLevel, Origin
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
-from draftd.fallback.ladder import LadderLevel, LevelInForce
+from draftd.fallback.ladder import Ladder
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequests, Unanswered
 from draftd.fallback.probes import (
@@ -61,14 +61,14 @@ class ProbeRunner:
         settings: FallbackSettings,
         telemetry: FallbackTelemetry,
         *,
-        in_force: LevelInForce,
+        ladder: Ladder[LadderLevel],
         prompts: FrozenPrompts | None = None,
         limits: ProbeLimits | None = None,
     ) -> None:
         """`borrow` holds a drafter's weights. `prompts`: the package's own, where none are given; raises
         PromptError where those are broken."""
         self._engine, self._settings, self._telemetry = engine, settings, telemetry
-        self._in_force = in_force
+        self._ladder = ladder
         self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
         self._requests = ProbeRequests(engine, borrow, self._limits.answer)
@@ -99,9 +99,9 @@ class ProbeRunner:
 
     def canaries(self) -> Future[CanaryReport]:
         """Raises NotNow while a run is under way, and where nothing can be drafted."""
-        level = self._in_force.level
+        level = self._ladder.level
         if level.drafter is None:
-            drafting = [one for one in reversed(self._in_force.ladder) if one.drafter is not None]
+            drafting = [one for one in reversed(self._ladder.levels) if one.drafter is not None]
             at_hand = (one for one in drafting if not why_missing(one.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)

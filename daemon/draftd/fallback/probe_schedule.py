@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from draftd.core import PROMPT_LOOKUP
+from draftd.core import PROMPT_LOOKUP, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotNow
-from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
+from draftd.fallback.ladder import Cause, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probes import CanaryReport, ProbeReport, Verdict, permits

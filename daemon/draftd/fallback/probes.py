@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from draftd.core import PROMPT_LOOKUP, DecodeMode
+from draftd.core import PROMPT_LOOKUP, DecodeMode, LadderLevel
 from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, Sample
-from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState
+from draftd.fallback.ladder import LadderSettings, LadderState
 
 _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
 

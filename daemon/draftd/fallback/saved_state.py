@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from draftd.core import FallbackLevel, drafter_cost_rank
+from draftd.core import FallbackLevel, LadderLevel, drafter_cost_rank
 from draftd.fallback.baselines import Baselines, ProbeBaselines
-from draftd.fallback.ladder import Cause, LadderLevel, LadderState, Signal, lowest
+from draftd.fallback.ladder import Cause, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
 from draftd.fallback.logs import OutageLog
 from draftd.fallback.store import Document, StateStore, explained

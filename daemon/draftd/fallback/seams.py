@@ -6,15 +6,10 @@ from typing import Protocol
 
 from draftd.core import FallbackLevel
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.strategies import RemoteLevel
 
 
 class FallbackTelemetry(Protocol):
     """Where the fallback reports what it does: draftd.telemetry.fallback. Any thread; never raises, never blocks."""
-
-    def transition(self, previous: str, current: str, signal: str) -> None: ...
-
-    def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None: ...
 
     def notification(self, result: str) -> None: ...
 

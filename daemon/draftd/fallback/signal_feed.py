@@ -12,7 +12,7 @@ from draftd.core import DecodeRequest, DrafterName, FallbackLevel, Origin, Outco
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.ladder import Cause
-from draftd.fallback.remote import RemoteAnswer
+from draftd.fallback.remote_guard import RemoteAnswer
 from draftd.fallback.signals import Machine
 from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
 from draftd.strategies import Strategy

@@ -115,6 +115,7 @@ class Daemon:
             await self.verification.close()
             raise
         self._server, self.port = server, server.port
+        self._parts.telemetry.listens(self._settings.server.host, self.port)
         await server.start()
         self._announce(f"listening on {self.address}")
         self.service.start()
@@ -156,11 +157,6 @@ class Daemon:
     def _at(self, port: int) -> str:
         host = self._settings.server.host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    @property
-    def listens_on(self) -> tuple[str, int] | None:
-        """Host and port; None before it listens."""
-        return (self._settings.server.host, self.port) if self.port else None
 
     @property
     def state(self) -> DaemonState:

@@ -29,6 +29,10 @@ class HardwareProbe:
         self._asked: dict[str, Future[HardwareSample]] = {}
         self.errors: Mapping[str, int] = {}  # failures so far by reading
 
+    def add(self, readings: Readings) -> None:
+        """Reads these as well, from the next sample on."""
+        self._readings = {**self._readings, **readings}
+
     def sample(self) -> HardwareSample:
         """What all readings found. What one of them raises costs its own values, and so does its silence."""
         found = HardwareSample()
@@ -86,8 +90,9 @@ class HardwareMonitor(HardwareView):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="draftd-hardware", daemon=True)
 
-    def start(self) -> None:
-        """Begins to sample; the first sample follows at once."""
+    def start(self, readings: Readings | None = None) -> None:
+        """Begins to sample, these readings too; the first sample follows at once."""
+        self._probe.add(readings or {})
         self._thread.start()
 
     def close(self, seconds: float) -> bool:

@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from draftd.hardware.monitor import HardwareProbe, Readings
 from draftd.hardware.state import HardwareSample
 
 
-def system_probe(mlx: Callable[[], HardwareSample]) -> HardwareProbe:
-    """All readings of this platform. `mlx` reads MLX's own memory; it is called on the sampling thread."""
-    readings = common_readings(mlx)
+def system_probe() -> HardwareProbe:
+    """All readings of this platform."""
+    readings = common_readings()
     if sys.platform == "linux":
         readings |= linux_readings()
     elif sys.platform == "darwin":
@@ -32,13 +32,12 @@ def system_probe(mlx: Callable[[], HardwareSample]) -> HardwareProbe:
     return HardwareProbe(readings)
 
 
-def common_readings(mlx: Callable[[], HardwareSample]) -> Readings:
+def common_readings() -> Readings:
     """What is read alike on macOS and Linux."""
     process = psutil.Process()
     return {
         "memory": _memory,
         "process": lambda: HardwareSample(process_resident=process.memory_info().rss),
-        "mlx": mlx,
         "battery": _battery,
     }
 

@@ -17,12 +17,13 @@ from draftd.core import (
     DepthMode,
     DrafterName,
     FallbackLevel,
+    LadderLevel,
     ModePreference,
     WorkloadClass,
     drafter_cost_rank,
 )
 from draftd.errors import SpeculationUnavailable
-from draftd.fallback.ladder import LadderLevel, LevelInForce
+from draftd.fallback.ladder import Ladder
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.router import Router, refusal
@@ -74,25 +75,25 @@ class FlagSource(Protocol):
 
 
 class Planner:
-    """Gives each request its plan. `in_force` holds the level that is the ceiling; `depth_mode` is for requests that
+    """Gives each request its plan. the level of `ladder` is the ceiling; `depth_mode` is for requests that
     name none; `router` knows the other daemon, where there is one."""
 
     def __init__(
         self,
         flag: FlagSource,
-        in_force: LevelInForce,
+        ladder: Ladder[LadderLevel],
         *,
         depth_mode: DepthMode = DepthMode.AUTOMATIC,
         router: Router | None = None,
     ) -> None:
         self._flag = flag
-        self.in_force, self.depth_mode = in_force, depth_mode
+        self.ladder, self.depth_mode = ladder, depth_mode
         self.router = router or Router()
 
     @property
     def max_draft_tokens(self) -> int:
         """The daemon's own, whatever the level."""
-        return self.in_force.ladder[0].max_draft_tokens
+        return self.ladder.levels[0].max_draft_tokens
 
     def plan(
         self,
@@ -106,7 +107,7 @@ class Planner:
         """`max_tokens` of the answer; `by_id` as `Router.route` has it. Raises SpeculationUnavailable where speculation
         was demanded and cannot be had, RemoteUnavailable where the other daemon was."""
         flag = self._flag.evaluate(context)
-        plan = decide(wish, flag, self.in_force.level, model, self.depth_mode)
+        plan = decide(wish, flag, self.ladder.level, model, self.depth_mode)
         router = self.router
         if not router.enabled and wish.demanded in (None, Strategy.LOCAL) and (wish.quality or 0) <= router.quality:
             return plan
@@ -118,7 +119,7 @@ class Planner:
     def own(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
         """How this daemon drafts for a text that another one has opened here, of which it knows no more than this."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
-        return decide(Wish(constrained=constrained), flag, self.in_force.level, model, DepthMode.AUTOMATIC)
+        return decide(Wish(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
 
     def route(
         self,
@@ -152,7 +153,7 @@ class Planner:
             quality=wish.quality,
             max_seconds=wish.max_seconds,
             max_cost=wish.max_cost,
-            drafting=_no_drafts(wish, flag, self.in_force.level) or "",
+            drafting=_no_drafts(wish, flag, self.ladder.level) or "",
             here=wish.here,
         )
         return self.router.route(asked, context.caller, context.workload, by_id=by_id)

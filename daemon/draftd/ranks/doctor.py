@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from draftd.errors import DraftdError, in_words
-from draftd.hardware.state import HardwareSample, advance
+from draftd.hardware.state import advance
 from draftd.hardware.system import system_probe
 from draftd.models.blas import load_blas
 from draftd.ranks.followers import FollowerExit, Followers
@@ -62,7 +62,7 @@ def describe_machine() -> dict[str, Any]:
     load_blas()  # before MLX is imported
     from draftd.engine.ranks.group import backends
 
-    state = advance(None, system_probe(HardwareSample).sample(), 0.0, None)
+    state = advance(None, system_probe().sample(), 0.0, None)
     return {"backends": backends(), "memory": state.available}
 
 

@@ -112,14 +112,13 @@ class GrpcLink:
     def __init__(
         self,
         settings: RemoteSettings,
-        tokenizer: Callable[[], Vocabulary | None],
         *,
         journal: Journal | None = None,
         jitter: Callable[[], float] = lambda: random.uniform(1 - _JITTER, 1 + _JITTER),
     ) -> None:
-        """`tokenizer`: None until it is loaded. `journal` is told when the link goes up or down, or has another model.
+        """`journal` is told when the link goes up or down, or has another model.
         `jitter`: what a probe period is multiplied by."""
-        self._settings, self._tokenizer, self._jitter = settings, tokenizer, jitter
+        self._settings, self._jitter = settings, jitter
         self._tick = min(_TICK_SECONDS, settings.step_seconds / 5)
         self.edge = uuid4().hex
         self._traffic = Traffic()
@@ -127,6 +126,7 @@ class GrpcLink:
         self._wake: Callable[[], None] = lambda: None
         self._announcements = LinkAnnouncements(settings.target or "", journal)
         self._closing = threading.Event()
+        self._tokenizer: Callable[[], Vocabulary | None] = lambda: None
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
         self._changed = threading.Condition(threading.RLock())
@@ -146,8 +146,9 @@ class GrpcLink:
         self._failures: Counter[LinkFailure] = Counter(dict.fromkeys(LinkFailure, 0))  # no key is added later
         self._failing = False  # no verdict has come since an error
 
-    def start(self) -> None:
-        """Returns at once."""
+    def start(self, tokenizer: Callable[[], Vocabulary | None]) -> None:
+        """Returns at once. `tokenizer`: this daemon's; None until it is loaded."""
+        self._tokenizer = tokenizer
         self._thread.start()
 
     def close(self, seconds: float = 5.0) -> bool:

@@ -12,9 +12,8 @@ from opentelemetry.context import Context
 
 from draftd.core import FallbackLevel, Origin
 from draftd.fallback.controller import FallbackState
-from draftd.fallback.journal import Transition
+from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.strategies import RemoteLevel
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
@@ -61,6 +60,9 @@ class FlagHook(Hook):
             )
 
 
+_STEPS = {Subject.LEVEL: catalog.FALLBACK_TRANSITIONS, Subject.REMOTE: remote.TRANSITIONS}
+
+
 class FallbackRecorder:
     """Any thread; never raises, never blocks."""
 
@@ -68,8 +70,12 @@ class FallbackRecorder:
         self._on, self._logger = on, logger
 
     def log(self, change: Transition) -> None:
-        """Emits `draftd.transition`."""
+        """Emits `draftd.transition`, and counts a step of a ladder by its levels' labels and its cause: of one kind
+        there are several levels. What is recorded of a level and does not change it is no step."""
         with self._on.guard.part("transition"):
+            metric = _STEPS.get(change.subject)
+            if metric is not None and change.previous != change.current:
+                self._count(metric, change.previous, change.current, change.cause)
             self._logger.emit(
                 timestamp=time.time_ns(),
                 context=Context(),
@@ -86,15 +92,6 @@ class FallbackRecorder:
                     }
                 ),
             )
-
-    def transition(self, previous: str, current: str, signal: str) -> None:
-        """One step between two levels of the ladder, by their labels: of one kind there are several. `signal` is what
-        asked for it."""
-        self._count(catalog.FALLBACK_TRANSITIONS, previous, current, signal)
-
-    def remote_transition(self, previous: RemoteLevel, current: RemoteLevel, signal: str) -> None:
-        """A change of what the remote is asked for."""
-        self._count(remote.TRANSITIONS, previous.label, current.label, signal)
 
     def notification(self, result: str) -> None:
         """One notification at the webhook; `result` is `accepted`, or why it was not."""

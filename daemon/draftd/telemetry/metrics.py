@@ -61,17 +61,12 @@ def observations(metric: Metric, values: Values, labels: Labels) -> list[Observa
 
 
 class Metrics:
-    """All instruments of the catalog on one meter. `observed`: what each observable one shows, by its name."""
+    """All instruments of the catalog on one meter."""
 
-    def __init__(self, meter: Meter, observed: Mapping[str, Observe], guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, meter: Meter, guard: Guard) -> None:
+        self._meter, self._guard = meter, guard
         self._histograms: dict[str, Histogram] = {}
         self._counters: dict[str, Counter] = {}
-        observable = {
-            Kind.GAUGE: meter.create_observable_gauge,
-            Kind.UP_DOWN_COUNTER: meter.create_observable_up_down_counter,
-            Kind.OBSERVABLE_COUNTER: meter.create_observable_counter,
-        }
         for metric in catalog.METRICS:
             name, unit, brief = metric.name, metric.unit, metric.brief
             if metric.kind is Kind.HISTOGRAM:
@@ -80,8 +75,19 @@ class Metrics:
                 )
             elif metric.kind is Kind.COUNTER:
                 self._counters[name] = meter.create_counter(name, unit, brief)
-            else:
-                observable[metric.kind](name, [partial(self._shown, observed[name])], unit, brief)
+
+    def observe(self, observed: Mapping[str, Observe]) -> None:
+        """Adds the observable instruments. `observed`: what each of them shows, by its name."""
+        meter = self._meter
+        create = {
+            Kind.GAUGE: meter.create_observable_gauge,
+            Kind.UP_DOWN_COUNTER: meter.create_observable_up_down_counter,
+            Kind.OBSERVABLE_COUNTER: meter.create_observable_counter,
+        }
+        for metric in catalog.METRICS:
+            if metric.kind in create:
+                shown = partial(self._shown, observed[metric.name])
+                create[metric.kind](metric.name, [shown], metric.unit, metric.brief)
 
     def record(
         self, metric: Metric, value: float, attributes: Mapping[str, AttributeValue], context: Context | None = None

@@ -70,21 +70,20 @@ class Guard:
 
 
 class Naming:
-    """Knows which model is loaded, and from it the model and draft labels. Asks until there is an answer, then never.
+    """Knows which model is loaded, and from it the model and draft labels. `ask` is called until it answers.
     `address`: the host and the port that the daemon listens on, once it does.
 
     Labels have few values each, and are never ids.
     """
 
-    def __init__(
-        self, info: Callable[[], ModelInfo | None], address: Callable[[], tuple[str, int] | None] = lambda: None
-    ) -> None:
-        self._ask, self._address = info, address
+    def __init__(self, ask: Callable[[], ModelInfo | None] = lambda: None) -> None:
+        self.ask = ask
+        self.address: tuple[str, int] | None = None
         self._known: ModelInfo | None = None
 
     def info(self) -> ModelInfo | None:
         if self._known is None:
-            self._known = self._ask()
+            self._known = self.ask()
         return self._known
 
     def model(self) -> str:
@@ -117,5 +116,5 @@ class Naming:
 
     def server(self) -> Mapping[Attribute, AttributeValue | None]:
         """Where the daemon listens."""
-        host, port = self._address() or (None, None)
+        host, port = self.address or (None, None)
         return {a.SERVER_ADDRESS: host, a.SERVER_PORT: port}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
 
@@ -40,8 +40,6 @@ class Sources:
     status: Callable[[], EngineStatus | None] = lambda: None
     fallback: Callable[[], FallbackState | None] = lambda: None
     flag_enabled: Callable[[], bool | None] = lambda: None
-    hardware: HardwareView = field(default_factory=HardwareView)
-    address: Callable[[], tuple[str, int] | None] = lambda: None  # the host and the port that the daemon listens on
     link: Callable[[], LinkState | None] = lambda: None  # to the remote; None where there is none
     verification: Callable[[], VerificationStatus | None] = lambda: None  # None where this daemon verifies for none
     certificates: Callable[[], Mapping[str, float]] = dict  # Unix times at which they expire, by setting
@@ -60,34 +58,22 @@ class Telemetry:
     def __init__(
         self,
         pipeline: Pipeline | None = None,
-        sources: Sources | None = None,
+        hardware: HardwareView | None = None,
         guard: Guard | None = None,
         *,
         capture_content: bool = False,
     ) -> None:
-        self._pipeline, sources = pipeline or Pipeline(), sources or Sources()
+        self._pipeline, self._hardware = pipeline or Pipeline(), hardware or HardwareView()
         self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
         self.sends = self._pipeline.sends
-        guard, naming = guard or Guard(), Naming(sources.info, sources.address)
-        ledger = Ledger(naming)
-        began = psutil.Process().create_time()
-        shown = {
-            **observed_engine(ledger, naming, sources.status, guard),
-            **observed_decisions(sources.fallback, sources.flag_enabled, naming),
-            **observed(sources.save_errors, {catalog.STATE_SAVE_ERRORS: lambda counts: counts}),
-            **observed_hardware(sources.hardware),
-            **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
-            **observed(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
-            **observed(lambda: began, {catalog.STARTED: lambda seconds: seconds}),
-            **observed(sources.state, {catalog.STATE: lambda now: {one.value: one is now for one in DaemonState}}),
-            **observed_ranks(sources.status, naming),
-            **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
-        }
+        guard = guard or Guard()
+        self._naming = naming = Naming()
+        self._ledger = ledger = Ledger(naming)
         scope = (catalog.SCOPE, __version__)
-        metrics = Metrics(self._pipeline.meters.get_meter(*scope), shown, guard)
+        self._metrics = metrics = Metrics(self._pipeline.meters.get_meter(*scope), guard)
         tracer, logger = self._pipeline.tracers.get_tracer(*scope), self._pipeline.loggers.get_logger(*scope)
         self._on = Recording(
-            tracer, metrics, naming, sources.hardware, guard, self.exporting, capture_content and self.exporting
+            tracer, metrics, naming, self._hardware, guard, self.exporting, capture_content and self.exporting
         )
         self.observer = MetricsObserver(ledger, metrics, guard) if self.exporting else EngineObserver()
         self.rpc_interceptor = RpcInterceptor(self._on, self._pipeline.propagator)
@@ -99,7 +85,7 @@ class Telemetry:
     def start(
         cls,
         settings: TelemetrySettings,
-        sources: Sources,
+        hardware: HardwareView | None = None,
         *,
         scraped: bool = False,
         group: str = "",
@@ -115,7 +101,31 @@ class Telemetry:
             _log.error("telemetry is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
-        return cls(pipeline, sources, guard, capture_content=settings.capture_content)
+        return cls(pipeline, hardware, guard, capture_content=settings.capture_content)
+
+    def observe(self, sources: Sources) -> None:
+        """Shows what these answer, from the next export on. What happened before has the name of no model yet."""
+        naming = self._naming
+        naming.ask = sources.info
+        began = psutil.Process().create_time()
+        self._metrics.observe(
+            {
+                **observed_engine(self._ledger, naming, sources.status, self._on.guard),
+                **observed_decisions(sources.fallback, sources.flag_enabled, naming),
+                **observed(sources.save_errors, {catalog.STATE_SAVE_ERRORS: lambda counts: counts}),
+                **observed_hardware(self._hardware),
+                **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
+                **observed(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
+                **observed(lambda: began, {catalog.STARTED: lambda seconds: seconds}),
+                **observed(sources.state, {catalog.STATE: lambda now: {one.value: one is now for one in DaemonState}}),
+                **observed_ranks(sources.status, naming),
+                **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
+            }
+        )
+
+    def listens(self, host: str, port: int) -> None:
+        """The daemon listens there: spans name it from now on."""
+        self._naming.address = (host, port)
 
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
         """Begins to follow one request, under the RPC of the task that calls."""

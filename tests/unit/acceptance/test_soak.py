@@ -373,7 +373,7 @@ class TestRun:
     def test_an_answer_that_was_drafted_otherwise_than_asked_is_an_error(self, daemon: Served, tmp_path: Path) -> None:
         session = session_of(daemon.client, tmp_path / "run")
         model = daemon.client.model()
-        daemon.in_force.move(1, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
+        daemon.ladder.move(1, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
         try:
             run_soak(
                 session,
@@ -382,7 +382,7 @@ class TestRun:
                 silent,
             )
         finally:
-            daemon.in_force.position = 0
+            daemon.ladder.position = 0
         result = judged(session.folder)
         assert result.errors == result.requests
         assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]

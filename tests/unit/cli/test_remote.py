@@ -11,7 +11,7 @@ from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.fallback.ladder import Cause, Signal
-from draftd.fallback.remote import RemoteState
+from draftd.fallback.remote_guard import RemoteState
 from draftd.fronts.grpc import reply
 from draftd.strategies import LinkFailure, PeerCounts, QualityClass, RemoteCounts, RemoteLevel, VerificationStatus
 from draftd.v1 import control_pb2 as pb

@@ -24,6 +24,7 @@ from draftd.core import (
     DrafterName,
     FallbackLevel,
     FinishReason,
+    LadderLevel,
     Origin,
     Outcome,
     RequestStats,
@@ -36,12 +37,12 @@ from draftd.errors import NotNow
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.controller import Controller
 from draftd.fallback.drift import Baseline
-from draftd.fallback.journal import Journal
-from draftd.fallback.ladder import LadderLevel, LevelInForce, Signal, ladder_levels
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.ladder import Ladder, LadderSettings, Signal, ladder_levels
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
-from draftd.fallback.remote import RemoteSwitch
+from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteGuard
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
@@ -198,9 +199,9 @@ class FakeProbeRunner:
         return future
 
 
-class TracedLevel(LevelInForce):
-    def __init__(self, trace: Trace, journal: Journal) -> None:
-        super().__init__(LADDER, journal)
+class TracedLadder(Ladder[LadderLevel]):
+    def __init__(self, trace: Trace, journal: Journal, settings: LadderSettings) -> None:
+        super().__init__(LADDER, journal, settings)
         self._trace = trace
         self.signal: Signal | None = None  # of the last move
 
@@ -259,7 +260,6 @@ class Controlled:
         self.engine = engine if engine is not None else FakeEngine(self.trace)
         self.runner, self.telemetry = FakeProbeRunner(), Told()
         self.journal = journal if journal is not None else Journal()
-        self.in_force = TracedLevel(self.trace, self.journal)
         self.start, self.now = start, 0.0
         self.asleep = self.ahead = 0.0  # seconds of sleep until now; by which the wall clock was set forward
         self.hardware = hardware if hardware is not None else HardwareView()
@@ -272,16 +272,17 @@ class Controlled:
             "canary_period_seconds": 0,
         }
         made, self.link, self.remote = FallbackSettings(**{**defaults, **settings}), link, None
+        limits = LadderSettings.of(made)
+        self.ladder = TracedLadder(self.trace, self.journal, limits)
         if link is not None:
-            self.remote = RemoteSwitch(
+            self.remote = RemoteGuard(
+                Ladder(REMOTE_LADDER, self.journal, limits, subject=Subject.REMOTE),
                 lambda: self.link or LinkState(),
                 lambda: {WorkloadClass.UNSPECIFIED: PACE},
                 made,
-                self.journal,
-                self.telemetry,
             )
         self.controller = Controller(
-            self.in_force,
+            self.ladder,
             self.engine,
             runner=self.runner,
             drafters=self.drafters,
@@ -318,7 +319,7 @@ class Controlled:
 
     @property
     def position(self) -> int:
-        return self.in_force.position
+        return self.ladder.position
 
     def asked_for(self) -> dict[str, FallbackLevel]:
         """By cause."""
@@ -340,7 +341,7 @@ class Controlled:
         arrival: float | None = None,
     ) -> None:
         """One that ends now."""
-        level = level if level is not None else self.in_force.level
+        level = level if level is not None else self.ladder.level
         counts = DraftCounts(
             steps=drafts, drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even
         )

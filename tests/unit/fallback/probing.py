@@ -8,8 +8,8 @@ from typing import Any
 
 from draftd.canaries.checkers import NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts, Message
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
-from draftd.fallback.ladder import LadderLevel, LevelInForce, ladder_levels
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, LadderLevel, WorkloadClass
+from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.settings import FallbackSettings
@@ -35,17 +35,17 @@ def checked(prompt: FrozenPrompt, *mentions: str) -> Canary:
     return Canary(**dict(prompt), check=NoToolCall(frozenset({"none"}), mentions))
 
 
-def at(level: LadderLevel = FULL, ladder: Sequence[LadderLevel] = LADDER) -> LevelInForce:
+def at(level: LadderLevel = FULL, ladder: Sequence[LadderLevel] = LADDER) -> Ladder[LadderLevel]:
     """That level is in force; one that is not of the ladder is all of it."""
-    in_force = LevelInForce(ladder if level in ladder else (level,))
-    in_force.position = in_force.ladder.index(level)
-    return in_force
+    served = Ladder(ladder if level in ladder else (level,))
+    served.position = served.levels.index(level)
+    return served
 
 
 @contextmanager
 def probe_runner(engine: Answering, **more: Any) -> Iterator[tuple[ProbeRunner, Told]]:
     told = Told()
-    given = {"in_force": at(), "prompts": prompts(3), "limits": ProbeLimits(answer=5.0), **more}
+    given = {"ladder": at(), "prompts": prompts(3), "limits": ProbeLimits(answer=5.0), **more}
     runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), told, **given)
     try:
         yield runner, told

@@ -322,7 +322,7 @@ def test_what_is_shown_is_what_is() -> None:
     assert state.loaded_drafters == {PROMPT_LOOKUP}
     assert [signal.asks_for for signal in state.signals] == [LIGHT_DRAFT]
     assert (state.hold, len(state.leases), controlled.asked_for()) == (None, 1, {"alert": LIGHT_DRAFT})
-    assert controlled.telemetry.transitions == [("full", "light_draft prompt_lookup", "alert")]
+    assert controlled.told == [("full", "light_draft prompt_lookup", "alert")]
 
 
 def test_while_the_models_are_not_loaded_what_is_in_memory_is_not_known() -> None:

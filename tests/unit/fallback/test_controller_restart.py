@@ -88,8 +88,8 @@ def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
             continue
         was, since, cause = (
             controlled.position,
-            controlled.controller._ladder.since,
-            controlled.in_force.signal,
+            controlled.ladder.state.since,
+            controlled.ladder.signal,
         )
         store.trace = Trace()
         again = Controlled(store, start=controlled.start + controlled.now)
@@ -107,7 +107,7 @@ def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
 
 def going(controlled: Controlled) -> int:
     """Where it stands, or was about to stand."""
-    return int(controlled.controller._ladder.position)
+    return controlled.ladder.state.position
 
 
 def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
@@ -286,7 +286,7 @@ def test_the_weights_of_a_lower_level_are_not_kept_once_the_engine_has_loaded() 
     store = MemoryStore()
     tell(Controlled(store), notice(PLAIN, hard=True))
     again = Controlled(store)
-    assert again.in_force.level == LADDER[BOTTOM]
+    assert again.ladder.level == LADDER[BOTTOM]
     again.at(1)
     assert again.engine.held == frozenset[DrafterName]()
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from benchmarks.simulate.daemon import Step
 from benchmarks.simulate.outcome import flaps
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, LadderLevel
 from draftd.fallback.ladder import (
     Cause,
     Hold,
-    LadderLevel,
     LadderSettings,
     LadderState,
     Permit,

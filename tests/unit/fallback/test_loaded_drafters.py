@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, LadderLevel
 from draftd.errors import ModelLoadError, NotServing
-from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.loaded_drafters import LoadedDrafters, needed
 from tests.unit.fallback.controlled import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
 from tests.waiting import until

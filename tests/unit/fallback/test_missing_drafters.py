@@ -49,10 +49,10 @@ def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
 
 def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> None:
     only_draft = replace(INFO, drafters=(DRAFT_MODEL,))
-    with probe_runner(Answering(info=only_draft), in_force=at(NOTHING)) as (runner, told):
+    with probe_runner(Answering(info=only_draft), ladder=at(NOTHING)) as (runner, told):
         assert runner.canaries().result(SOON).verdict is Verdict.GOOD
     assert [level for level, *_ in told.runs] == [LADDER[1].kind]
-    none = probe_runner(Answering(info=NONE_AT_ALL), in_force=at(NOTHING))
+    none = probe_runner(Answering(info=NONE_AT_ALL), ladder=at(NOTHING))
     with none as (runner, _), pytest.raises(NotNow, match="prompt_lookup is not configured"):
         runner.canaries()
 

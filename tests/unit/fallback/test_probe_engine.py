@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from draftd.canaries.prompts import FrozenPrompts
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, LadderLevel
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.engine.step import StepResult
 from draftd.engine.targets.local import LocalTarget
-from draftd.fallback.ladder import LadderLevel, ladder_levels
+from draftd.fallback.ladder import ladder_levels
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probes import Verdict
@@ -60,7 +60,7 @@ class Bench:
             self.drafters.borrow,
             FallbackSettings(),
             self.told,
-            in_force=at(level, LADDER),
+            ladder=at(level, LADDER),
             prompts=prompts,
         )
 

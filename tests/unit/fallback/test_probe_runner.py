@@ -18,6 +18,7 @@ from draftd.core import (
     DepthMode,
     FallbackLevel,
     FinishReason,
+    LadderLevel,
     Origin,
     Outcome,
     RequestStats,
@@ -25,7 +26,6 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
-from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, Verdict
 from draftd.settings import FallbackSettings
@@ -221,7 +221,7 @@ def test_a_gap_that_cannot_be_measured_leaves_the_divergence_told(error: Excepti
 @pytest.mark.parametrize(("level", "runs_at"), [(FULL, FULL), (SHORT, SHORT), (LIGHT, LIGHT), (PLAIN, LIGHT)])
 def test_canaries_run_at_the_level_in_force_or_the_lowest_drafting(level: LadderLevel, runs_at: LadderLevel) -> None:
     engine = Answering()
-    with probe_runner(engine, in_force=at(level)) as (runner, told):
+    with probe_runner(engine, ladder=at(level)) as (runner, told):
         assert runner.canaries().result(SOON).verdict is Verdict.GOOD
     assert told.runs == [(runs_at.kind, "good", 0)]
     assert engine.lent == [runs_at.drafter]
@@ -362,7 +362,7 @@ def test_a_level_that_drafts_nothing_cannot_be_probed() -> None:
 def test_where_nothing_is_ever_drafted_there_are_no_canaries() -> None:
     only = at(LadderLevel(FallbackLevel.FULL, 0, None))
     only.ladder = (only.level,)
-    with probe_runner(Answering(), in_force=only) as (runner, _), pytest.raises(NotNow, match="nothing is drafted"):
+    with probe_runner(Answering(), ladder=only) as (runner, _), pytest.raises(NotNow, match="nothing is drafted"):
         runner.canaries()
 
 
@@ -391,7 +391,7 @@ def test_an_engine_that_hangs_does_not_keep_the_future_from_ending() -> None:
         go.wait(SOON)
 
     engine.says = hang
-    runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), Told(), in_force=at(), prompts=prompts(1))
+    runner = ProbeRunner(engine, engine.borrow, FallbackSettings(), Told(), ladder=at(), prompts=prompts(1))
     future = runner.probe(FULL)
     assert hanging.wait(SOON)
     assert not runner.close(0.05)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, LadderLevel
 from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline
-from draftd.fallback.ladder import LadderLevel, LadderSettings, LadderState, ladder_levels
+from draftd.fallback.ladder import LadderSettings, LadderState, ladder_levels
 from draftd.fallback.probes import (
     NEAR_TIE,
     CanaryOutcome,

@@ -12,12 +12,12 @@ from draftd.core import (
     DepthMode,
     DrafterName,
     FinishReason,
+    LadderLevel,
     Origin,
     Outcome,
     RequestStats,
 )
 from draftd.counts import DraftCounts, StepCounts
-from draftd.fallback.ladder import LadderLevel
 from draftd.fallback.signal_feed import Ended, RequestFeed
 from tests.unit.fallback.controlled import LADDER, WINDOW, Controlled, a_request
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from benchmarks.simulate.daemon import LADDER, Daemon, Finished, ProbeResult, Settings
 from benchmarks.simulate.outcome import flaps
-from draftd.core import PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, FallbackLevel, LadderLevel, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, CusumSettings
-from draftd.fallback.ladder import Cause, LadderLevel, LadderSettings
+from draftd.fallback.ladder import Cause, LadderSettings
 from draftd.fallback.leases import Notice
 from draftd.fallback.probes import ProbedPrompt
 from draftd.fallback.signals import Machine

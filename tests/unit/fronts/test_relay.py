@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from draftd.core import Emission, FinishReason, SamplingParams, WorkloadClass
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import DeadlineExceeded, InvalidRequest, NotServing, RemoteDown, RemoteUnavailable
-from draftd.fallback.ladder import LevelInForce, configured_ladder
+from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.fronts.grpc import inference
 from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
 from draftd.planning.planner import Planner, Wish
@@ -111,7 +111,7 @@ async def edge(target: str, flag: FixedFlag | None = None) -> AsyncIterator[tupl
     router = Router(settings, CostSettings(remote_per_token=0.5), link=lambda: LinkState(up=True, model=model))
     answers = GrpcAnswers(settings)
     async with fronting(lambda: scripted_models(0.7, context_length=9999)) as front:
-        planner = Planner(flag or FixedFlag(), LevelInForce(configured_ladder(Settings())), router=router)
+        planner = Planner(flag or FixedFlag(), Ladder(configured_ladder(Settings())), router=router)
         service = InferenceService(front.worker, planner, front.telemetry.begin_inference, Settings(), answers)
         try:
             yield front, service

@@ -219,7 +219,7 @@ def test_the_tightest_control_group_counts(
 
 
 def test_this_machine() -> None:
-    probe = system_probe(HardwareSample)
+    probe = system_probe()
     found = probe.sample()
     assert probe.errors == {}
     assert found.memory_total is not None

@@ -26,7 +26,7 @@ class Scripted(HardwareProbe):
     """Gives the samples in turn, then the last one for ever; an exception in their place is raised."""
 
     def __init__(self, *samples: HardwareSample | Exception) -> None:
-        super().__init__([])
+        super().__init__({})
         self.samples: Sequence[HardwareSample | Exception] = samples
         self.taken = 0
 
@@ -42,7 +42,7 @@ class Hanging(HardwareProbe):
     """The first sample comes, the next one never does until it is released."""
 
     def __init__(self) -> None:
-        super().__init__([])
+        super().__init__({})
         self.released, self.hangs = threading.Event(), threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -107,14 +107,17 @@ def test_samples_merge_and_zero_is_a_value() -> None:
     assert merged == HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=0)
 
 
-def test_mlx_memory_is_injected_and_fails_alone() -> None:
-    found = HardwareProbe(common_readings(lambda: HardwareSample(mlx_active=3, mlx_cache=0))).sample()
+def test_a_reading_that_is_added_fails_alone() -> None:
+    probe = HardwareProbe(common_readings())
+    probe.add({"mlx": lambda: HardwareSample(mlx_active=3, mlx_cache=0)})
+    found = probe.sample()
     assert (found.mlx_active, found.mlx_cache, found.mlx_peak) == (3, 0, None)
 
     def broken() -> HardwareSample:
         raise RuntimeError("on purpose")
 
-    probe = HardwareProbe(common_readings(broken))
+    probe = HardwareProbe(common_readings())
+    probe.add({"mlx": broken})
     found = probe.sample()
     assert found.memory_total
     assert found.mlx_active is None
@@ -125,7 +128,7 @@ def test_mlx_memory_is_injected_and_fails_alone() -> None:
 def test_the_power_source(monkeypatch: pytest.MonkeyPatch, plugged_in: bool | None) -> None:
     battery = None if plugged_in is None else type("Battery", (), {"power_plugged": plugged_in})()
     monkeypatch.setattr("psutil.sensors_battery", lambda: battery)
-    assert HardwareProbe(common_readings(HardwareSample)).sample().plugged_in is plugged_in
+    assert HardwareProbe(common_readings()).sample().plugged_in is plugged_in
 
 
 def test_samples_are_taken_until_closed() -> None:

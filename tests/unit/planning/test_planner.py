@@ -16,11 +16,12 @@ from draftd.core import (
     DepthMode,
     DrafterName,
     FallbackLevel,
+    LadderLevel,
     ModePreference,
     WorkloadClass,
 )
 from draftd.errors import SpeculationUnavailable
-from draftd.fallback.ladder import Cause, LadderLevel, LevelInForce, Signal, highest, ladder_levels
+from draftd.fallback.ladder import Cause, Ladder, Signal, highest, ladder_levels
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext, Planner, Wish, decide
@@ -57,14 +58,14 @@ class Recording(FixedFlag):
 
 def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
     flag = Recording()
-    plan = Planner(flag, LevelInForce(LADDER[1:])).plan(Wish(), FlagContext("m", WorkloadClass.CODE, "me"), MODEL)
+    plan = Planner(flag, Ladder(LADDER[1:])).plan(Wish(), FlagContext("m", WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DRAFT_MODEL)
 
 
 def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
     flag = FixedFlag(True)
-    planner = Planner(flag, LevelInForce(LADDER[1:]))
+    planner = Planner(flag, Ladder(LADDER[1:]))
     assert planner.plan(Wish(), FlagContext(), MODEL).max_draft_tokens == 3
     flag.value = False
     assert planner.plan(Wish(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
@@ -72,27 +73,27 @@ def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
 
 def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
     flag = Recording()
-    Planner(flag, LevelInForce(LADDER[1:])).plan(Wish(ModePreference.AUTOREGRESSIVE), FlagContext(), MODEL)
+    Planner(flag, Ladder(LADDER[1:])).plan(Wish(ModePreference.AUTOREGRESSIVE), FlagContext(), MODEL)
     assert len(flag.asked) == 1
 
 
 def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
     for mode in DepthMode:
-        in_force = LevelInForce(LADDER)
-        planner = Planner(FixedFlag(), in_force, depth_mode=mode)
+        ladder = Ladder(LADDER)
+        planner = Planner(FixedFlag(), ladder, depth_mode=mode)
         assert planner.depth_mode is mode
         for position in range(len(LADDER) - 1):
-            in_force.position = position
+            ladder.position = position
             assert planner.plan(Wish(), FlagContext(), MODEL).depth_mode is mode
 
 
 def test_a_level_acts_on_the_next_plan() -> None:
-    in_force = LevelInForce(LADDER)
-    planner = Planner(FixedFlag(), in_force)
-    assert in_force.move(2, Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK))
+    ladder = Ladder(LADDER)
+    planner = Planner(FixedFlag(), ladder)
+    assert ladder.move(2, Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK))
     plan = planner.plan(Wish(), FlagContext(), MODEL)
     assert (plan.max_draft_tokens, plan.level) == (2, FallbackLevel.SHORT_BLOCK)
-    assert in_force.move(4, Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE))
+    assert ladder.move(4, Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE))
     assert planner.plan(Wish(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
     assert planner.max_draft_tokens == 4, "the daemon's own, whatever the level"
 

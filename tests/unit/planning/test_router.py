@@ -21,7 +21,7 @@ from draftd.core import (
 from draftd.counts import DraftCounts
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
-from draftd.fallback.ladder import LevelInForce, ladder_levels
+from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import FlagContext, Planner, Wish
 from draftd.planning.router import EngineNow, Router
@@ -53,7 +53,7 @@ def planner(
         **more,
     )
     ladder = ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,))
-    return Planner(flag or FixedFlag(), LevelInForce(ladder), router=router)
+    return Planner(flag or FixedFlag(), Ladder(ladder), router=router)
 
 
 def planned(by: Planner, context: FlagContext | None = None, **wish: Any) -> DecodePlan:
@@ -61,7 +61,7 @@ def planned(by: Planner, context: FlagContext | None = None, **wish: Any) -> Dec
 
 
 def test_a_daemon_without_a_remote_plans_as_before() -> None:
-    ladder = LevelInForce(ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,)))
+    ladder = Ladder(ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,)))
     plan = planned(alone := Planner(FixedFlag(), ladder), strategy=Strategy.AUTO)
     assert (plan.strategy, plan.reason) == (Strategy.LOCAL, "flag: STATIC")
     with pytest.raises(RemoteUnavailable, match="remote.enabled is false") as refused:

@@ -170,8 +170,8 @@ def edge_settings(port: int, host: str = "127.0.0.1", **changes: Any) -> RemoteS
 
 @contextlib.contextmanager
 def linked(settings: RemoteSettings, journal: Journal) -> Iterator[GrpcLink]:
-    link = GrpcLink(settings, Words, journal=journal, jitter=lambda: 1.0)
-    link.start()
+    link = GrpcLink(settings, journal=journal, jitter=lambda: 1.0)
+    link.start(Words)
     try:
         yield link
     finally:

@@ -49,9 +49,9 @@ class Linked(EdgeEngine):
 @contextlib.contextmanager
 def linked(port: int, *, words: Words | None = None, wait: bool = True, **settings: Any) -> Iterator[Linked]:
     made = RemoteSettings(**{"enabled": True, "target": f"127.0.0.1:{port}", **QUICK, **settings})
-    link = GrpcLink(made, lambda: words or Words())
+    link = GrpcLink(made)
     edge = Linked(link, made.step_seconds)
-    link.start()
+    link.start(lambda: words or Words())
     try:
         if wait:
             until(lambda: link.state.up, 10, "the link")

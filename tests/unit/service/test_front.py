@@ -34,7 +34,7 @@ from draftd.errors import (
     NotServing,
     QueueFull,
 )
-from draftd.fallback.ladder import LevelInForce, configured_ladder
+from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.planning.planner import Planner, Wish
 from draftd.service.inference import InferenceService
 from draftd.service.messages import text_part
@@ -106,9 +106,7 @@ class Front:
             lambda progress: load(), observers=(self.telemetry.observer,), limits=settings.engine.limits()
         )
         self.flag = FixedFlag()
-        self.planner = Planner(
-            self.flag, LevelInForce(configured_ladder(settings)), depth_mode=settings.engine.depth_mode
-        )
+        self.planner = Planner(self.flag, Ladder(configured_ladder(settings)), depth_mode=settings.engine.depth_mode)
         self.service = InferenceService(self.worker, self.planner, self.telemetry.begin_inference, settings)
         self.service.limit = limit
 

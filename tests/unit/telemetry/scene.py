@@ -29,7 +29,7 @@ from draftd.engine.observer import EngineStatus, PrefixStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
-from draftd.fallback.remote import RemoteState
+from draftd.fallback.remote_guard import RemoteState
 from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
@@ -218,15 +218,17 @@ def telemetry(
 ) -> Telemetry:
     link, verification = (lambda: LINK, lambda: VERIFICATION) if status is STATUS else (lambda: None, lambda: None)
     sources = Sources(
-        lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, hardware, lambda: ADDRESS, link, verification,
+        lambda: info, lambda: status, lambda: LADDER_STATE, lambda: True, link, verification,
         state=lambda: DaemonState.SERVING,
         certificates=lambda: {"server.tls_cert": 1_800_000_000.0},
         save_errors=lambda: SAVE_ERRORS,
     )  # fmt: skip
     with mock.patch.dict(os.environ, environ):
-        return Telemetry.start(
-            TelemetrySettings(capture_content=capture_content), sources, scraped=scraped, group=group, port=port
-        )
+        settings = TelemetrySettings(capture_content=capture_content)
+        started = Telemetry.start(settings, hardware, scraped=scraped, group=group, port=port)
+    started.observe(sources)
+    started.listens(*ADDRESS)
+    return started
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:

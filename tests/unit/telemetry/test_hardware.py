@@ -99,9 +99,9 @@ def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -
 
 
 def test_without_a_hardware_view_there_are_no_machine_metrics(receiver: OtlpReceiver) -> None:
-    sources = Sources(lambda: INFO, lambda: STATUS)
     with mock.patch.dict(os.environ, receiver.environ()):
-        found = Telemetry.start(TelemetrySettings(), sources)
+        found = Telemetry.start(TelemetrySettings())
+    found.observe(Sources(lambda: INFO, lambda: STATUS))
     found.shutdown(30.0)
     assert "draftd.engine.weights" in receiver.metric_names()
     assert receiver.metric_names() & MACHINE == set()

@@ -19,9 +19,9 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import QueueFull
+from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
-from draftd.strategies import RemoteLevel
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
@@ -108,8 +108,12 @@ def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpRe
 def fall_back(scene: Scene) -> None:
     """Everything that the fallback records."""
     recorder = scene.telemetry.fallback_recorder
-    recorder.transition(LADDER[0].label, LADDER[1].label, "acceptance_drift")
-    recorder.remote_transition(RemoteLevel.SPECULATIVE, RemoteLevel.STREAMING, "remote_round_trip")
+    journal = Journal()
+    journal.listen(recorder.log)
+    journal.record(Subject.LEVEL, LADDER[0].label, LADDER[1].label, "acceptance_drift")
+    journal.record(Subject.LEVEL, LADDER[1].label, LADDER[1].label, "hold")  # no step
+    journal.record(Subject.REMOTE, "speculative", "streaming", "remote_round_trip")
+    journal.record(Subject.FLAG, "on", "off", "control API")
     recorder.notification("accepted")
     recorder.poll("ok")
     recorder.annotation("sent")

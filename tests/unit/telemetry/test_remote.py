@@ -73,7 +73,8 @@ def test_both_ends_show_their_counts_and_no_peer(scene: Scene, receiver: OtlpRec
 def test_a_link_that_never_came_up_is_shown_as_down(receiver: OtlpReceiver) -> None:
     never = LinkState(failures=dict.fromkeys(LinkFailure, 0) | {LinkFailure.UNAUTHENTICATED: 7})
     with mock.patch.dict(os.environ, receiver.environ()):
-        told = Telemetry.start(TelemetrySettings(), Sources(info=lambda: INFO, link=lambda: never))
+        told = Telemetry.start(TelemetrySettings())
+    told.observe(Sources(lambda: INFO, link=lambda: never))
     told.shutdown(30.0)
     (up,) = receiver.points("draftd.remote.up")
     assert (up.value, dict(up.attributes)) == (0, {"gen_ai.request.model": "nano"})

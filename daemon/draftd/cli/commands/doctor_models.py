@@ -19,7 +19,7 @@ from draftd.engine.drafters.sources import OTHER_DRAFT, DraftSource, mismatch
 from draftd.engine.pair import assemble, context_length_of, raised_context
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
-from draftd.hardware.state import HardwareSample, HardwareState, advance, takeable
+from draftd.hardware.state import HardwareState, advance, takeable
 from draftd.hardware.system import system_probe
 from draftd.model_info import drafter_in_words
 from draftd.models import blas
@@ -77,7 +77,7 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     if target is not None:
         findings += check_draft(target, draft, drafts.get(DRAFT_MODEL))
         findings += check_worth(measured_worth(settings, os.environ))
-    machine = advance(None, system_probe(HardwareSample).sample(), 0.0, settings.hardware.memory_floor_bytes)
+    machine = advance(None, system_probe().sample(), 0.0, settings.hardware.memory_floor_bytes)
     if target is None:
         return [*findings, check_memory(machine)], None
     return [*findings, *foresee(settings, machine, target, drafts, refused)], target

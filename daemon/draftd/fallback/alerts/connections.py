@@ -9,13 +9,14 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from draftd.fallback.alerts.payload import Result
 from draftd.fallback.logs import OutageLog
+from draftd.http_listener import BoundedConnection
 from draftd.settings import WebhookSettings
 from draftd.settings.certificates import load_certificates, server_context, webhook_certificates
 from draftd.threads import lasting
@@ -61,22 +62,13 @@ class LoopThread:
             await self._main()
 
 
-class Connection(web.RequestHandler):
-    """HTTP for one connection. What is no HTTP is counted, and not logged one by one."""
+class AlertConnection(BoundedConnection):
+    """One connection of a sender of alerts. What is no HTTP is counted."""
 
     __slots__ = ("connections", "counted", "deadline", "ended", "proven")
 
     def __init__(self, connections: Connections, server: web.Server, deadline: asyncio.Timeout) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # none is kept
-            max_line_size=2048,
-            max_field_size=4096,
-            max_headers=64,
-            lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
-            auto_decompress=False,  # the signature is of what was sent, and a little can grow into a lot
-        )
+        super().__init__(server, line_bytes=2048, field_bytes=4096, headers=64)
         self.connections, self.deadline = connections, deadline
         self.ended = asyncio.Event()
         self.counted = False  # what became of it: once
@@ -89,18 +81,9 @@ class Connection(web.RequestHandler):
         with contextlib.suppress(RuntimeError):  # it is closed already: its sender did not wait for the answer
             self.deadline.reschedule(None)
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
+    def refusal(self) -> Mapping[str, Any]:
         self.connections.count(self, Result.BAD_HTTP)
-        told = "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"
-        response = web.json_response({"error": told}, status=400, headers={"Server": "draftd"})
-        response.force_close()
-        return response
+        return {"error": "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"}
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         self.connections.count(self, Result.BAD_HTTP)
@@ -110,8 +93,8 @@ class Connection(web.RequestHandler):
         self.ended.set()
 
 
-def connection_of(request: web.BaseRequest) -> Connection:
-    assert isinstance(request.protocol, Connection)
+def connection_of(request: web.BaseRequest) -> AlertConnection:
+    assert isinstance(request.protocol, AlertConnection)
     return request.protocol
 
 
@@ -130,7 +113,7 @@ class Connections:
     ) -> None:
         self._server = web.Server(handler)
         self._lost, self._tls, self._most, self._seconds = lost, tls, most, seconds
-        self._open: dict[Connection, asyncio.Task[None]] = {}  # the oldest first
+        self._open: dict[AlertConnection, asyncio.Task[None]] = {}  # the oldest first
         self._outage = OutageLog(log)
 
     def __len__(self) -> int:
@@ -165,7 +148,7 @@ class Connections:
                 self._outage.ended("connections are accepted again")
                 await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
 
-    def count(self, one: Connection, why: Result) -> None:
+    def count(self, one: AlertConnection, why: Result) -> None:
         """It ends without a notification."""
         if not one.counted:
             one.counted = True
@@ -179,10 +162,10 @@ class Connections:
                 self._lost(Result.CROWDED_OUT)
                 return
             self._end(oldest, Result.CROWDED_OUT)
-        one = Connection(self, self._server, asyncio.timeout(self._seconds))
+        one = AlertConnection(self, self._server, asyncio.timeout(self._seconds))
         self._open[one] = asyncio.create_task(self._hold(one, accepted))
 
-    async def _hold(self, one: Connection, accepted: socket.socket) -> None:
+    async def _hold(self, one: AlertConnection, accepted: socket.socket) -> None:
         """Until it is closed, or cancelled. Its deadline includes the handshake."""
         loop = asyncio.get_running_loop()
         try:
@@ -200,7 +183,7 @@ class Connections:
             else:
                 accepted.close()
 
-    def _end(self, one: Connection, why: Result) -> None:
+    def _end(self, one: AlertConnection, why: Result) -> None:
         self.count(one, why)
         self._open.pop(one).cancel()
 

@@ -100,7 +100,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
-        engine, in_force, fallback = self._worker.status(), self._planner.in_force, self._controller.state()
+        engine, ladder, fallback = self._worker.status(), self._planner.ladder, self._controller.state()
         finished = Counter(engine.finished) + self._service.left
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
@@ -124,13 +124,13 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             counts=reply.counts(engine.counts),
             output_tokens=engine.counts.emitted,
             flag_variant=flag.default_variant,
-            level=in_force.level.kind.label,
+            level=ladder.level.kind.label,
             telemetry_exporting=self._exporting,
             backend=backend,
             refused_requests=self._service.refused,
             hardware=reply.hardware(self._hardware, time.monotonic()),
             transitions=map(reply.transition, self._journal.latest(_TRANSITIONS)),
-            max_draft_tokens=in_force.level.max_draft_tokens,
+            max_draft_tokens=ladder.level.max_draft_tokens,
             level_cause="" if fallback.signal is None else fallback.signal.cause,
             flag=filled(pb.FlagState, flag),
             started=self._started,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan
+from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan, LadderLevel
 from draftd.counts import DraftCounts
 from draftd.engine.depth.saved import Learnt
 from draftd.engine.observer import EngineStatus, PromptProgress
@@ -17,9 +17,9 @@ from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotServing
 from draftd.fallback.controller import FallbackState
 from draftd.fallback.journal import Transition
-from draftd.fallback.ladder import LadderLevel, Signal
+from draftd.fallback.ladder import Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
-from draftd.fallback.remote import REMOTE_LADDER, RemoteState
+from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteState
 from draftd.group import GroupStatus
 from draftd.hardware.state import HardwareView
 from draftd.planning.routing import Way

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aiohttp import web
 
 from draftd.errors import ConfigError
+from draftd.http_listener import BoundedConnection
 from draftd.listening import free_port, listening_sockets
 from draftd.settings import ServerSettings
 from draftd.settings.certificates import load_certificates, server_certificates, server_context
@@ -18,27 +20,16 @@ from draftd.settings.certificates import load_certificates, server_certificates,
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
-_IDLE_SECONDS = 75.0  # between two of its requests
 _GONE_SECONDS = 0.2  # in which a client's machine says that the client has gone
 
 
-class Connection(web.RequestHandler):
-    """HTTP for one connection. What is no HTTP is answered in JSON, and not logged."""
+class HttpConnection(BoundedConnection):
+    """One connection of a client of the API."""
 
     __slots__ = ("asked", "connections", "late", "say_something")
 
     def __init__(self, connections: Connections, server: web.Server) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # none is kept
-            keepalive_timeout=_IDLE_SECONDS,
-            max_line_size=8190,
-            max_field_size=16384,
-            max_headers=100,
-            lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
-            auto_decompress=False,  # a little can grow into a lot
-        )
+        super().__init__(server, line_bytes=8190, field_bytes=16384, headers=100)
         self.connections = connections
         self.late: asyncio.TimerHandle | None = None
         self.asked = False  # its first request has arrived
@@ -81,18 +72,9 @@ class Connection(web.RequestHandler):
         elif request is not None and transport is not None and not request.writer.output_size:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        told = "no HTTP/1.1 that this server reads: a line of at most 8 KB, 100 headers of at most 16 KB each"
-        error = {"message": told, "type": "invalid_request_error", "param": None, "code": None}
-        response = web.json_response({"error": error}, status=400, headers={"Server": "draftd"})
-        response.force_close()
-        return response
+    def refusal(self) -> Mapping[str, Any]:
+        message = "no HTTP/1.1 that this server reads: a line of at most 8 KB, 100 headers of at most 16 KB each"
+        return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
     def log_exception(self, *args: object, **kw: object) -> None:
         log.debug(*args)
@@ -107,12 +89,12 @@ class Connections:
 
     def __init__(self, most: int, request_seconds: float) -> None:
         self._most, self.request_seconds = most, request_seconds
-        self._open: dict[Connection, None] = {}  # the oldest first
+        self._open: dict[HttpConnection, None] = {}  # the oldest first
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def made(self, one: Connection) -> None:
+    def made(self, one: HttpConnection) -> None:
         if len(self._open) >= self._most:
             idle = next((one for one in self._open if one.idle), None)
             if idle is None:
@@ -122,13 +104,13 @@ class Connections:
             idle.force_close()
         self._open[one] = None
 
-    def used(self, one: Connection) -> None:
+    def used(self, one: HttpConnection) -> None:
         """It has asked something: it is the youngest."""
         one.asked = True
         if one in self._open:
             self._open[one] = self._open.pop(one)
 
-    def lost(self, one: Connection) -> None:
+    def lost(self, one: HttpConnection) -> None:
         self._open.pop(one, None)
 
 

@@ -19,7 +19,7 @@ from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServi
 from draftd.fallback.logs import RateLimitedLog
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
-from draftd.fronts.http.connections import REQUEST_SECONDS, Connection, Connections, listening, tls
+from draftd.fronts.http.connections import REQUEST_SECONDS, Connections, HttpConnection, listening, tls
 from draftd.fronts.http.errors import Names, WrongMethod, anthropic_error, internal, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
 from draftd.fronts.http.store import ResponseStore, Stored
@@ -102,7 +102,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
             listener = await loop.create_server(
-                lambda: Connection(self._connections, self._handlers), sock=sock.dup(), ssl=self._tls
+                lambda: HttpConnection(self._connections, self._handlers), sock=sock.dup(), ssl=self._tls
             )
             self._listeners.append(listener)
 
@@ -135,7 +135,7 @@ class HttpServer:
     # What every request passes through.
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert isinstance(request.protocol, Connection)
+        assert isinstance(request.protocol, HttpConnection)
         self._connections.used(request.protocol)
         route = self._route(request.path)
         known = route if route in self._routes else None

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from pydantic_core import to_json
 
-from draftd.fronts.http.connections import Connection
+from draftd.fronts.http.connections import HttpConnection
 
 KEEP_ALIVE_SECONDS = 10.0
 _END_SECONDS = 2.0  # for the last words, to a client that may not read
@@ -93,7 +93,7 @@ class EventStream:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _set_probe(self, probe: Callable[[], None] | None) -> None:
-        if isinstance(self._request.protocol, Connection):
+        if isinstance(self._request.protocol, HttpConnection):
             self._request.protocol.say_something = probe
 
     def _probe(self) -> None:

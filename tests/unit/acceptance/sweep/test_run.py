@@ -256,17 +256,17 @@ class TestLess:
         options = SweepOptions.resumed(
             SMALL.plan(), block_lengths=(0, 2, 4), temperatures=(), concurrency=(), repetitions=3, max_tokens=2
         )
-        in_force = daemon.in_force
-        position = next(at for at, one in enumerate(in_force.ladder) if one.max_draft_tokens == 2)
+        ladder = daemon.ladder
+        position = next(at for at, one in enumerate(ladder.levels) if one.max_draft_tokens == 2)
         session = begin(tmp_path / "run")
-        in_force.move(position, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
+        ladder.move(position, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
         try:
             with pytest.raises(
                 MeasurementStopped, match=f"{MOST_ERRORS} requests of (k4|auto4) failed in a row.*the daemon allowed 2"
             ):
                 run_sweep(session, options, daemon.client.model(), silent)
         finally:
-            in_force.position = 0
+            ladder.position = 0
         ticks = counted(session.folder)
         lowered = [tick for tick in ticks if tick.place.arm in ("k4", "auto4")]
         counts = Counter(tick.place.arm for tick in lowered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Cause, LevelInForce, Signal, ladder_levels
+from draftd.fallback.ladder import Cause, Ladder, Signal, ladder_levels
 
 LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 DRIFT = Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK, "0.31 in two windows")
@@ -12,16 +12,16 @@ MEMORY = Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE)
 
 
 def test_the_top_is_in_force_at_first() -> None:
-    in_force = LevelInForce(LADDER)
-    assert (in_force.position, in_force.level) == (0, LADDER[0])
+    ladder = Ladder(LADDER)
+    assert (ladder.position, ladder.level) == (0, LADDER[0])
 
 
 def test_a_change_and_its_cause_are_in_the_journal() -> None:
     journal = Journal()
-    in_force = LevelInForce(LADDER, journal)
-    assert in_force.move(2, DRIFT)
-    assert in_force.move(4, MEMORY)
-    assert in_force.level == LADDER[4]
+    ladder = Ladder(LADDER, journal)
+    assert ladder.move(2, DRIFT)
+    assert ladder.move(4, MEMORY)
+    assert ladder.level == LADDER[4]
     kept = [(t.number, t.subject, t.previous, t.current, t.cause, t.evidence) for t in journal.latest(5)]
     assert kept == [
         (1, Subject.LEVEL, "full", "short_block 2", "acceptance_drift", "0.31 in two windows"),
@@ -31,15 +31,15 @@ def test_a_change_and_its_cause_are_in_the_journal() -> None:
 
 def test_a_level_that_is_in_force_keeps_its_first_cause() -> None:
     journal = Journal()
-    in_force = LevelInForce(LADDER, journal)
-    in_force.move(3, DRIFT)
-    assert not in_force.move(3, MEMORY)
+    ladder = Ladder(LADDER, journal)
+    ladder.move(3, DRIFT)
+    assert not ladder.move(3, MEMORY)
     assert [transition.cause for transition in journal.latest(5)] == [DRIFT.cause]
 
 
 def test_an_earlier_runs_level_is_restored_without_a_transition() -> None:
     journal = Journal()
-    in_force = LevelInForce(LADDER, journal)
-    in_force.position = 2
-    assert in_force.level == LADDER[2]
+    ladder = Ladder(LADDER, journal)
+    ladder.position = 2
+    assert ladder.level == LADDER[2]
     assert journal.latest(5) == ()

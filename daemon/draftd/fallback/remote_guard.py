@@ -11,7 +11,6 @@ drafting pays there again only traffic can show: where it does not, the relapse 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,14 +18,10 @@ from draftd.core import WorkloadClass
 from draftd.engine.observer import EngineStatus
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.drift import WINDOWS, Floor
-from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.ladder import Cause, Hold, LadderSettings, LadderState, Permit, Signal, highest, move
-from draftd.fallback.seams import FallbackTelemetry
+from draftd.fallback.ladder import Cause, Hold, Ladder, LadderState, Permit, Signal
 from draftd.fallback.signals import Growth, Spell
 from draftd.settings import FallbackSettings
 from draftd.strategies import RemoteLevel, RemoteMode
-
-log = logging.getLogger(__name__)
 
 _WEIGHT = 20.0  # of a request: a floor counts tokens, of which a request has so many at least
 
@@ -38,18 +33,7 @@ ASKS_FOR = {
 """Which level each cause asks for; an alert names its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteStage:
-    """One level of the remote's ladder."""
-
-    kind: RemoteLevel
-
-    @property
-    def label(self) -> str:
-        return self.kind.label
-
-
-REMOTE_LADDER = tuple(map(RemoteStage, sorted(RemoteLevel, reverse=True)))
+REMOTE_LADDER = tuple(sorted(RemoteLevel, reverse=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class RemoteAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteGuard:
+class RemoteSignalState:
     """What is known of the remote since the last step. Never changed: each event gives the next one."""
 
     settings: FallbackSettings
@@ -80,10 +64,10 @@ class RemoteGuard:
     pace: Mapping[WorkloadClass, float] = field(default_factory=dict)  # seconds of a token that the remote streams
 
     @classmethod
-    def new(cls, settings: FallbackSettings) -> RemoteGuard:
+    def new(cls, settings: FallbackSettings) -> RemoteSignalState:
         return cls(settings, Floor(settings.remote_speed_floor), Floor(1 - settings.remote_failures))
 
-    def seen(self, link: LinkState, pace: Mapping[WorkloadClass, float], now: float) -> RemoteGuard:
+    def seen(self, link: LinkState, pace: Mapping[WorkloadClass, float], now: float) -> RemoteSignalState:
         """The link as it is, and the remote's own pace. A round trip counts while the link is up."""
         settings, measured = self.settings, link.round_trip if link.up else None
         long = None if measured is None else measured > settings.remote_round_trip_seconds
@@ -97,11 +81,11 @@ class RemoteGuard:
             kept=self.kept.advance(now, settings),
         )
 
-    def woken(self) -> RemoteGuard:
+    def woken(self) -> RemoteSignalState:
         """As `Guard.woken`."""
         return replace(self, slow=Spell())
 
-    def finished(self, at: float, answer: RemoteAnswer) -> RemoteGuard:
+    def finished(self, at: float, answer: RemoteAnswer) -> RemoteSignalState:
         """One request ended. Of one that was drafted for, the tokens count over those that the remote alone would have
         streamed in its time, where that pace is known."""
         settings, ok = self.settings, 0 if answer.failed else _WEIGHT
@@ -111,7 +95,7 @@ class RemoteGuard:
             speed = speed.advance(at, settings).add(answer.tokens, answer.seconds / pace)
         return replace(self, kept=kept, speed=speed)
 
-    def stepped(self, now: float) -> RemoteGuard:
+    def stepped(self, now: float) -> RemoteSignalState:
         """Windows begin anew; the link stays as it is."""
         speed, kept = Floor(self.speed.least, began=now), Floor(self.kept.least, began=now)
         return replace(self, since=now, speed=speed, kept=kept, errors=Growth(self.errors.marks[-1:]))
@@ -181,102 +165,70 @@ class RemoteState:
 
     @property
     def level(self) -> RemoteLevel:
-        return REMOTE_LADDER[self.position].kind
+        return REMOTE_LADDER[self.position]
 
 
-class RemoteSwitch:
-    """Which level is in force, and its moves, each of which is recorded. Any thread may ask for `level`; the rest is
-    the controller's, one call at a time, at the ladder's time."""
+class RemoteGuard:
+    """Moves the remote's ladder by what is seen of the link and of requests. Any thread may ask for `level`; the rest
+    is the controller's, one call at a time, at the ladder's time."""
 
     def __init__(
         self,
+        ladder: Ladder[RemoteLevel],
         link: Callable[[], LinkState],
         pace: Callable[[], Mapping[WorkloadClass, float]],
         settings: FallbackSettings,
-        journal: Journal,
-        telemetry: FallbackTelemetry,
     ) -> None:
         """`pace`: seconds of a token that the remote streams by itself, by class of text, none while that is not
         known."""
-        self._link, self._pace, self._journal, self._telemetry = link, pace, journal, telemetry
-        self._limits = LadderSettings.of(settings)
-        self._guard = RemoteGuard.new(settings)
+        self.ladder, self._link, self._pace = ladder, link, pace
+        self._guard = RemoteSignalState.new(settings)
         self._signals: tuple[Signal, ...] = ()
-        self.ladder = LadderState()
 
     @property
     def level(self) -> RemoteLevel:
-        return REMOTE_LADDER[self.ladder.position].kind
+        return self.ladder.level
 
     def restore(self, saved: LadderState | None) -> None:
         """As an earlier run left it."""
         if saved is None or not 0 <= saved.position < len(REMOTE_LADDER):
             return
         signal = saved.signal  # a number in a file, of which levels of the other ladder have the same
-        self.ladder = replace(saved, signal=signal and replace(signal, asks_for=RemoteLevel(int(signal.asks_for))))
-
-    def woken(self) -> None:
-        """The machine has slept."""
-        self._guard = self._guard.woken()
+        signal = signal and replace(signal, asks_for=RemoteLevel(int(signal.asks_for)))
+        self.ladder.resume(replace(saved, signal=signal))
 
     def look(
-        self, answers: Iterable[RemoteAnswer], asked: Sequence[Signal], now: float, of: Callable[[float], float]
+        self,
+        answers: Iterable[RemoteAnswer],
+        asked: Sequence[Signal],
+        now: float,
+        of: Callable[[float], float],
+        *,
+        slept: bool = False,
     ) -> None:
         """Takes in the link and what has ended, and takes one step at most. `asked`: by alerts. `of`: what the ladder's
-        clock showed at a monotonic time."""
-        guard = self._guard.seen(self._link(), self._pace(), now)
+        clock showed at a monotonic time. `slept`: the machine has, since the last look."""
+        before = self._guard.woken() if slept else self._guard
+        guard = before.seen(self._link(), self._pace(), now)
         for answer in answers:
             if of(answer.arrival) >= guard.since:
                 guard = guard.finished(min(of(answer.at), now), answer)
         self._guard, self._signals = guard, (*guard.signals(now), *asked)
-        before = self.ladder
-        permit = guard.permit(before.position, now)
-        after = move(before, REMOTE_LADDER, self._signals, permit, self._limits, now)
-        self.ladder = after
-        if before.hold is not None and after.hold is None:
-            why = "by an operator" if before.hold.released else "the hold's time is over"
-            self._note(before.position, Cause.RELEASED, why)
-        signal = after.signal
-        if after.position == before.position or signal is None:
-            return
-        self._guard = guard.stepped(now)
-        was, now_is = REMOTE_LADDER[before.position].kind, self.level
-        self._journal.record(Subject.REMOTE, was.label, now_is.label, signal.cause, signal.evidence)
-        self._telemetry.remote_transition(was, now_is, signal.cause)
-        log.info("remote %s, was %s: %s", now_is.label, was.label, signal.text)
-
-    def hold(self, level: RemoteLevel, until: float | None) -> None:
-        """Obeyed by the next look."""
-        held = self.ladder.hold
-        before = self.ladder.position if held is None else held.before
-        hold = Hold(highest(REMOTE_LADDER, level), until, before)
-        self.ladder = replace(self.ladder, hold=hold)
-        if hold.position == self.ladder.position:
-            self._note(hold.position, Cause.HOLD, hold.evidence)
-
-    def release(self, now: float) -> bool:
-        """Whether there was a hold; ended by the next look."""
-        hold = self.ladder.hold
-        if hold is None or hold.released:
-            return False
-        self.ladder = replace(self.ladder, hold=replace(hold, until=now, released=True))
-        return True
+        ladder = self.ladder
+        after = ladder.next_state(self._signals, guard.permit(ladder.position, now), now)
+        if (signal := ladder.take(after)) is not None:
+            self._guard = guard.stepped(now)
+            ladder.move(after.position, signal)
 
     def state(self) -> RemoteState:
-        ladder = self.ladder
-        wait = ladder.wait(self._limits)
+        state = self.ladder.state
         return RemoteState(
-            ladder.position,
-            ladder.since,
-            ladder.signal,
-            ladder.hold,
+            state.position,
+            state.since,
+            state.signal,
+            state.hold,
             self._signals,
-            wait,
-            ladder.relapses,
+            self.ladder.wait,
+            state.relapses,
             self._guard.speedup,
         )
-
-    def _note(self, position: int, cause: str, evidence: str) -> None:
-        """Records what concerns the level and does not change it."""
-        label = REMOTE_LADDER[position].label
-        self._journal.record(Subject.REMOTE, label, label, cause, evidence)

@@ -1,0 +1,143 @@
+"""The fallback of a daemon, put together: its ladders, what moves them, what they hear and what they tell."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from draftd.engine.handle import EngineHandle
+from draftd.engine.remote.verifier_link import VerifierLink
+from draftd.fallback.annotations import Annotator
+from draftd.fallback.controller import Controller
+from draftd.fallback.journal import Journal, Subject
+from draftd.fallback.ladder import Ladder, LadderSettings, configured_ladder
+from draftd.fallback.loaded_drafters import LoadedDrafters
+from draftd.fallback.probe_runner import ProbeRunner
+from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteGuard, streaming_pace
+from draftd.fallback.seams import FallbackTelemetry
+from draftd.fallback.signal_feed import RequestFeed
+from draftd.fallback.store import StateStore
+from draftd.hardware.state import HardwareView
+from draftd.settings import Settings, WebhookSettings
+from draftd.strategies import RemoteLevel
+
+if TYPE_CHECKING:
+    from draftd.fallback.alerts.poller import Poller
+    from draftd.fallback.alerts.webhook import WebhookListener
+
+_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
+_ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
+
+
+class Fallback:
+    """The controller, and all that it hears and tells. `ladder` has the level that is the ceiling of plans;
+    `remote_level` tells what the remote may be asked for: all of it where there is none."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: EngineHandle,
+        link: VerifierLink | None,
+        *,
+        requests: RequestFeed,
+        hardware: HardwareView,
+        journal: Journal,
+        store: StateStore,
+        telemetry: FallbackTelemetry,
+        instance: str,
+    ) -> None:
+        """`requests` is what the engine reports to; `instance` is how alerts name this daemon, empty where they cannot.
+        Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
+        limits = LadderSettings.of(settings.fallback)
+        self.ladder = Ladder(configured_ladder(settings), journal, limits)
+        remote = None if link is None else _remote_guard(settings, engine, link, journal, limits)
+        self.remote_level = lambda: RemoteLevel.SPECULATIVE if remote is None else remote.level
+        drafters = LoadedDrafters(engine)
+        self._runner = ProbeRunner(engine, drafters.borrow, settings.fallback, telemetry, ladder=self.ladder)
+        self.controller = Controller(
+            self.ladder,
+            engine,
+            runner=self._runner,
+            drafters=drafters,
+            requests=requests,
+            hardware=hardware,
+            settings=settings.fallback,
+            lease_seconds=settings.webhook.lease_seconds,
+            journal=journal,
+            telemetry=telemetry,
+            store=store,
+            remote=remote,
+        )
+        self._webhook = settings.webhook
+        self._listener, self._poller = self._alerts(settings.webhook, telemetry, instance)
+        self._annotator: Annotator | None = None
+        if (marks := settings.annotations).grafana_url:  # alerts know no host, but people do
+            self._annotator = Annotator(marks, journal, telemetry, lambda: instance or socket.gethostname())
+
+    def _alerts(
+        self, settings: WebhookSettings, telemetry: FallbackTelemetry, instance: str
+    ) -> tuple[WebhookListener | None, Poller | None]:
+        """Each brings aiohttp in, which takes a while."""
+        listener = poller = None
+        if settings.listens:
+            from draftd.fallback.alerts.webhook import WebhookListener
+
+            notices, unsaved = self.controller.notices, lambda: self.controller.state().unsaved
+            listener = WebhookListener(settings, notices, telemetry, lambda: instance, unsaved=unsaved)
+        if settings.poll_url:
+            from draftd.fallback.alerts.poller import Poller
+
+            poller = Poller(settings, self.controller.polled, telemetry, lambda: instance)
+        return listener, poller
+
+    def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
+        """Reads what alerts arrive with and what annotations are sent with; see `Daemon.reloading`."""
+        context = None
+        if self._listener is not None:
+            from draftd.fallback.alerts.connections import tls
+
+            context = tls(settings.webhook)
+
+        async def reload() -> None:
+            if self._listener is not None:
+                self._listener.reload(settings.webhook, context)
+            if self._poller is not None:
+                self._poller.reload(settings.webhook)
+            if self._annotator is not None:
+                self._annotator.reload(settings.annotations)
+
+        return reload
+
+    def start(self, announce: Callable[[str], None]) -> None:
+        """Raises ConfigError where the webhook cannot listen; then nothing runs."""
+        state = self.controller.state()
+        if state.position or state.hold is not None:
+            held = f", held {state.hold.evidence}" if state.hold is not None else ""
+            why = f": {state.signal.text}" if state.signal is not None and state.hold is None else ""
+            announce(f"level {state.ladder[state.position].label}, as before the restart{held}{why}")
+        if self._listener is not None:
+            port = self._listener.start()
+            announce(f"alerts are taken on port {port} of {self._webhook.host}")
+        if self._annotator is not None:
+            self._annotator.start()
+        self.controller.start()
+        if self._poller is not None:
+            self._poller.start()
+
+    def close(self) -> bool:
+        """Hears no more, moves no more, has told what it did. True when nothing of it is left."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        parts = (self._listener, self._poller, self._runner, self.controller)
+        ended = [part.close(max(0.0, deadline - time.monotonic())) for part in parts if part is not None]
+        if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
+            self._annotator.close(min(_ANNOTATIONS_SECONDS, max(0.0, deadline - time.monotonic())))
+        return all(ended)
+
+
+def _remote_guard(
+    settings: Settings, engine: EngineHandle, link: VerifierLink, journal: Journal, limits: LadderSettings
+) -> RemoteGuard:
+    ladder = Ladder(REMOTE_LADDER, journal, limits, subject=Subject.REMOTE)
+    return RemoteGuard(ladder, lambda: link.state, lambda: streaming_pace(engine.status()), settings.fallback)
