@@ -31,7 +31,7 @@ $(REAL) $(REAL)-4bit: | $(RUN)
 # A worker more than the cores of a small machine: half of the tests' time is spent waiting for daemons and windows.
 # Many daemons are started: none has to compile the package anew.
 test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
-	@$(BIN)/python -m compileall -q -j 0 daemon/draftd
+	@$(BIN)/python -m compileall -q -j 0 daemon/draftd acceptance/draftd_acceptance
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 parity-real: $(DEV) $(REAL) $(REAL)-4bit ## are a real model's texts mlx-lm's own, in every configuration? (ten minutes; ARGS="--part greedy")
@@ -149,7 +149,7 @@ constraints: $(DEV) ## pin the newest versions of everything
 
 clean: ## remove what was built and installed here
 	rm -rf .venv build dist daemon/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find daemon tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find daemon acceptance tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUN): $(SETUP)
 	@sh scripts/setup.sh run

@@ -29,12 +29,13 @@ from benchmarks import options
 from benchmarks.arms import Draftd, Prompt, daemon, fixed_depth, fixed_drafter
 from benchmarks.ratios import Tick
 from benchmarks.run import load_prompts
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.session import ANSWER_SECONDS, Session, capture, sampling
-from draftd.acceptance.statistics import Interval, bootstrap
-from draftd.acceptance.ticks import Place, Stage
 from draftd.client.client import Ask, DraftdClient
+from draftd.client.timing import capture
 from draftd.core import DepthMode, DrafterName, ModePreference, WorkloadClass
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.session import ANSWER_SECONDS, Session, sampling, tick_of
+from draftd_acceptance.statistics import Interval, bootstrap
+from draftd_acceptance.ticks import Place, Stage
 
 BOUND = 0.01
 MODES = {"ar": ModePreference.AUTOREGRESSIVE, "spec": ModePreference.SPECULATIVE}
@@ -70,7 +71,8 @@ class Harness:
             workload=workload,
         )
         place = Place(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
-        tick = capture(self.session.client, ask, timeout=ANSWER_SECONDS[Stage.SWEEP]).tick(place, self.session.began)
+        captured = capture(self.session.client, ask, timeout=ANSWER_SECONDS[Stage.SWEEP])
+        tick = tick_of(captured, place, self.session.began)
         self.session.folder.keep_tick(tick)
         if tick.error:
             raise SystemExit(f"{prompt.id}: {tick.error}")

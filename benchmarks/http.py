@@ -28,10 +28,10 @@ from benchmarks import options
 from benchmarks.arms import Prompt, fixed_drafter
 from benchmarks.peers.load import together as all_at_once
 from benchmarks.run import load_prompts
-from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
 from draftd.core import DepthMode, DrafterName, ModePreference
+from draftd_acceptance.statistics import Interval, bootstrap
 
 BOUND = 0.97
 GROUPS = (1, 8)

@@ -37,11 +37,11 @@ from benchmarks import options, remote_capacity
 from benchmarks.arms import Prompt
 from benchmarks.remote_daemons import Daemons, daemons
 from benchmarks.run import load_prompts
-from draftd.acceptance.statistics import Interval, bootstrap
 from draftd.client.client import DraftdClient
 from draftd.core import WorkloadClass
 from draftd.protocol import number
 from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance.statistics import Interval, bootstrap
 
 CLASSES = ("code", "tool_call", "chat")
 ROUND_TRIPS = (0.001, 0.015, 0.040, 0.100)

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "daemon" / "draftd"
+HARNESS = ROOT / "acceptance" / "draftd_acceptance"
+HARNESS_ROOM = "acceptance/"
 TESTS = ROOT / "tests"
 COUNTS = ROOT / "scripts" / "readability.toml"
 
@@ -41,7 +43,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed file. `name`: its path below the package or below the tests, with slashes."""
+    """A parsed file. `name`: its path below the package or below the tests, with slashes. A name of the acceptance
+    harness begins with its room."""
 
     name: str
     text: str
@@ -242,8 +245,8 @@ def _attributes(owner: ast.ClassDef) -> set[str]:
     return stored | (fields if any("dataclass" in ast.unparse(d) for d in owner.decorator_list) else set())
 
 
-def _read_modules(folder: Path, leave_out: tuple[str, ...] = ()) -> list[Module]:
-    paths = ((path, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.py")))
+def _read_modules(folder: Path, room: str = "", leave_out: tuple[str, ...] = ()) -> list[Module]:
+    paths = ((path, room + path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.py")))
     return [parse(name, path.read_text()) for path, name in paths if not name.startswith(leave_out)]
 
 
@@ -263,7 +266,8 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="write down the counts, none of which has risen")
     parser.add_argument("--list", metavar="RULE", choices=[*RULES, *RULES_OF_TESTS], help="print all places of a rule")
     arguments = parser.parse_args()
-    places = find_places(_read_modules(PACKAGE, ("v1/",)), _read_modules(TESTS))
+    package = _read_modules(PACKAGE, leave_out=("v1/",)) + _read_modules(HARNESS, HARNESS_ROOM)
+    places = find_places(package, _read_modules(TESTS))
     if arguments.list:
         _print(arguments.list, places[arguments.list])
         return 0
@@ -282,8 +286,14 @@ def main() -> int:
 
 def _print(rule: str, places: list[Place]) -> None:
     for place in places:
-        folder = TESTS if rule in RULES_OF_TESTS else PACKAGE
-        print(f"{(folder / place.module.name).relative_to(ROOT)}:{place.line}: {rule}: {place.what}")
+        name = place.module.name
+        if rule in RULES_OF_TESTS:
+            path = TESTS / name
+        elif name.startswith(HARNESS_ROOM):
+            path = HARNESS / name.removeprefix(HARNESS_ROOM)
+        else:
+            path = PACKAGE / name
+        print(f"{path.relative_to(ROOT)}:{place.line}: {rule}: {place.what}")
 
 
 if __name__ == "__main__":

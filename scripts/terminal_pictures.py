@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from draftd.cli.runs import own_daemon
+from draftd.cli.own_daemon import own_daemon
 from draftd.client.client import DraftdClient
 from draftd.core import WorkloadClass
 from scripts.alert_pictures import DOCS, shoot

@@ -9,15 +9,15 @@ from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.manifest import Manifest, ModelFile, ModelManifest
-from draftd.acceptance.options import QualityOptions
-from draftd.acceptance.quality import SCHEMAS
-from draftd.acceptance.samples import Sample
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
 from draftd.canaries.prompts import FrozenPrompts
 from draftd.canaries.schemas import schema_of
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, WorkloadClass
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.manifest import Manifest, ModelFile, ModelManifest
+from draftd_acceptance.options import QualityOptions
+from draftd_acceptance.quality import SCHEMAS
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
 from tests.decoded import BEGAN, Truth, request
 
 GIB = 1 << 30

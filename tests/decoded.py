@@ -6,9 +6,10 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Tick
+from draftd.client.timing import TimedChunk
 from draftd.core import PROMPT_LOOKUP, DecodeMode, FinishReason
 from draftd.counts import DraftCounts, StepCounts
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Served, Tick
 
 BEGAN = 1_760_000_000.0  # Unix time of a run's beginning
 _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 620}
@@ -83,7 +84,7 @@ def request(
     if arm.speculative:
         prefill *= truth.first_token_factor
     at = queue + prefill + truth.network_seconds
-    chunks, counts, made = [Chunk(at, 1, 0)], DraftCounts(), 1
+    chunks, counts, made = [TimedChunk(at, 1, 0)], DraftCounts(), 1
     counts.add(StepCounts(0, 0, 1, 0, 0.0, time(truth.token_seconds)))
     while made < tokens:
         drafting, verifying = (time(seconds) for seconds in truth.step_seconds(arm))
@@ -93,7 +94,7 @@ def request(
         emitted = min(accepted + 1, tokens - made)
         at += drafting + verifying
         made += emitted
-        chunks.append(Chunk(at, emitted, min(accepted, emitted)))
+        chunks.append(TimedChunk(at, emitted, min(accepted, emitted)))
         forwards = 0 if arm.drafter in (None, PROMPT_LOOKUP) else arm.block_length
         even = (drafting + verifying) / truth.token_seconds - 1 if arm.speculative else 0.0
         counts.add(StepCounts(arm.block_length, accepted, emitted, forwards, drafting, verifying, even))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
+from draftd.client.timing import TimedChunk
 from draftd.core import DecodeMode, DrafterName, FinishReason, WorkloadClass
 from draftd.counts import DraftCounts
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Served, Stage, Tick
 
 
 def place(
@@ -43,7 +44,7 @@ def tick(
         elapsed=elapsed,
         asked_at=1_700_000_000.0 + elapsed,
         ended=ended if ended is not None else chunks[-1][0] if chunks else 0.0,
-        chunks=tuple(Chunk(at, count, max(0, count - 1)) for at, count in chunks),
+        chunks=tuple(TimedChunk(at, count, max(0, count - 1)) for at, count in chunks),
         error=error,
         prompt_tokens=10,
         output_tokens=tokens,

@@ -23,7 +23,7 @@ from benchmarks.peers.load import together
 from benchmarks.peers.part import Context, Direction, Figure
 from benchmarks.peers.streams import Stream
 from benchmarks.peers.stretched import stretched
-from draftd.acceptance.statistics import quantile
+from draftd.client.timing import quantile
 
 ARMS = (AUTOMATIC, AUTOREGRESSIVE, PEER)  # the peer with its draft runs one stream at a time: there are none to disturb
 WANTED = 2.0

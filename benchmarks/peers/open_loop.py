@@ -22,7 +22,7 @@ from benchmarks.peers.load import closed_loop, together
 from benchmarks.peers.long_prompts import settle
 from benchmarks.peers.part import Context, Figure
 from benchmarks.peers.streams import Stream
-from draftd.acceptance.statistics import quantile
+from draftd.client.timing import quantile
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.acceptance.statistics import bootstrap
+from draftd_acceptance.statistics import bootstrap
 
 Record = Mapping[str, Any]
 Reduce = Callable[[Sequence[Record]], float]

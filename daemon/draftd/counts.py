@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -135,3 +137,7 @@ class DraftCounts:
         is not known."""
         cost = self.draft_cost
         return None if cost is None else self.gained / (self.drafts * cost)
+
+
+def total(counts: Iterable[DraftCounts]) -> DraftCounts:
+    return reduce(lambda sum_, one: sum_.combined(one, operator.add), counts, DraftCounts())

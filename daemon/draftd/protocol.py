@@ -8,6 +8,8 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import (
     DecodeMode,
@@ -131,3 +133,40 @@ def _float32(value: float) -> float:
 def logprobs_message(told: TokenLogprobs) -> pb.TokenLogprobs:
     ids, values = zip(*told.top, strict=True) if told.top else ((), ())
     return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values, rank=told.rank)
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """A protobuf message for JSON: numbers as numbers, durations in seconds, times in ISO 8601, enums by their short
+    name, None for a message or optional field that is not set. Protobuf's own JSON writes 64-bit counts as strings,
+    which no filter can compare or add."""
+    return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _field(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(value)
+    if field.is_repeated:
+        return [_value(item, field) for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _value(value, field)
+
+
+def _value(value: Any, field: Any) -> Any:
+    if isinstance(value, Duration):
+        return value.ToNanoseconds() / 1e9
+    if isinstance(value, Timestamp):
+        return value.ToJsonString()
+    if isinstance(value, Message):
+        return plain(value)
+    return enum_name(field.enum_type, value) if field.enum_type is not None else value
+
+
+def enum_name(kind: Any, number: int) -> str | int:
+    """`code` for WORKLOAD_CLASS_CODE; a number that this version does not know stays one."""
+    names = kind.values_by_number
+    if number not in names:
+        return number
+    prefix = names[0].name.removesuffix("UNSPECIFIED")
+    return str(names[number].name.removeprefix(prefix).lower())

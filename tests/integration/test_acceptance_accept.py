@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.ticks import Stage
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.ticks import Stage
 from tests.scripted_daemon import scripted_daemon
 from tests.unit.cli.conftest import Ran, in_process
 from tests.waiting import until

@@ -15,14 +15,15 @@ from itertools import pairwise
 
 import pytest
 
-from draftd.acceptance import ticks as figures
-from draftd.acceptance.cost import measured_costs
-from draftd.acceptance.session import Capture, capture
-from draftd.acceptance.statistics import quantile
-from draftd.acceptance.ticks import Tick
+from draftd.client import timing
 from draftd.client.client import Ask, DraftdClient
+from draftd.client.timing import Capture, capture, quantile
 from draftd.core import ModePreference
 from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance import ticks as figures
+from draftd_acceptance.cost import measured_costs
+from draftd_acceptance.session import tick_of
+from draftd_acceptance.ticks import Tick
 from tests.scripted_daemon import scripted_daemon
 from tests.ticking import place
 from tests.waiting import until
@@ -74,7 +75,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Heard]]:
             relay.answered.clear()
             mode = (ModePreference.AUTOREGRESSIVE, ModePreference.SPECULATIVE)[number % 2]
             taken = capture(client, Ask(prompt=f"prompt {number}", max_tokens=25, mode=mode), timeout=60)
-            tick = taken.tick(place("k4" if number % 2 else "ar", f"p{number}"), began)
+            tick = tick_of(taken, place("k4" if number % 2 else "ar", f"p{number}"), began)
             found.append(Heard(taken, tick, relay.asked[0], tuple(relay.answered)))
         yield found
 
@@ -97,7 +98,7 @@ def test_no_chunk_is_heard_before_it_passed(heard: list[Heard]) -> None:
 def test_the_time_to_the_first_token_is_that_of_the_wire(heard: list[Heard]) -> None:
     apart = []
     for one in heard:
-        ours = figures.time_to_first_token(one.tick)
+        ours = timing.time_to_first_token(one.tick)
         assert ours is not None
         assert ours >= one.chunks[0][0]
         apart.append(ours - one.chunks[0][0])
@@ -111,10 +112,10 @@ def test_the_times_between_chunks_and_tokens_are_those_of_the_wire(heard: list[H
         if one.tick.place.arm != arm:
             continue
         wire = [(b[0] - a[0], b[1]) for a, b in pairwise(one.chunks)]
-        ours = figures.inter_chunk(one.tick)
+        ours = timing.inter_chunk(one.tick)
         chunks += [abs(a - b) for a, (b, _) in zip(ours, wire, strict=True)]
         each = [(gap / count, count) for gap, count in wire for _ in range(count)]
-        apart = [(abs(a - b), count) for a, (b, count) in zip(figures.inter_token(one.tick), each, strict=True)]
+        apart = [(abs(a - b), count) for a, (b, count) in zip(timing.inter_token(one.tick), each, strict=True)]
         tokens += [seconds for seconds, _ in apart]
         several += [seconds for seconds, count in apart if count > 1]
     assert _quantile(chunks, 0.25) < _NEAR
@@ -122,12 +123,12 @@ def test_the_times_between_chunks_and_tokens_are_those_of_the_wire(heard: list[H
     if arm == "k4":
         assert _quantile(several, 0.25) < _NEAR
     # The bound means something: the gaps are several times as long.
-    assert _quantile([gap for one in heard for gap in figures.inter_chunk(one.tick)], 0.5) > 3 * _NEAR
+    assert _quantile([gap for one in heard for gap in timing.inter_chunk(one.tick)], 0.5) > 3 * _NEAR
 
 
 def test_the_daemons_own_account_lies_within_the_clients(heard: list[Heard]) -> None:
     for one in heard:
-        served, first = one.tick.served, figures.time_to_first_token(one.tick)
+        served, first = one.tick.served, timing.time_to_first_token(one.tick)
         assert served is not None
         assert None not in (served.queue, served.prefill, served.time_to_first_token, served.total, first)
         # The prompt's last forward gives the first token: the parts are the whole, give or take a rounding.

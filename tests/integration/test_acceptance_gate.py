@@ -15,18 +15,18 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.spec import shipped
-from draftd.acceptance.manifest import take_manifest
-from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.sweep.plan import run_sweep
 from draftd.client.client import DraftdClient
 from draftd.core import DRAFT_MODEL
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
 from draftd.models.folder import ModelFiles, PairFiles
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.gate.spec import shipped
+from draftd_acceptance.manifest import take_manifest
+from draftd_acceptance.options import SweepOptions
+from draftd_acceptance.session import Advance, Session
+from draftd_acceptance.sweep.plan import run_sweep
 from tests.scripted import ScriptedModel, scripted_models
 from tests.serving import Served, serving
 from tests.stack.scripted_pair import load

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance import soak
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.soak import SoakResult, soak_result
+from draftd_acceptance import soak
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.soak import SoakResult, soak_result
 from tests.scripted_daemon import scripted_daemon
 
 SECONDS = 12

@@ -12,14 +12,14 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.acceptance import quality
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.session import Session
-from draftd.acceptance.ticks import Stage
 from draftd.canaries.prompts import FrozenPrompts
 from draftd.client.client import CallError
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance import quality
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.session import Session
+from draftd_acceptance.ticks import Stage
 from tests.acceptance import manifest
 from tests.conftest import NanoPair
 from tests.serving import Answer, Served, collect, serving

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.folder import to_json
-from draftd.acceptance.manifest import Manifest, differences, take_manifest
 from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
+from draftd_acceptance.folder import to_json
+from draftd_acceptance.manifest import Manifest, differences, take_manifest
 from tests import forked
 from tests.conftest import NanoPair
 

@@ -35,14 +35,18 @@ def explain(error: BaseException) -> Failure | None:
         return Failure("the text is not UTF-8", ASKED_WRONGLY)
     if isinstance(error, TimeoutError):
         return Failure(str(error) or "timed out", FAILED)
-    if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get(package := str(error.name).partition(".")[0])):
-        named = package.replace("_", "-")
-        return Failure(f"this needs {named}, which is not installed: pip install 'draftd[{extra}]'", ASKED_WRONGLY)
+    if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in _SOURCES:
+        missing = f"this needs {package.replace('_', '-')}, which is not installed"
+        return Failure(f"{missing}: pip install {_SOURCES[package]}", ASKED_WRONGLY)
     return None
 
 
-_EXTRAS = {"matplotlib": "report", "grafana_client": "grafana"}
-"""What only some commands import, and the extra of this package that installs it."""
+_SOURCES = {
+    "matplotlib": "'draftd[report]'",
+    "grafana_client": "'draftd[grafana]'",
+    "draftd_acceptance": "--force-reinstall draftd",
+}
+"""The packages that only some commands import, and what pip installs them with."""
 
 
 _UNAVAILABLE = {

@@ -16,8 +16,12 @@ from draftd.cli.failures import ASKED_WRONGLY, explain
 from draftd.cli.output import complain
 from draftd.cli.usage import UsageError, in_our_words
 
+HARNESS = "draftd_acceptance"
+ENTRY_POINTS = "draftd.commands"
+
 #: Where each command is, in the order of the help: the function (or the commands of a group by their names) and its
-#: module, and its line in that list. A module is imported when its command is called.
+#: module, or the package that has it under an entry point of its name; and its line in that list. A module is imported
+#: when its command is called.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.command", "Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C."),
     "follow": ("follow.command", "Be a follower of a target that several machines serve together."),
@@ -41,13 +45,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "docs": ("docs.command", "List the documents that come with draftd, or print one as Markdown."),
     "demo": ("compare.demo", "Start a daemon on the embedded pair and see its answers with and without drafts."),
-    "freeze": ("freeze.command", "Write the manifest of a daemon: its models' files, programs, machine, settings."),
-    "accept": ("accept.accept", "Freeze, sweep, soak, quality, gate and report, one after another."),
-    "sweep": ("stages.sweep", "Decode the same prompts in different ways."),
-    "soak": ("stages.soak", "Decode without a pause, several requests at a time: does memory grow without bound?"),
-    "quality": ("stages.quality", "Check answers to frozen JSON and tool-call prompts, with and without drafts."),
-    "gate": ("accept.gate", "Compare a run with criteria."),
-    "report": ("accept.report", "Write a run's report.html and report.md."),
+    "freeze": (HARNESS, "Write the manifest of a daemon: its models' files, programs, machine, settings."),
+    "accept": (HARNESS, "Freeze, sweep, soak, quality, gate and report, one after another."),
+    "sweep": (HARNESS, "Decode the same prompts in different ways."),
+    "soak": (HARNESS, "Decode without a pause, several requests at a time: does memory grow without bound?"),
+    "quality": (HARNESS, "Check answers to frozen JSON and tool-call prompts, with and without drafts."),
+    "gate": (HARNESS, "Compare a run with criteria."),
+    "report": (HARNESS, "Write a run's report.html and report.md."),
     "flag": ("flag.GROUP", "Read or set speculative-decoding and decoding-strategy, which act on the next request."),
     "level": ("fallback.LEVEL", "Show the fallback level and its cause, hold a level, or release it."),
     "canary": ("fallback.CANARY", "Quality canaries: frozen prompts with checks, with and without drafts."),
@@ -75,8 +79,11 @@ class _Commands(TyperGroup):
 def load(name: str) -> Any:
     """The command of that name, or group of commands."""
     place, line = COMMANDS[name]
-    module, _, function = place.partition(".")
-    found = getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
+    if place == HARNESS:
+        found = _entry_point(name)
+    else:
+        module, _, function = place.partition(".")
+        found = getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
     if callable(found):
         app = _app(add_completion=False)
         app.command(name)(found)
@@ -89,6 +96,15 @@ def load(name: str) -> Any:
         if sub:
             app.command(sub)(command)
     return typer.main.get_command(app)
+
+
+def _entry_point(name: str) -> Any:
+    """A command of another package. Raises ModuleNotFoundError if that is not installed."""
+    from importlib.metadata import entry_points  # takes ten milliseconds, which other commands do without
+
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        return point.load()
+    raise ModuleNotFoundError(name=COMMANDS[name][0])
 
 
 def _app(**attributes: Any) -> typer.Typer:

@@ -164,34 +164,6 @@ class Routing:
         return {name: getattr(self, name) for name in ("strategy", "max_seconds", "max_cost")} | {"quality": quality}
 
 
-@dataclass(frozen=True)
-class Criteria:
-    """What a run is judged by."""
-
-    spec: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="Criteria in TOML. Unset: production candidate.")
-    ] = None
-    baseline: Annotated[
-        Path | None,
-        typer.Option("--baseline", metavar="FOLDER", help="Another run, for criteria that compare with it."),
-    ] = None
-    may_differ: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--may-differ", metavar="FIELD", help="Field that may differ from the baseline's, such as models.draft."
-        ),
-    ] = None
-
-
-Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML as well.")]
-
-
-def measured(name: str, metavar: str, text: str, panel: str = "What to measure") -> Any:
-    """A field of a group: an option of a stage of a run. Its default is the stage's own, or what the run began with;
-    the help says it."""
-    return typer.Option(None, name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
-
-
 def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
     """Settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign, and for a
     secret, which every user of the machine could read in the list of processes; names and values are checked where

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -22,8 +20,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from draftd.protocol import plain
+
 if TYPE_CHECKING:
-    from draftd.acceptance.session import Advance, Progress
     from draftd.client.client import Piece
     from draftd.v1 import inference_pb2
 
@@ -39,7 +38,6 @@ REMOTE = "underline"  # text that the daemon behind the one that was asked chose
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
 _STILL_LOADING = re.compile(r"the model is still loading \((.*)\)")
 _WAITING_SECONDS = 10.0  # between two lines on what is waited for, there too
-_REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
 def stdout() -> Console:
@@ -122,43 +120,6 @@ def print_json(value: Message | dict[str, Any] | list[Any]) -> None:
     print(json.dumps(made, ensure_ascii=False), flush=True)
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """A protobuf message for JSON: numbers as numbers, durations in seconds, times in ISO 8601, enums by their short
-    name, None for a message or optional field that is not set. Protobuf's own JSON writes 64-bit counts as strings,
-    which no filter can compare or add."""
-    return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
-
-
-def _field(message: Message, field: Any) -> Any:
-    value = getattr(message, field.name)
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return dict(value)
-    if field.is_repeated:
-        return [_value(item, field) for item in value]
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    return _value(value, field)
-
-
-def _value(value: Any, field: Any) -> Any:
-    if isinstance(value, Duration):
-        return value.ToNanoseconds() / 1e9
-    if isinstance(value, Timestamp):
-        return value.ToJsonString()
-    if isinstance(value, Message):
-        return plain(value)
-    return enum_name(field.enum_type, value) if field.enum_type is not None else value
-
-
-def enum_name(kind: Any, number: int) -> str | int:
-    """`code` for WORKLOAD_CLASS_CODE; a number that this version does not know stays one."""
-    names = kind.values_by_number
-    if number not in names:
-        return number
-    prefix = names[0].name.removesuffix("UNSPECIFIED")
-    return str(names[number].name.removeprefix(prefix).lower())
-
-
 # Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
 
 
@@ -167,25 +128,6 @@ def tracked(items: Sequence[T], console: Console | None = None) -> Iterable[T]:
     that it comes above the bar; stderr without it."""
     console = console or stderr()
     return track(items, "", console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Progress]:
-    """How far a run is: a bar on a terminal, a line now and then elsewhere."""
-    console = stderr()
-    if not console.is_terminal:
-        yield _progress_lines()
-        return
-    columns = (TextColumn("{task.fields[stage]}"), BarColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", stage="")
-
-        def draw(advance: Advance) -> None:
-            line = escape(f"{time_left(advance.remaining)} · {advance.doing}")
-            done, total = advance.done, advance.total
-            bar.update(task, completed=done, total=total, stage=advance.stage, description=line, refresh=True)
-
-        yield draw
 
 
 class WaitingBar:
@@ -258,25 +200,3 @@ def prompt_progress(told: inference_pb2.PromptProgress) -> str:
     rate = f", {computed / seconds:.0f} tokens/s" if computed > 0 and seconds > 0 else ""
     cached = f" ({told.cached_tokens:,} cached)" if told.cached_tokens else ""
     return f"{told.processed_tokens:,} of {told.prompt_tokens:,} tokens{cached}{rate}"
-
-
-def _progress_lines() -> Progress:
-    last: dict[object, float] = {}
-
-    def write(advance: Advance) -> None:
-        now = time.monotonic()
-        if now - last.get(advance.stage, -_REPORT_SECONDS) >= _REPORT_SECONDS:
-            last[advance.stage] = now
-            share = advance.done / advance.total if advance.total else 1.0
-            stderr().print(f"{advance.stage}: {share:.0%}, {time_left(advance.remaining)}", markup=False)
-
-    return write
-
-
-def time_left(seconds: float | None) -> str:
-    """No more exact than it is known."""
-    if seconds is None:
-        return "time left not known yet"
-    if seconds < 90:
-        return f"about {max(5, 5 * round(seconds / 5)):.0f} s left"
-    return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from draftd.cli import figures
 from draftd.cli.figures import NOTHING, milliseconds, percent, size
-from draftd.cli.output import enum_name
+from draftd.protocol import enum_name
 from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference

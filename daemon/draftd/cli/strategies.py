@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from draftd.acceptance.statistics import quantile
 from draftd.cli.figures import NOTHING, rate
-from draftd.cli.output import enum_name, tracked
+from draftd.cli.output import tracked
 from draftd.client.client import Ask, DraftdClient, gather
+from draftd.client.timing import quantile
 from draftd.errors import ConfigError
 from draftd.planning.prices import money
+from draftd.protocol import enum_name
 from draftd.strategies import Strategy
 from draftd.v1 import inference_pb2 as pb
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import grpc
 from google.rpc import error_details_pb2 as error_details  # type: ignore[import-untyped]
@@ -28,6 +28,8 @@ from draftd.v1 import inference_pb2 as pb
 _LOOK_SECONDS = 0.5  # between two looks at whether a model is loaded
 
 Message = tuple[str, str]  # role, content
+ModelReply: TypeAlias = pb.GetModelResponse
+StatusReply: TypeAlias = control_pb2.GetStatusResponse
 
 
 _TOO_LARGE = re.compile(r"SERVER: Received message larger than max \((\d+) vs\. (\d+)\)")  # gRPC's own words

@@ -32,7 +32,7 @@ class Prompt:
 def held_out(workload: WorkloadClass) -> list[Prompt]:
     """The package's prompts of one class. The embedded pair has not been trained on them, nor at all to edit."""
     if workload is WorkloadClass.EDIT:
-        folder = resources.files("draftd.acceptance") / "prompt_sets"  # written by us, not by the pair's training
+        folder = resources.files("draftd.client") / "prompt_sets"  # written by us, not by the pair's training
     else:
         folder = resources.files("draftd.models.nano") / "prompts"
     resource = folder / f"{workload}.jsonl"

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.cost import (
+from draftd.core import PROMPT_LOOKUP
+from draftd.counts import DraftCounts
+from draftd.errors import ConfigError
+from draftd.fronts.grpc.manifest import in_force
+from draftd.settings import load_settings
+from draftd_acceptance.cost import (
     CostRates,
     alpha_of,
     break_even,
@@ -18,14 +23,9 @@ from draftd.acceptance.cost import (
     per_answer,
     speedup,
 )
-from draftd.acceptance.report.figures import money
-from draftd.acceptance.statistics import Interval
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
-from draftd.core import PROMPT_LOOKUP
-from draftd.counts import DraftCounts
-from draftd.errors import ConfigError
-from draftd.fronts.grpc.manifest import in_force
-from draftd.settings import load_settings
+from draftd_acceptance.report.figures import money
+from draftd_acceptance.statistics import Interval
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
 from tests.ticking import drafted, granted, place, tick

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.samples import Sample
-from draftd.acceptance.ticks import Arm, Served, Stage, Tick
 from draftd.core import PROMPT_LOOKUP, FinishReason
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.ticks import Arm, Served, Stage, Tick
 from tests.acceptance import manifest
 from tests.ticking import drafted, granted, place, tick
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.folder import RunError, RunFolder, parsed, to_json
-from draftd.acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences, prompt_checksum
 from draftd.client.prompts import Prompt
 from draftd.core import WorkloadClass
+from draftd_acceptance.folder import RunError, RunFolder, parsed, to_json
+from draftd_acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences, prompt_checksum
 from tests.acceptance import manifest
 
 WAS = manifest()

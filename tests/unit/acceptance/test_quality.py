@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance import quality
-from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.options import OptionError, QualityOptions
-from draftd.acceptance.quality import (
+from draftd.canaries import checkers
+from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
+from draftd.canaries.prompts import Canary, FrozenPrompts
+from draftd.canaries.selftest import faults, right, spoilt
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
+from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance import quality
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.options import OptionError, QualityOptions
+from draftd_acceptance.quality import (
     GROUP,
     SCHEMAS,
     QualityResult,
@@ -21,14 +27,8 @@ from draftd.acceptance.quality import (
     quality_result,
     run_quality,
 )
-from draftd.acceptance.session import Advance, Session
-from draftd.acceptance.ticks import Stage, Tick
-from draftd.canaries import checkers
-from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
-from draftd.canaries.prompts import Canary, FrozenPrompts
-from draftd.canaries.selftest import faults, right, spoilt
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
-from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance.session import Advance, Session
+from draftd_acceptance.ticks import Stage, Tick
 from tests.acceptance import manifest, synthetic_run
 from tests.scripted import scripted_models
 from tests.serving import serving

@@ -12,14 +12,14 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.acceptance import session as module
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.samples import Sample, sample
-from draftd.acceptance.session import Session, sampling
-from draftd.acceptance.ticks import Stage
 from draftd.client.client import CallError, DraftdClient
 from draftd.protocol import duration
 from draftd.v1 import control_pb2 as control
+from draftd_acceptance import session as module
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.samples import Sample, sample
+from draftd_acceptance.session import Session, sampling
+from draftd_acceptance.ticks import Stage
 from tests.scripted import scripted_models
 from tests.serving import serving
 from tests.waiting import until

@@ -12,12 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.acceptance import session as module
-from draftd.acceptance.report.figures import name
-from draftd.acceptance.session import Capture, NotMeasurable, ask_for, capture, departure, held
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Chunk, Granted, Place, Served, Stage, Tick
+from draftd.client import timing
 from draftd.client.client import Ask, CallError, gather
 from draftd.client.prompts import Prompt
+from draftd.client.timing import Capture, TimedChunk, capture
 from draftd.core import (
     DRAFT_MODEL,
     PROMPT_LOOKUP,
@@ -32,6 +30,10 @@ from draftd.core import (
 from draftd.fallback.ladder import Hold
 from draftd.protocol import duration
 from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance import session as module
+from draftd_acceptance.report.figures import name
+from draftd_acceptance.session import NotMeasurable, ask_for, departure, held, tick_of
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Served, Stage, Tick
 from tests.fallback import NOW, FakeController
 from tests.scripted import scripted_models
 from tests.serving import Served as Daemon
@@ -104,7 +106,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
     """A capture of events: a message arrives, a number of seconds passes, an exception ends it. No time is spent."""
     now = SimpleNamespace(seconds=100.0)
     clock = SimpleNamespace(perf_counter=lambda: now.seconds, time=lambda: 1_700_000_000.0)
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
 
     def take(*events: Event, timeout: float = 9.0) -> Capture:
         def generate(prompt: str, **options: Any) -> Iterator[pb.GenerateResponse]:
@@ -128,7 +130,7 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
         0.05, started(), 0.05, chunk("a", [11]), 0.2, chunk("bcd", [12, 13, 14], 2), 0.1, chunk("", [15]),
         0.1, chunk("ef"), 0.02, finished(5, degraded="the cache is full"), 0.01,
     )  # fmt: skip
-    tick = taken.tick(where, session_began=90.0)
+    tick = tick_of(taken, where, session_began=90.0)
     assert tick.place is where
     assert tick.elapsed == pytest.approx(10.0)
     assert tick.asked_at == 1_700_000_000.0
@@ -148,29 +150,29 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
     assert (counts.draft_seconds, counts.verify_seconds, counts.break_even_tokens) == (0.004, 0.03, 1.5)
     assert (counts.drafted_per_position, counts.accepted_per_position) == ([2, 2, 2, 2], [2, 1])
     assert tick.text is None
-    assert taken.tick(where, 90.0, keep_text=True).text == "abcdef"
+    assert tick_of(taken, where, 90.0, keep_text=True).text == "abcdef"
     assert gather(taken.responses).text == "abcdef"
 
 
 def test_two_answers_have_one_digest_where_their_tokens_are_the_same(heard: Callable[..., Capture]) -> None:
-    one = heard(started(), chunk("ab", [1, 2]), chunk("c", [3]), finished(3)).tick(place(), 0.0)
-    same = heard(started(), chunk("a", [1]), 0.5, chunk("bc", [2, 3], 1), finished(3)).tick(place(), 0.0)
-    other = heard(started(), chunk("a", [1]), chunk("bc", [3, 2]), finished(3)).tick(place(), 0.0)
+    one = tick_of(heard(started(), chunk("ab", [1, 2]), chunk("c", [3]), finished(3)), place(), 0.0)
+    same = tick_of(heard(started(), chunk("a", [1]), 0.5, chunk("bc", [2, 3], 1), finished(3)), place(), 0.0)
+    other = tick_of(heard(started(), chunk("a", [1]), chunk("bc", [3, 2]), finished(3)), place(), 0.0)
     assert one.digest == same.digest != other.digest
 
 
 def test_a_call_that_fails_on_its_way_keeps_what_had_come(heard: Callable[..., Capture]) -> None:
     taken = heard(started(), 0.1, chunk("a", [1]), 0.3, CallError(Gone()))
     assert isinstance(taken.failure, CallError)
-    tick = taken.tick(place(), 0.0)
+    tick = tick_of(taken, place(), 0.0)
     assert tick.error == "UNAVAILABLE: connection reset"
-    assert tick.chunks == (Chunk(pytest.approx(0.1), 1, 0),)
+    assert tick.chunks == (TimedChunk(pytest.approx(0.1), 1, 0),)
     assert tick.ended == pytest.approx(0.4)
     assert (tick.finish_reason, tick.served, tick.output_tokens) == (None, None, 1)
 
 
 def test_a_call_that_fails_at_once_is_an_error_and_nothing_else(heard: Callable[..., Capture]) -> None:
-    tick = heard(CallError(Gone())).tick(place(), 0.0)
+    tick = tick_of(heard(CallError(Gone())), place(), 0.0)
     assert (tick.error, tick.chunks, tick.granted, tick.served) == ("UNAVAILABLE: connection reset", (), None, None)
 
 
@@ -178,7 +180,7 @@ def test_a_call_that_fails_at_once_is_an_error_and_nothing_else(heard: Callable[
 def test_a_stream_that_ends_before_its_answer_says_so(
     heard: Callable[..., Capture], events: tuple[pb.GenerateResponse, ...]
 ) -> None:
-    tick = heard(*events).tick(place(), 0.0)
+    tick = tick_of(heard(*events), place(), 0.0)
     assert tick.error == "the stream ended before its answer did"
     assert tick.finish_reason is None
 

@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance import session as session_module
-from draftd.acceptance import soak as module
-from draftd.acceptance import soak as soak_run
-from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.options import OptionError, SoakOptions
-from draftd.acceptance.samples import Sample
-from draftd.acceptance.session import Advance, MeasurementStopped, Session
-from draftd.acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
-from draftd.acceptance.ticks import Chunk, Place, Stage, Tick
 from draftd.client.client import DraftdClient
+from draftd.client.timing import TimedChunk
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, FinishReason
 from draftd.counts import DraftCounts
 from draftd.fallback.ladder import Cause, Signal
 from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance import session as session_module
+from draftd_acceptance import soak as module
+from draftd_acceptance import soak as soak_run
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.options import OptionError, SoakOptions
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.session import Advance, MeasurementStopped, Session
+from draftd_acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
+from draftd_acceptance.ticks import Place, Stage, Tick
 from tests.acceptance import GIB, manifest, synthetic_run
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
@@ -50,7 +51,7 @@ def tick(elapsed: float, ended: float = 1.0, *, session: int = 1, counts: DraftC
         elapsed,
         0.0,
         ended,
-        (Chunk(ended / 10, 1, 0), Chunk(ended, 9, 5)),
+        (TimedChunk(ended / 10, 1, 0), TimedChunk(ended, 9, 5)),
         output_tokens=10,
         finish_reason=FinishReason.LENGTH,
         counts=counts or DraftCounts(steps=40, drafts=30, drafted=120, accepted=60, rollbacks=20),

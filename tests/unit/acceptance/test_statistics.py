@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from draftd.acceptance.statistics import Interval, Statistic, bootstrap, growth, quantile, ratio
+from draftd.client.timing import quantile
+from draftd_acceptance.statistics import Interval, Statistic, bootstrap, growth, ratio
 
 _VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12)
 _STATISTICS: list[Statistic] = ["mean", 0.0, 0.25, 0.5, 0.95, 0.99, 1.0]

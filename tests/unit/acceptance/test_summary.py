@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from draftd.acceptance.samples import Sample
-from draftd.acceptance.summary import (
+from draftd.core import WorkloadClass
+from draftd.counts import DraftCounts
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.summary import (
     METRICS,
     against,
     counted,
@@ -19,9 +21,7 @@ from draftd.acceptance.summary import (
     summarise,
     total_throughput,
 )
-from draftd.acceptance.ticks import Served, Stage, Tick
-from draftd.core import WorkloadClass
-from draftd.counts import DraftCounts
+from draftd_acceptance.ticks import Served, Stage, Tick
 from tests.ticking import drafted, paced, place, tick
 
 

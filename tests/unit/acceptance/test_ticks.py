@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance import ticks as figures
-from draftd.acceptance.summary import METRICS, per_position
-from draftd.acceptance.ticks import Served, Tick
+from draftd.client import timing
 from draftd.core import FinishReason
 from draftd.counts import DraftCounts
+from draftd_acceptance import ticks as figures
+from draftd_acceptance.summary import METRICS, per_position
+from draftd_acceptance.ticks import Served, Tick
 from tests.ticking import place, tick
 
 _TIMED = tick(
@@ -25,13 +26,13 @@ _EMPTY = tick(chunks=[], ended=0.2)
 
 
 def test_each_figure_is_what_it_says() -> None:
-    assert figures.time_to_first_token(_TIMED) == 0.5
+    assert timing.time_to_first_token(_TIMED) == 0.5
     assert METRICS["queue"].values(_TIMED) == (0.01,)
     assert METRICS["prefill"].values(_TIMED) == (0.2,)
     assert figures.network(_TIMED) == pytest.approx(0.05)
-    assert figures.decode_tokens_per_second(_TIMED) == pytest.approx(4 / 0.5)
-    assert figures.inter_chunk(_TIMED) == pytest.approx((0.3, 0.2))
-    assert figures.inter_token(_TIMED) == pytest.approx((0.1, 0.1, 0.1, 0.2))
+    assert timing.decode_tokens_per_second(_TIMED) == pytest.approx(4 / 0.5)
+    assert timing.inter_chunk(_TIMED) == pytest.approx((0.3, 0.2))
+    assert timing.inter_token(_TIMED) == pytest.approx((0.1, 0.1, 0.1, 0.2))
     assert figures.time_per_output_token(_TIMED) == pytest.approx(0.6 / 5)
     assert figures.output_tokens_per_second(_TIMED) == pytest.approx(6 / 1.1)
     assert per_position(_TIMED.counts) == (1.0, 0.5, 0.0, 0.0)
@@ -41,11 +42,11 @@ def test_each_figure_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     "figure",
     [
-        figures.time_to_first_token,
+        timing.time_to_first_token,
         METRICS["queue"].figure,
         METRICS["prefill"].figure,
         figures.network,
-        figures.decode_tokens_per_second,
+        timing.decode_tokens_per_second,
         figures.time_per_output_token,
         figures.output_tokens_per_second,
         METRICS["acceptance_at_position_0"].figure,
@@ -57,15 +58,15 @@ def test_where_there_is_nothing_to_measure_nothing_is_said(figure) -> None:  # t
 
 def test_one_chunk_has_a_first_token_and_neither_rate_nor_gaps() -> None:
     one = tick(chunks=[(0.5, 3)], ended=0.6)
-    assert figures.time_to_first_token(one) == 0.5
-    assert figures.decode_tokens_per_second(one) is None
-    assert (figures.inter_chunk(one), figures.inter_token(one)) == ((), ())
+    assert timing.time_to_first_token(one) == 0.5
+    assert timing.decode_tokens_per_second(one) is None
+    assert (timing.inter_chunk(one), timing.inter_token(one)) == ((), ())
     assert figures.time_per_output_token(one) == pytest.approx(0.05)
     assert figures.time_per_output_token(tick(chunks=[(0.5, 1)], ended=0.6)) is None
 
 
 def test_chunks_that_come_at_one_moment_have_no_rate() -> None:
-    assert figures.decode_tokens_per_second(tick(chunks=[(0.5, 1), (0.5, 1)])) is None
+    assert timing.decode_tokens_per_second(tick(chunks=[(0.5, 1), (0.5, 1)])) is None
 
 
 def test_a_position_that_was_never_drafted_has_no_acceptance() -> None:
@@ -86,10 +87,10 @@ def test_the_times_of_all_tokens_after_the_first_chunk_are_the_time_that_passed(
         at += gap
         chunks.append((at, tokens))
     found = tick(chunks=chunks)
-    rate = figures.decode_tokens_per_second(found)
+    rate = timing.decode_tokens_per_second(found)
     assert rate is not None
-    assert sum(figures.inter_token(found)) == pytest.approx(sum(figures.inter_chunk(found)))
-    assert len(figures.inter_token(found)) / sum(figures.inter_token(found)) == pytest.approx(rate)
+    assert sum(timing.inter_token(found)) == pytest.approx(sum(timing.inter_chunk(found)))
+    assert len(timing.inter_token(found)) / sum(timing.inter_token(found)) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(

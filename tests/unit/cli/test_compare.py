@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.acceptance import ticks as figures
 from draftd.cli.commands.compare import Pair, by_group, rounded, run_pair, summarise
 from draftd.cli.commands.generate import summary as one_line
 from draftd.cli.figures import both, milliseconds, size
-from draftd.cli.output import plain
 from draftd.client.client import Answer, Ask, CallError, Piece, gather, split
+from draftd.client.timing import Capture, decode_tokens_per_second, time_to_first_token
 from draftd.core import DecodeMode, SamplingParams, WorkloadClass
+from draftd.protocol import plain
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
-from tests.ticking import drafted, paced, place, tick
 
 _ASK = Ask(prompt="hello", max_tokens=24, workload=WorkloadClass.CODE)
 
@@ -35,18 +33,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_a_prompt_is_answered_both_ways(served: Served) -> None:
     pair = run_pair(served.client, _ASK, "greeting", "code")
     slow, fast = pair.autoregressive, pair.speculative
-    assert all(map(figures.usable, (slow, fast)))
-    assert slow.granted is not None
-    assert fast.granted is not None
-    assert (slow.granted.mode, fast.granted.mode) == (DecodeMode.AUTOREGRESSIVE, DecodeMode.SPECULATIVE)
-    assert (slow.place.arm, fast.place.arm, fast.place.prompt) == ("ar", "k4", "greeting")
-    assert slow.counts.drafted == 0 < fast.counts.accepted
+    assert slow.complete
+    assert fast.complete
+    assert (slow.answer.mode, fast.answer.mode) == (DecodeMode.AUTOREGRESSIVE, DecodeMode.SPECULATIVE)
+    assert slow.answer.counts.drafted == 0 < fast.answer.counts.accepted
     assert pair.identical is True
-    assert (pair.answer.counts, len(pair.answer.tokens)) == (fast.counts, 24)
+    assert len(fast.answer.tokens) == 24
     summary = summarise([pair])
-    assert summary["speculative_tokens_per_second"] == figures.decode_tokens_per_second(fast)
-    assert summary["acceptance"] == fast.counts.acceptance
-    assert summary["speculative_time_to_first_token"] == figures.time_to_first_token(fast)
+    assert summary["speculative_tokens_per_second"] == decode_tokens_per_second(fast)
+    assert summary["acceptance"] == fast.answer.counts.acceptance
+    assert summary["speculative_time_to_first_token"] == time_to_first_token(fast)
 
 
 def test_sampled_texts_promise_nothing(served: Served) -> None:
@@ -76,10 +72,18 @@ def answer(tokens: tuple[int, ...], rate: float, *, drafted: int = 0, accepted: 
 
 def pair(group: str, slow: float, fast: float, *, same: bool = True, greedy: bool = True) -> Pair:
     """Answers of `slow` and `fast` tokens a second; of two drafts with eight tokens six were accepted."""
-    left = paced(place("ar", group), slow)
-    counts = drafted(4, drafts=2, accepted=6, draft_seconds=0.1, verify_seconds=0.1)
-    right = replace(paced(place("k4", group), fast), counts=counts, digest=left.digest if same else "another")
-    return Pair(group, group, greedy, left, right, answer((1, 2, 3), fast))
+    counts = pb.DraftCounts(drafted_tokens=8, accepted_tokens=6, drafts=2)
+    left, right = paced(slow), paced(fast, first_token=1 if same else 2, counts=counts)
+    return Pair(group, group, greedy, left, right)
+
+
+def paced(rate: float, *, chunks: int = 11, first_token: int = 1, counts: pb.DraftCounts | None = None) -> Capture:
+    """A token a chunk, `rate` of them a second."""
+    tokens = [first_token, *range(2, chunks + 1)]
+    finished = pb.Finished(counts=counts, usage=pb.Usage(output_tokens=chunks))
+    responses = [pb.GenerateResponse(chunk=pb.Chunk(token_ids=[token])) for token in tokens]
+    arrivals = [0.1 + place / rate for place in range(chunks + 1)]
+    return Capture(0.0, 0.0, arrivals[-1], tuple(arrivals), (*responses, pb.GenerateResponse(finished=finished)))
 
 
 def test_text_is_cut_by_the_token_it_came_from() -> None:
@@ -136,8 +140,8 @@ def test_sampled_pairs_are_neither_identical_nor_different() -> None:
 
 
 def test_an_answer_of_one_chunk_has_no_rate_and_no_speedup() -> None:
-    single = tick(chunks=[(0.1, 1)])
-    one = Pair("x", "x", True, single, single, answer((1,), 0.0))
+    single = paced(100, chunks=1)
+    one = Pair("x", "x", True, single, single)
     assert one.speedup is None
     assert summarise([one])["speedup"] is None
 

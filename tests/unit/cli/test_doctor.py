@@ -28,7 +28,6 @@ from draftd.cli.commands.doctor import (
 from draftd.cli.commands.doctor_models import check_models, check_worth
 from draftd.cli.findings import Finding, Verdict
 from draftd.cli.options import Served
-from draftd.cli.output import plain
 from draftd.core import DRAFT_MODEL
 from draftd.engine.assembly import cache_limit
 from draftd.engine.cache import batched
@@ -38,6 +37,7 @@ from draftd.fallback.store import StateFolder
 from draftd.fronts.grpc import reply
 from draftd.models import blas
 from draftd.models.advice import small_model, without_draft
+from draftd.protocol import plain
 from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings
 from tests.conftest import NanoPair

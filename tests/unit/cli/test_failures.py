@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
+import tomllib
+from pathlib import Path
 
 import grpc
 import pytest
 
+from draftd.cli import main
 from draftd.cli.failures import explain
 from draftd.client.client import CallError
 from draftd.errors import ConfigError, ModelLoadError
@@ -109,7 +113,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 def test_a_command_names_the_extra_that_it_lacks_and_still_has_help(
     command: list[str], package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    imported = (package, "draftd.acceptance.report", "draftd.cli.grafana")
+    imported = (package, "draftd_acceptance.report", "draftd.cli.grafana")
     for module in [name for name in sys.modules if name.startswith(imported)]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)  # not to be imported
@@ -119,6 +123,24 @@ def test_a_command_names_the_extra_that_it_lacks_and_still_has_help(
     assert ran.err.splitlines() == [
         f"draftd: this needs {package.replace('_', '-')}, which is not installed: pip install 'draftd[{extra}]'"
     ]
+
+
+def test_without_the_acceptance_harness_its_commands_say_so_and_the_others_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    for name, (place, _) in main.COMMANDS.items():
+        ran = in_process([name, "--help"], monkeypatch, capsys)
+        missing = "draftd: this needs draftd-acceptance, which is not installed: pip install --force-reinstall draftd\n"
+        assert (ran.code, ran.err) == ((2, missing) if place == main.HARNESS else (0, "")), name
+
+
+def test_every_entry_point_of_the_sources_is_a_command_that_is_listed_and_loads() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"][main.ENTRY_POINTS]
+    assert set(points) == {name for name, (place, _) in main.COMMANDS.items() if place == main.HARNESS}
+    for name, place in points.items():
+        assert callable(importlib.metadata.EntryPoint(name, place, main.ENTRY_POINTS).load())
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import pytest
 from draftd.cli import logs
 from draftd.cli.commands import fallback
 from draftd.cli.figures import in_local_time
-from draftd.cli.output import plain
 from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
+from draftd.protocol import plain
 from draftd.settings import LogSettings
 from draftd.v1 import control_pb2 as pb
 from draftd.v1.inference_pb2 import GetModelResponse

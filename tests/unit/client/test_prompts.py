@@ -86,11 +86,10 @@ def test_only_the_embedded_pair_is_not_shown_with_edits() -> None:
 
 def test_every_prompt_file_of_the_sources_is_package_data() -> None:
     root = Path(__file__).parents[3]
-    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["draftd"]
-    package = root / "daemon" / "draftd"
-    installed = {file for pattern in patterns for file in package.glob(pattern)}
-    assert package / "acceptance/prompt_sets/edit.jsonl" in installed
-    assert set(package.rglob("*.jsonl")) <= installed
+    data = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    for package in (root / "daemon" / "draftd", root / "acceptance" / "draftd_acceptance"):
+        installed = {file for pattern in data[package.name] for file in package.glob(pattern)}
+        assert set() < set(package.rglob("*.jsonl")) <= installed
 
 
 def test_assignments_need_a_value() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from draftd.acceptance.manifest import Manifest, differences, take_manifest
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import NotServing
 from draftd.fronts.grpc import manifest as server_manifest
@@ -26,6 +25,7 @@ from draftd.model_info import ModelInfo
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd.settings import Settings
+from draftd_acceptance.manifest import Manifest, differences, take_manifest
 
 DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 INFO = ModelInfo(

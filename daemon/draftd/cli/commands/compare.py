@@ -1,8 +1,7 @@
 """`draftd compare`, `draftd demo`: the same prompts both ways, in turn, and what it made of speed and text.
 
 A B B A, so that whatever else the machine does meets both, and neither finds what the other has computed of a prompt. A
-quick look, of the acceptance harness's own captures and
-figures; `draftd sweep` is the thorough one. The demo is of the embedded pair, on a daemon of its own.
+quick look; `draftd sweep` is the thorough one. The demo is of the embedded pair, on a daemon of its own.
 """
 
 from __future__ import annotations
@@ -19,26 +18,30 @@ from rich.panel import Panel
 from rich.text import Text
 
 from draftd import __version__
-from draftd.acceptance import ticks as figures
-from draftd.acceptance.session import Capture, capture
-from draftd.acceptance.statistics import quantile
-from draftd.acceptance.summary import counted
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Place, Stage, Tick
 from draftd.cli import options, output
 from draftd.cli import strategies as by_strategy
 from draftd.cli.figures import NOTHING, both, length, percent, rate, times
+from draftd.cli.own_daemon import own_daemon
 from draftd.cli.ranks import rows as ranks_of
-from draftd.cli.runs import own_daemon
 from draftd.client import prompts
-from draftd.client.client import Answer, Ask, DraftdClient, gather
+from draftd.client.client import Ask, DraftdClient
+from draftd.client.timing import (
+    Capture,
+    capture,
+    decode_tokens_per_second,
+    inter_chunk,
+    quantile,
+    time_to_first_token,
+)
 from draftd.core import DRAFT_MODEL, GRAMMAR, ModePreference, SamplingParams, WorkloadClass
+from draftd.counts import total
 
 _ANSWER_SECONDS = 600.0
 _SHOWN_PAIRS = 24  # more are shown by group only
-_FIGURES: Mapping[str, Callable[[Tick], float | None]] = {
-    "tokens_per_second": figures.decode_tokens_per_second,
-    "time_to_first_token": figures.time_to_first_token,
-    "inter_chunk_p95": lambda tick: quantile(figures.inter_chunk(tick), 0.95),
+_FIGURES: Mapping[str, Callable[[Capture], float | None]] = {
+    "tokens_per_second": decode_tokens_per_second,
+    "time_to_first_token": time_to_first_token,
+    "inter_chunk_p95": lambda side: quantile(inter_chunk(side), 0.95),
 }
 _COLUMNS = (
     *("prompt", "first token\nms", "tokens/s", "gap p95\nms", "speed-up"),
@@ -129,23 +132,24 @@ def _show_ways(answers: Sequence[by_strategy.Answered], *, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt, answered both ways. `answer` is the speculative one, for people."""
+    """One prompt, answered both ways."""
 
     name: str
     group: str
     greedy: bool
-    autoregressive: Tick
-    speculative: Tick
-    answer: Answer
+    autoregressive: Capture
+    speculative: Capture
 
     @property
     def identical(self) -> bool | None:
         """Whether the token ids are the same; None where sampling makes no such promise."""
-        return self.autoregressive.digest == self.speculative.digest if self.greedy else None
+        if not self.greedy:
+            return None
+        return self.autoregressive.answer.tokens == self.speculative.answer.tokens
 
     @property
     def speedup(self) -> float | None:
-        slow, fast = map(figures.decode_tokens_per_second, (self.autoregressive, self.speculative))
+        slow, fast = map(decode_tokens_per_second, (self.autoregressive, self.speculative))
         return fast / slow if slow and fast else None
 
 
@@ -159,14 +163,9 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculati
             raise found.failure
         return found
 
-    began = time.perf_counter()
     order = [ModePreference.AUTOREGRESSIVE, ModePreference.SPECULATIVE]
-    answers = {mode: taken(mode) for mode in (reversed(order) if speculative_first else order)}
-    slow, fast = (answers[mode] for mode in order)
-    answer = gather(fast.responses)
-    arms = AUTOREGRESSIVE.id, f"k{answer.started.plan.max_draft_tokens}"
-    places = [Place(Stage.SWEEP, 0, arm, 0, name, group, ask.workload) for arm in arms]
-    return Pair(name, group, ask.sampling.greedy, slow.tick(places[0], began), fast.tick(places[1], began), answer)
+    captures = {mode: taken(mode) for mode in (reversed(order) if speculative_first else order)}
+    return Pair(name, group, ask.sampling.greedy, *(captures[mode] for mode in order))
 
 
 def run_pairs(
@@ -205,11 +204,11 @@ def _asks(client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt]) -> 
 def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Several pairs as one line, by the names of JSON. Rates and times are medians, acceptance is over all tokens."""
     sides = {"autoregressive": [p.autoregressive for p in pairs], "speculative": [p.speculative for p in pairs]}
-    counts = counted(sides["speculative"])
+    counts = total(side.answer.counts for side in sides["speculative"])
     medians = {
-        f"{way}_{name}": _median(map(figure, ticks))
+        f"{way}_{name}": _median(map(figure, captures))
         for name, figure in _FIGURES.items()
-        for way, ticks in sides.items()
+        for way, captures in sides.items()
     }
     return {
         "pairs": len(pairs),
@@ -337,8 +336,8 @@ def demo(
     told = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
     differ = summary["comparable"] - summary["identical"]
     if ranks > 1:
-        as_one = [one.autoregressive.digest for one in alone]
-        same = sum(one == pair.speculative.digest for one, pair in zip(as_one, pairs, strict=True))
+        as_one = [one.autoregressive.answer.tokens for one in alone]
+        same = sum(one == pair.speculative.answer.tokens for one, pair in zip(as_one, pairs, strict=True))
         out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
         told |= {"ranks": ranks, "same_as_one_rank": same}
         differ = max(differ, len(pairs) - same)
@@ -350,18 +349,19 @@ def demo(
 
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
     question = prompts.shorten(prompt.messages[-1][1], 92)
-    slow, fast = map(figures.decode_tokens_per_second, (pair.autoregressive, pair.speculative))
-    accepted, same = percent(pair.speculative.counts.acceptance), "identical" if pair.identical else "DIFFERENT"
+    slow, fast = map(decode_tokens_per_second, (pair.autoregressive, pair.speculative))
+    drafted = pair.speculative.answer
+    accepted, same = percent(drafted.counts.acceptance), "identical" if pair.identical else "DIFFERENT"
     below = f"{both(slow, fast)} tokens/s · {times(pair.speedup)} · {accepted} accepted · {same}"
     if out.is_terminal:
         answer = Text.assemble(
-            *((output.visible(p.text), output.DRAFTED if p.from_draft else "") for p in pair.answer.pieces)
+            *((output.visible(p.text), output.DRAFTED if p.from_draft else "") for p in drafted.pieces)
         )
         answer.rstrip()
         body = Text.assemble((question, "bold"), "\n\n", answer)
         out.print(Panel(body, title=pair.group, subtitle=below, title_align="left", subtitle_align="right"))
     else:
-        text = output.bracketed(pair.answer.pieces).strip()
+        text = output.bracketed(drafted.pieces).strip()
         out.print(f"{pair.group}: {question}\n{text}\n({below})\n", markup=False, soft_wrap=True)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from draftd.cli import output
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.findings import Finding, bad, note, ok
@@ -28,6 +27,7 @@ from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, weight_bytes
 from draftd.models.hub import CachedModel, cached, free_bytes, is_hub_id, no_room, storage_folder
 from draftd.models.tokenizer import Tokenizer
+from draftd.protocol import plain
 from draftd.service.request import ServedModel
 from draftd.settings import Settings
 
@@ -200,7 +200,7 @@ def foresee(
         generic_tools=settings.model.generic_tools and models.tokenizer.generic_tools,
     )
     told = reply.model(served)
-    figures = output.plain(told)
+    figures = plain(told)
     batching = ok("batching", "requests share forward passes; a trial when the weights are loaded decides it")
     if info.batched_reason:
         batching = note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")

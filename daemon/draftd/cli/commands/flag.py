@@ -9,6 +9,7 @@ import typer
 
 from draftd.cli import options, output
 from draftd.core import WorkloadClass
+from draftd.protocol import plain
 from draftd.v1 import control_pb2
 
 _STRATEGY = "decoding-strategy"
@@ -39,7 +40,7 @@ def get(
             for one in ([key] if key else ["speculative-decoding", _STRATEGY])
         ]
     if json:
-        first, *others = map(output.plain, replies)
+        first, *others = map(plain, replies)
         output.print_json(first | ({_STRATEGY: others[0]} if others else {}))
         return
     for reply in replies:

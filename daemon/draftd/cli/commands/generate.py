@@ -21,6 +21,7 @@ from draftd.client.client import Answer, Ask, DraftdClient, Piece, gather
 from draftd.core import DRAFT_MODEL, DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError, in_one_line
 from draftd.planning.prices import money
+from draftd.protocol import enum_name, plain
 from draftd.v1 import inference_pb2 as pb
 
 _CHAT = "A chat: /reset begins it anew, Ctrl-C stops an answer, Ctrl-D ends it, ↑ recalls a line."
@@ -174,10 +175,10 @@ def chatting(opening: Ask, answer: Callable[[Ask], Answer]) -> None:
 
 
 def document(answer: Answer) -> dict[str, Any]:
-    whole = {"text": answer.text, "token_ids": answer.tokens, "started": output.plain(answer.started)}
+    whole = {"text": answer.text, "token_ids": answer.tokens, "started": plain(answer.started)}
     if answer.reasoning:
         whole["reasoning"] = answer.reasoning
-    return whole | output.plain(answer.finished)
+    return whole | plain(answer.finished)
 
 
 def _format(
@@ -229,9 +230,9 @@ def _highlighted(pieces: Sequence[Piece]) -> None:
 def routed(answer: Answer) -> list[str]:
     """Where it went, where that is not simply here, and what it cost, where that is known."""
     finished, told = answer.finished, []
-    strategy = output.enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
+    strategy = enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
     if answer.started.plan.strategy not in (pb.STRATEGY_UNSPECIFIED, pb.STRATEGY_LOCAL):
-        told.append(f"{strategy}, {output.enum_name(pb.QualityClass.DESCRIPTOR, finished.quality)}")
+        told.append(f"{strategy}, {enum_name(pb.QualityClass.DESCRIPTOR, finished.quality)}")
     if finished.HasField("cost"):
         told.append(money(finished.currency, finished.cost))
     if finished.failed_over:

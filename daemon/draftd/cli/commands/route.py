@@ -11,6 +11,7 @@ from draftd.cli.figures import NOTHING, rate
 from draftd.client.client import Ask, message_of
 from draftd.core import WorkloadClass
 from draftd.planning.prices import money
+from draftd.protocol import enum_name
 from draftd.v1 import inference_pb2 as pb
 
 _COLUMNS = ("way", "class", "seconds", "load", "queue", "prefill", "decode", "trips", "tokens/s", "cost", "", "why")
@@ -78,4 +79,4 @@ def _row(row: pb.RouteRow, currency: str) -> tuple[str, ...]:
 
 
 def _name(kind: type, number: int) -> str:
-    return str(output.enum_name(kind.DESCRIPTOR, number))  # type: ignore[attr-defined]
+    return str(enum_name(kind.DESCRIPTOR, number))  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from draftd.cli import ladder, options, output, ranks, remote
 from draftd.cli.figures import UNKNOWN, export_state, length, percent, size, span
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.model_info import prefix_room, speculation
-from draftd.protocol import DEPTH_MODES, draft_counts
+from draftd.protocol import DEPTH_MODES, draft_counts, enum_name
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 
@@ -27,7 +27,7 @@ def command(daemon: options.Daemon, json: options.Json = False) -> None:
 def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
     counts, model = draft_counts(status.counts, status.output_tokens), status.model
-    state = output.enum_name(pb.DaemonState.DESCRIPTOR, status.state)
+    state = enum_name(pb.DaemonState.DESCRIPTOR, status.state)
     if status.unloaded:
         state = f"{state}, weights unloaded until the next request,"
     begun = status.state in (pb.DAEMON_STATE_LOADING, pb.DAEMON_STATE_SERVING)

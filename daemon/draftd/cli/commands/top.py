@@ -17,6 +17,7 @@ from draftd.cli import figures, options, output
 from draftd.cli.top import rows
 from draftd.cli.top.rates import History, Snapshot
 from draftd.client.client import DraftdClient
+from draftd.protocol import plain
 
 _PICTURE = (112, 36)  # columns and lines of a picture that is taken without a screen
 
@@ -67,7 +68,7 @@ def document(seen: History) -> dict[str, Any]:
         "target": seen.target,
         "now": dataclasses.asdict(seen.now) if seen.now is not None else None,
         "whole": dataclasses.asdict(seen.whole),
-        "status": output.plain(seen.status),
+        "status": plain(seen.status),
     }
 
 

@@ -12,9 +12,9 @@ from draftd.cli import figures, ladder
 from draftd.cli import ranks as group
 from draftd.cli import remote as two
 from draftd.cli.figures import NOTHING
-from draftd.cli.output import enum_name
 from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
 from draftd.core import DRAFT_MODEL
+from draftd.protocol import enum_name
 from draftd.v1 import control_pb2 as pb
 
 GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, choose, judge, judge_run, weigh
-from draftd.acceptance.gate.metrics import METRICS, Evidence, Moves, Reading
-from draftd.acceptance.gate.spec import Candidate, Comparison, Criterion, Spec, parse
-from draftd.acceptance.manifest import Manifest
-from draftd.acceptance.summary import against, select, total_throughput
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.gate.judge import Decision, Outcome, Verdict, choose, judge, judge_run, weigh
+from draftd_acceptance.gate.metrics import METRICS, Evidence, Moves, Reading
+from draftd_acceptance.gate.spec import Candidate, Comparison, Criterion, Spec, parse
+from draftd_acceptance.manifest import Manifest
+from draftd_acceptance.summary import against, select, total_throughput
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
 from tests.acceptance import Truth, manifest, request, synthetic_run
 
 K4 = Candidate(block_length=4)

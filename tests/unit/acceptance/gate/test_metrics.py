@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.judge import read_metric
-from draftd.acceptance.gate.metrics import METRICS, Evidence, Reading
-from draftd.acceptance.gate.spec import Comparison, Criterion
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.gate.judge import read_metric
+from draftd_acceptance.gate.metrics import METRICS, Evidence, Reading
+from draftd_acceptance.gate.spec import Comparison, Criterion
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import synthetic_run
 
 STAGES = [name for name, metric in METRICS.items() if metric.stage is not Stage.SWEEP]

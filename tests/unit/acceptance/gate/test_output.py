@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.gate import output as shown
-from draftd.acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
-from draftd.acceptance.gate.metrics import Reading
-from draftd.acceptance.gate.output import document, to_junit
-from draftd.acceptance.gate.spec import Comparison, Criterion
+from draftd_acceptance.gate import output as shown
+from draftd_acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
+from draftd_acceptance.gate.metrics import Reading
+from draftd_acceptance.gate.output import document, to_junit
+from draftd_acceptance.gate.spec import Comparison, Criterion
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance.gate.judge import Decision, Outcome, Verdict, judge_run
-from draftd.acceptance.gate.spec import Spec, load_spec, parse, shipped
-from draftd.acceptance.quality import SCHEMAS
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.canaries.checkers import JsonObject
+from draftd_acceptance.gate.judge import Decision, Outcome, Verdict, judge_run
+from draftd_acceptance.gate.spec import Spec, load_spec, parse, shipped
+from draftd_acceptance.quality import SCHEMAS
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import Truth, synthetic_run
 
 MIB = 1 << 20

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.gate.metrics import METRICS
-from draftd.acceptance.gate.spec import Comparison, SpecError, load_spec, parse, shipped
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd_acceptance.gate.metrics import METRICS
+from draftd_acceptance.gate.spec import Comparison, SpecError, load_spec, parse, shipped
 
 GOOD = """\
 name = "ours"

@@ -11,10 +11,10 @@ from xml.etree.ElementTree import Element, TreeBuilder
 import pytest
 from matplotlib.figure import Figure
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.judge import judge_run
-from draftd.acceptance.gate.spec import load_spec
-from draftd.acceptance.report.render import html, markdown, report
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.gate.judge import judge_run
+from draftd_acceptance.gate.spec import load_spec
+from draftd_acceptance.report.render import html, markdown, report
 from tests.acceptance import ARMS, Truth, manifest, synthetic_run
 
 GROUPS = ("short_control", "long_context", "code")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from draftd.acceptance.folder import RunError
-from draftd.acceptance.ticks import Stage
 from draftd.cli.main import build_app
 from draftd.errors import FieldError
+from draftd_acceptance.folder import RunError
+from draftd_acceptance.ticks import Stage
 from tests.acceptance import synthetic_run
 from tests.unit.acceptance.report.conftest import FEW
 

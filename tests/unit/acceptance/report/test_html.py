@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from draftd.acceptance.gate.judge import not_judged
-from draftd.acceptance.manifest import ModelFile, ModelManifest
-from draftd.acceptance.report.charts import PALETTE, SERIES, Line, lines
-from draftd.acceptance.report.render import html, report
-from draftd.acceptance.ticks import Stage
+from draftd_acceptance.gate.judge import not_judged
+from draftd_acceptance.manifest import ModelFile, ModelManifest
+from draftd_acceptance.report.charts import PALETTE, SERIES, Line, lines
+from draftd_acceptance.report.render import html, report
+from draftd_acceptance.ticks import Stage
 from tests.acceptance import manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import SMALL, Page
 

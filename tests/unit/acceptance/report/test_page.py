@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.acceptance.cost import break_even
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.gate.judge import judge_run
-from draftd.acceptance.gate.spec import load_spec
-from draftd.acceptance.report.render import markdown, report
-from draftd.acceptance.sweep.result import Sweep, knee
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from draftd.core import BUILT_IN_DRAFTERS, DrafterName
+from draftd_acceptance.cost import break_even
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.gate.judge import judge_run
+from draftd_acceptance.gate.spec import load_spec
+from draftd_acceptance.report.render import markdown, report
+from draftd_acceptance.sweep.result import Sweep, knee
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import GIB, Truth, manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, Page, detail, drawn, text, tone, words
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from draftd.acceptance.gate.judge import not_judged
-from draftd.acceptance.report.charts import Line, lines, parts, ranges
-from draftd.acceptance.report.figures import interval, spoken
-from draftd.acceptance.report.render import html, markdown, report
-from draftd.acceptance.statistics import Interval
-from draftd.acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
+from draftd_acceptance.gate.judge import not_judged
+from draftd_acceptance.report.charts import Line, lines, parts, ranges
+from draftd_acceptance.report.figures import interval, spoken
+from draftd_acceptance.report.render import html, markdown, report
+from draftd_acceptance.statistics import Interval
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import Truth, synthetic_run
 from tests.unit.acceptance.report.conftest import SMALL, Page, charts, drawn, words
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.session import Session
 from draftd.core import DrafterName
 from draftd.v1 import inference_pb2 as pb
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.session import Session
 from tests.acceptance import manifest
 from tests.scripted import scripted_models
 from tests.serving import Served, serving

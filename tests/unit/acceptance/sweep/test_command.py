@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.folder import RunFolder
-from draftd.acceptance.ticks import Stage
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.ticks import Stage
 from tests.serving import Served
 from tests.unit.cli.conftest import Ran, in_process
 

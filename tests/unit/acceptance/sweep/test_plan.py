@@ -13,9 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from draftd.acceptance.options import GROUPS, LONG, MEDIUM, SHORT, OptionError, SweepOptions
-from draftd.acceptance.session import token_seed
-from draftd.acceptance.sweep.plan import (
+from draftd.client.prompts import EMBEDDED, Prompt, from_file, from_texts
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.engine.pair import load_tokenizer
+from draftd_acceptance.options import GROUPS, LONG, MEDIUM, SHORT, OptionError, SweepOptions
+from draftd_acceptance.session import token_seed
+from draftd_acceptance.sweep.plan import (
     CHARACTERS_A_TOKEN,
     SweepPlan,
     _lines,
@@ -28,10 +31,7 @@ from draftd.acceptance.sweep.plan import (
     schedule,
     tokens_of,
 )
-from draftd.acceptance.ticks import Arm
-from draftd.client.prompts import EMBEDDED, Prompt, from_file, from_texts
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
-from draftd.engine.pair import load_tokenizer
+from draftd_acceptance.ticks import Arm
 from tests.conftest import NanoPair
 from tests.unit.acceptance.sweep.conftest import model
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from draftd.acceptance.sweep.result import knee
-from draftd.acceptance.ticks import Arm, Chunk, Place, Stage, Tick
+from draftd.client.timing import TimedChunk
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
+from draftd_acceptance.sweep.result import knee
+from draftd_acceptance.ticks import Arm, Place, Stage, Tick
 from tests.acceptance import ARMS, Truth, synthetic_run
 
 
@@ -19,7 +20,13 @@ def tick(arm: Arm, prompt: int, repetition: int, tokens_per_second: float) -> Ti
     place = Place(Stage.SWEEP, 1, arm.id, repetition, f"p{prompt}", "g")
     end = 0.1 + 40 / tokens_per_second
     return Tick(
-        place, 0.0, 0.0, end, (Chunk(0.1, 1, 0), Chunk(end, 40, 0)), output_tokens=41, finish_reason=FinishReason.LENGTH
+        place,
+        0.0,
+        0.0,
+        end,
+        (TimedChunk(0.1, 1, 0), TimedChunk(end, 40, 0)),
+        output_tokens=41,
+        finish_reason=FinishReason.LENGTH,
     )
 
 

@@ -16,13 +16,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftd.acceptance import session as module
-from draftd.acceptance.folder import RunError, RunFolder
-from draftd.acceptance.options import SweepOptions
-from draftd.acceptance.samples import Sample
-from draftd.acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
-from draftd.acceptance.sweep import plan as sweep_run
-from draftd.acceptance.sweep.plan import (
+from draftd.client.client import DraftdClient
+from draftd.client.prompts import from_texts
+from draftd.core import DRAFT_MODEL, DecodeMode, FallbackLevel
+from draftd.fallback.ladder import Cause, Signal
+from draftd_acceptance import session as module
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.options import SweepOptions
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
+from draftd_acceptance.sweep import plan as sweep_run
+from draftd_acceptance.sweep.plan import (
     Heat,
     Key,
     NothingToMeasure,
@@ -34,12 +38,8 @@ from draftd.acceptance.sweep.plan import (
     schedule,
     sweep_complete,
 )
-from draftd.acceptance.sweep.result import Sweep
-from draftd.acceptance.ticks import Arm, Stage, Tick
-from draftd.client.client import DraftdClient
-from draftd.client.prompts import from_texts
-from draftd.core import DRAFT_MODEL, DecodeMode, FallbackLevel
-from draftd.fallback.ladder import Cause, Signal
+from draftd_acceptance.sweep.result import Sweep
+from draftd_acceptance.ticks import Arm, Stage, Tick
 from tests.acceptance import manifest
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
@@ -193,8 +193,8 @@ class TestStopped:
         begin(path)
         program = (
             "import sys; from pathlib import Path\n"
-            "from draftd.acceptance.folder import RunFolder; from draftd.acceptance.session import Session\n"
-            "from draftd.acceptance.sweep.plan import run_sweep; from draftd.client.client import DraftdClient\n"
+            "from draftd_acceptance.folder import RunFolder; from draftd_acceptance.session import Session\n"
+            "from draftd_acceptance.sweep.plan import run_sweep; from draftd.client.client import DraftdClient\n"
             "from tests.unit.acceptance.sweep.test_run import SMALL\n"
             "client = DraftdClient(sys.argv[1])\n"
             "run_sweep(Session(client, RunFolder.open(Path(sys.argv[2])), 1), SMALL, client.model(), print)\n"

@@ -1,0 +1,1 @@
+"""The commands of the acceptance harness. `draftd` finds them by the entry points `draftd.commands`."""

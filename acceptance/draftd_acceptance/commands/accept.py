@@ -1,0 +1,240 @@
+"""`draftd accept`, `draftd gate`, `draftd report`: is this pair, on this machine, fit for production, and why?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from draftd.cli import options, output
+from draftd.cli.failures import explain
+from draftd.errors import DraftdError, FieldError
+from draftd_acceptance.commands import runs
+from draftd_acceptance.folder import RunFolder, to_json
+from draftd_acceptance.gate import output as shown
+from draftd_acceptance.gate.judge import Decision, Outcome, Verdict, judge_run, not_judged
+from draftd_acceptance.gate.output import document, to_junit
+from draftd_acceptance.gate.spec import SpecError, load_spec, shipped
+from draftd_acceptance.options import Options, QualityOptions, SoakOptions, SweepOptions
+from draftd_acceptance.sweep.result import knee
+from draftd_acceptance.ticks import Stage
+
+NOT_JUDGED = 2
+
+_COLUMNS = ("criterion", "measured", "wanted", "samples", "outcome")
+_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red"}  # the others are yellow
+_COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
+
+
+Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML as well.")]
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What a run is judged by."""
+
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="Criteria in TOML. Unset: production candidate.")
+    ] = None
+    baseline: Annotated[
+        Path | None,
+        typer.Option("--baseline", metavar="FOLDER", help="Another run, for criteria that compare with it."),
+    ] = None
+    may_differ: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--may-differ", metavar="FIELD", help="Field that may differ from the baseline's, such as models.draft."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Of the stages."""
+
+    repeat: int | None = runs.stage_option("--repeat", "COUNT", "Times the sweep asks each prompt; 3 if not given.")
+    duration: float | None = runs.stage_option("--duration", "SECONDS", "Of the soak; 600 if not given.")
+
+
+@options.with_options(
+    "draftd accept",
+    "draftd accept --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit",
+    "draftd accept --target 127.0.0.1:50551 --junit accept.xml",
+    "draftd accept --run draftd-runs/20260131-120000-nano",
+)
+def accept(
+    criteria: Criteria,
+    which: runs.Which,
+    asked: Asked,
+    junit: Junit = None,
+    run: runs.Run = None,
+    json: options.Json = False,
+) -> None:
+    """Freeze, sweep, soak, quality, gate and report, one after another. Exit code 0: promoted; 1: not promoted; 2: not
+    judged.
+
+    Takes about 25 minutes with the embedded pair, an hour or more with a large one; it shows the time left.
+    Ctrl-C loses nothing that was measured: draftd accept --run FOLDER continues.
+    """
+    # An error in either is shown now, not in an hour: the report's package may be missing.
+    import_module("draftd_acceptance.report.charts")
+    try:
+        load_spec(criteria.spec)
+        folder, which = runs.open_run(run, which)
+        measure(folder, which, {"repetitions": asked.repeat}, {"duration": asked.duration})
+        verdict = judge(folder.path, criteria, junit)
+        page, _ = _write_report(folder.path, verdict, which)
+    except FieldError:
+        raise
+    except (DraftdError, TimeoutError) as error:
+        failure = explain(error)
+        output.complain(f"not judged: {failure.message if failure else error}")
+        raise typer.Exit(NOT_JUDGED) from None
+    if json:
+        output.print_json({"run": str(folder.path), "report": str(page)} | document(verdict))
+    else:
+        show(verdict)
+        output.say(str(page))
+    raise typer.Exit(verdict.decision.exit_code)
+
+
+@options.with_options(
+    "draftd gate --run draftd-runs/tonight",
+    "draftd gate --run draftd-runs/tonight --spec ours.toml --junit gate.xml",
+    "draftd gate --run draftd-runs/new --spec ours.toml --baseline draftd-runs/old --may-differ models.draft",
+)
+def gate(
+    criteria: Criteria,
+    run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to judge.")] = None,
+    junit: Junit = None,
+    json: options.Json = False,
+    print_spec: Annotated[
+        bool, typer.Option("--print-spec", help="Print the shipped criteria, as a start for your own.")
+    ] = False,
+) -> None:
+    """Compare a run with criteria. Exit code 0: promoted; 1: not promoted; 2: not judged.
+
+    Each criterion passes, fails, has too few samples, was not measured, or is excused, if the machine cannot measure it
+    and the criteria allow that. A run whose manifests differ in a relevant field is not judged. Writes gate.json.
+    """
+    if print_spec:
+        print(shipped(), end="")
+        return
+    verdict = judge(_existing(run), criteria, junit)
+    if json:
+        output.print_json(document(verdict))
+    else:
+        show(verdict)
+    raise typer.Exit(verdict.decision.exit_code)
+
+
+@options.with_options(
+    "draftd report --run draftd-runs/tonight",
+    "draftd report --run draftd-runs/new --against draftd-runs/old",
+)
+def report(
+    criteria: Criteria,
+    run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to report on.")] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="FOLDER", help="Another run to compare with.")
+    ] = None,
+    config: options.Config = None,
+    json: options.Json = False,
+) -> None:
+    """Write a run's report.html and report.md: the verdict and its reasons, computed from the raw ticks.
+
+    The page is one file, without scripts, and fetches nothing. It says what was not measured. Prices are from the
+    daemon's settings ([bold]cost.per_hour[/], or [bold]cost.watts[/] and [bold]cost.tariff[/]), or else from --config
+    and the environment.
+    """
+    folder = _existing(run)
+    verdict = judge_run(
+        folder, load_spec(criteria.spec), baseline=criteria.baseline, may_differ=criteria.may_differ or ()
+    )
+    html, markdown = map(str, _write_report(folder, verdict, runs.Which(config=config), against))
+    if json:
+        output.print_json({"html": html, "markdown": markdown, "verdict": document(verdict)})
+        return
+    for line in (verdict.sentence, html, markdown):
+        output.say(line)
+
+
+def measure(folder: RunFolder, which: runs.Which, sweep: Mapping[str, Any], soak: Mapping[str, Any]) -> None:
+    """What is missing of sweep, soak and quality; without a daemon where nothing is. `sweep` and `soak` are what was
+    asked otherwise than it is by default, or than the run began with."""
+    swept = SweepOptions.resumed(folder.plan(Stage.SWEEP), **sweep)
+    soaked = SoakOptions.resumed(folder.plan(Stage.SOAK), **soak)
+    examined = QualityOptions.resumed(folder.plan(Stage.QUALITY))
+
+    def settled(options: Options) -> Options:
+        """With the block length of the candidate: the knee; the sweep's base where no block is shown to pay."""
+        if options is swept:
+            return swept
+        found = knee(folder.ticks(Stage.SWEEP))
+        block = found.block_length if found is not None and found.block_length else swept.block_length
+        return type(options).resumed(options.plan(), block_length=block)
+
+    runs.measure("accept", folder, which, swept, soaked, examined, settled=settled)
+
+
+def judge(run: Path, criteria: Criteria, junit: Path | None) -> Verdict:
+    """The verdict, kept in the run and written for CI systems. Without a spec by the one that is shipped. Raises
+    FieldError where `junit` cannot be written."""
+    try:
+        spec = load_spec(criteria.spec)
+        verdict = judge_run(run, spec, baseline=criteria.baseline, may_differ=criteria.may_differ or ())
+    except SpecError as error:
+        verdict = not_judged(error.message, run=run.resolve().name)
+    _keep(run, verdict)
+    if junit is not None:
+        try:
+            junit.write_text(to_junit(verdict), encoding="utf-8")
+        except OSError as error:
+            raise FieldError("--junit", str(junit), f"a file that can be written ({error.strerror})") from None
+    return verdict
+
+
+def show(verdict: Verdict) -> None:
+    """A table, what is to be said of its lines, and the verdict last."""
+    out = output.stdout()
+    if verdict.judgements:
+        drawn = output.table(out, _COLUMNS, ())
+        drawn.columns[-1].justify = "left"
+        for one in verdict.judgements:
+            outcome = f"[{_STYLES.get(one.outcome, 'yellow')}]{one.outcome.replace('_', ' ')}[/]"
+            figures = (shown.measured(one), shown.wanted(one.criterion), str(one.reading.samples))
+            drawn.add_row(escape(one.criterion.name), *figures, outcome)
+        out.print(drawn)
+    for one in verdict.judgements:
+        if one.reason:
+            output.say(f"{one.criterion.name}: {one.reason}")
+    for line in (*verdict.notes, *(verdict.reasons if len(verdict.reasons) > 1 else ())):
+        output.say(line)
+    output.say(verdict.sentence, style=_COLOURS[verdict.decision])
+
+
+def _keep(run: Path, verdict: Verdict) -> None:
+    """In the run, in the place of an earlier verdict. A folder that takes no file does not change the verdict."""
+    if not (run / "run.json").is_file():
+        return
+    try:
+        RunFolder(run).write("gate.json", to_json(document(verdict)))
+    except OSError as error:
+        output.complain(f"{run / 'gate.json'} was not written: {error.strerror}")
+
+
+def _write_report(run: Path, verdict: Verdict, which: runs.Which, against: Path | None = None) -> tuple[Path, Path]:
+    from draftd_acceptance.report.render import write_report  # draws: slow to load for a gate
+
+    return write_report(run, verdict, against=against, prices=runs.prices(which))
+
+
+def _existing(run: Path | None) -> Path:
+    if run is None:
+        raise FieldError("--run", None, "the folder of a run, as draftd sweep, soak, quality and accept write it")
+    return run

@@ -1,0 +1,127 @@
+"""`draftd freeze`: what is served, by what and on what, to the last byte, for others to check."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftd.cli import options, output
+from draftd.cli.figures import size
+from draftd.client.client import DraftdClient
+from draftd.client.prompts import Prompt
+from draftd_acceptance.commands import runs
+from draftd_acceptance.folder import parsed, to_json
+from draftd_acceptance.manifest import Manifest, ModelManifest, differences, take_manifest
+from draftd_acceptance.options import SweepOptions
+from draftd_acceptance.sweep.plan import NothingToMeasure, chosen_prompts
+from draftd_acceptance.ticks import Stage
+
+_SHOWN_DIGITS = 12  # of a checksum, on a terminal
+_ROLES = ("target", "draft", "light_draft")
+
+
+@options.with_options(
+    "draftd freeze --target 127.0.0.1:50551 --out manifest.json",
+    "draftd freeze --target 127.0.0.1:50551 --check manifest.json",
+    "draftd freeze --run draftd-runs/mine",
+)
+def command(
+    which: runs.Which,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the manifest there.")] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="FILE", help="Compare with an earlier manifest.")
+    ] = None,
+    run: runs.Run = None,
+    json: options.Json = False,
+    timeout: options.Patience = options.PATIENCE,
+) -> None:
+    """Write the manifest of a daemon: its models' files, programs, machine, settings, and the prompts of a sweep.
+
+    Figures can be compared if their manifests agree in all relevant fields. With --check it exits 1 if a relevant field
+    differs. With --run the manifest is kept in a run, which then accepts no other.
+
+    The first time, all files of the models are hashed: ten gigabytes take about ten seconds.
+    """
+    before = None if check is None else parsed(Manifest, check.read_bytes(), str(check))
+    folder = None
+    if run is not None:
+        folder, which = runs.open_run(run, which)
+    with _client(which) as client:
+        prompts = _prompts(client)
+        if folder is None:
+            now = take_manifest(client, runs.by_stage(prompts), timeout=timeout)
+        else:
+            number = runs.begin(client, folder, prompts).number
+            now = folder.manifests()[number]
+    if out is not None:
+        out.write_text(to_json(now), encoding="utf-8")
+    found = () if before is None else differences(before, now)
+    differs = any(one.matters for one in found)
+    if json:
+        said = {"same": not differs, "differences": [asdict(one) for one in found]}
+        print(to_json(now).rstrip() if before is None else jsonlib.dumps(said))
+    elif before is None:
+        output.print_fields(lines(now), 14)
+    else:
+        if found:
+            rows = [(one.field, _short(one.left), _short(one.right), "yes" if one.matters else "no") for one in found]
+            output.print_table(("field", str(check), "now", "matters"), rows)
+        mattering = f"{sum(one.matters for one in found)} of {len(found)} differences"
+        unlike = f"what matters is not as in {check}: {mattering}"
+        output.say(unlike if differs else f"no relevant difference from {check}")
+    for role, one in now.models.items():
+        if one.changed_since_load:
+            output.complain(f"{role}: a file has changed since it was loaded; load it again before you measure")
+    if differs:
+        raise typer.Exit(1)
+
+
+def _client(which: runs.Which) -> AbstractContextManager[DraftdClient]:
+    """A running daemon is only asked: its ladder may stand where it likes."""
+    if which.target is None:
+        return runs.measured(which, block_length=max(SweepOptions().block_lengths))
+    return options.Daemon(which.target, which.token, which.tls_ca).connect()
+
+
+def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:
+    """What a sweep asks of this model where it is told nothing else; nothing where none of it fits."""
+    try:
+        return {Stage.SWEEP: chosen_prompts(SweepOptions(), client.model())}
+    except NothingToMeasure:
+        return {}
+
+
+def lines(manifest: Manifest) -> list[tuple[str, str]]:
+    """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
+    packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
+    power = [manifest.power_source] if manifest.power_source else []
+    power += ["low-power mode"] if manifest.low_power else []
+    made = [
+        ("draftd", f"{manifest.draftd}, Python {manifest.python}"),
+        ("packages", packages),
+        ("machine", f"{manifest.device}, {manifest.cores} cores, {size(manifest.memory_bytes)}; {manifest.os}"),
+        ("backend", f"{manifest.backend}; {manifest.blas}" if manifest.blas else manifest.backend),
+        *([("power", ", ".join(power))] if power else []),
+    ]
+    for role, model in sorted(manifest.models.items(), key=lambda one: _ROLES.index(one[0])):
+        made.append((role.replace("_", " "), _model(model)))
+        made += [("", f"{file.sha256}  {file.name} ({size(file.bytes)})") for file in model.files]
+    made += [("prompts" if not i else "", f"{sha}  {name}") for i, (name, sha) in enumerate(manifest.prompts.items())]
+    return made
+
+
+def _model(model: ModelManifest) -> str:
+    quantization = "no quantisation" if model.quantization == "none" else model.quantization
+    return f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"
+
+
+def _short(value: str) -> str:
+    """A checksum by its beginning."""
+    digest = len(value) == 64 and all(digit in "0123456789abcdef" for digit in value)
+    return f"{value[:_SHOWN_DIGITS]}…" if digest else value

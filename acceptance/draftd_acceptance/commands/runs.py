@@ -1,0 +1,180 @@
+"""Which daemon is measured, one that runs or one of its own, and which run keeps what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from draftd.cli import options, output
+from draftd.cli.own_daemon import measured_daemon
+from draftd.client.client import DraftdClient
+from draftd.client.prompts import Prompt
+from draftd.client.signals import answered
+from draftd_acceptance.commands.progress import progress
+from draftd_acceptance.cost import CostRates
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.manifest import differences, take_manifest
+from draftd_acceptance.options import Options, SweepOptions
+from draftd_acceptance.quality import quality_complete, quality_prompts, run_quality
+from draftd_acceptance.session import Session, held
+from draftd_acceptance.soak import run_soak, soak_complete
+from draftd_acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
+from draftd_acceptance.ticks import Stage
+
+_KEPT = ("target", "model", "draft_model", "config", "assignments")
+_RUNS = Path("draftd-runs")
+_READY_SECONDS = 60.0
+
+Run = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="FOLDER", help="Folder of the run. An existing one is continued."),
+]
+
+
+def stage_option(name: str, metavar: str, text: str, panel: str = "What to measure") -> Any:
+    """A field of a group: an option of a stage of a run. Its default is the stage's own, or what the run began with;
+    the help says it."""
+    return typer.Option(None, name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+
+
+@dataclass(frozen=True)
+class Which(options.Served):
+    """The daemon to measure: a running one at `target`, or one of its own from the same settings as `draftd serve`."""
+
+    target: Annotated[
+        str | None,
+        options.which_daemon(
+            "--target",
+            envvar="DRAFTD_TARGET",
+            help="host:port of a running daemon. Without it, one is started for the run.",
+        ),
+    ] = None
+    token: options.Token = field(default=None, repr=False)
+    tls_ca: options.TlsCa = None
+
+    @property
+    def named(self) -> bool:
+        return any(getattr(self, name) for name in _KEPT)
+
+    def memory(self) -> dict[str, Any]:
+        """For the run's own file: never the token."""
+        return {name: getattr(self, name) for name in _KEPT} | {"config": self.config and str(self.config)}
+
+    def remembered(self, memory: Mapping[str, Any]) -> Which:
+        """The one that a run was begun with."""
+        config = memory.get("config")
+        return replace(self, **{name: memory.get(name) for name in _KEPT} | {"config": config and Path(config)})
+
+
+@contextlib.contextmanager
+def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
+    """A client of the daemon, which serves. `block_length` is the longest that will be asked for: a daemon of its own
+    allows it."""
+    with contextlib.ExitStack() as stack:
+        # SIGTERM ends a run as Ctrl-C does, so that no daemon of its own is left behind; SIGINT also where a shell that
+        # put the command into the background had it ignored.
+        stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
+        if which.target is None:
+            daemon = options.Daemon(stack.enter_context(measured_daemon(which.settings(), block_length)).address)
+        else:
+            daemon = options.Daemon(which.target, which.token, which.tls_ca)
+        client = stack.enter_context(daemon.connect())
+        client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
+        if which.target is not None:
+            stack.enter_context(held(client))
+        yield client
+
+
+def prices(which: Which) -> CostRates | None:
+    """What the machine costs, where the settings say."""
+    costs = {f"cost.{name}": str(value) for name, value in which.settings().cost if value is not None}
+    return CostRates.from_settings(costs)
+
+
+def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:
+    """The run at `path`, continued where it exists already, with the daemon that it was begun with where none is named;
+    else a new one, beside the others where no path is given. Raises RunError."""
+    if path is not None and (path / "run.json").exists():
+        folder = RunFolder.open(path)
+        return folder, which if which.named else which.remembered(folder.daemon)
+    served = which.target or Path(which.settings().model.path or "nano").name
+    label = re.sub(r"[^A-Za-z0-9.]+", "-", served).strip("-")
+    folder = RunFolder.create(path or _RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", daemon=which.memory())
+    return folder, which
+
+
+def measure_stage(kind: type[Options], given: Mapping[str, Any], path: Path | None, which: Which) -> RunFolder:
+    """One stage of the run at `path`, or of a new one, with the options that are `given`."""
+    kind.resumed(None, **given)  # what is asked wrongly leaves no folder behind
+    folder, which = open_run(path, which)
+    measure(kind.stage, folder, which, kind.resumed(folder.plan(kind.stage), **given))
+    return folder
+
+
+def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
+    """The checksum of each group's prompts by stage: two stages may ask other prompts of a group."""
+    return {
+        f"{stage}.{group}": checksum for stage, asked in prompts.items() for group, checksum in checksums(asked).items()
+    }
+
+
+def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Sequence[Prompt]]) -> Session:
+    """Freezes what is measured, and the prompts that each stage asks. Raises RunError where what matters is no longer
+    what the run began with."""
+    manifest = take_manifest(client, by_stage(prompts))
+    for number, earlier in folder.manifests().items():
+        for one in differences(earlier, manifest):
+            if one.matters:
+                allowed = f"{one.left!r}, as in session {number}; use a new run after a change"
+                raise RunError(f"{folder.path}: {one.field}", one.right, allowed)
+    return Session(client, folder, folder.begin_session(manifest))
+
+
+_STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
+    Stage.SWEEP: (chosen_prompts, sweep_complete, run_sweep),
+    Stage.SOAK: (lambda options, model: chosen_prompts(SweepOptions(), model), soak_complete, run_soak),
+    Stage.QUALITY: (lambda options, model: quality_prompts(options.schemas), quality_complete, run_quality),
+}
+"""What a stage asks, by its options and the model; whether a run's folder holds all of it; and what measures it."""
+
+
+def measure(
+    command: str,
+    folder: RunFolder,
+    which: Which,
+    *wanted: Options,
+    settled: Callable[[Options], Options] = lambda options: options,
+) -> None:
+    """What is missing of these stages, one after the other, with the daemon that they need; without one where nothing
+    is. `settled` is told each stage's options when its turn has come. Where it is stopped, `draftd command` continues.
+    """
+    if all(_complete(folder, options) for options in wanted):
+        return
+    swept = next((one for one in wanted if isinstance(one, SweepOptions)), None)
+    # Of a daemon of its own: that it be the one which the run's sweep was, or will be, measured with.
+    longest = (swept or SweepOptions.resumed(folder.plan(Stage.SWEEP))).longest_block
+    longest = max(longest, *(getattr(one, "block_length", None) or 0 for one in wanted))
+    try:
+        with measured(which, block_length=longest) as client, progress() as advance:
+            model = client.model()
+            prompts = {one.stage: _STAGES[one.stage][0](one, model) for one in wanted}
+            session = begin(client, folder, prompts)
+            for options in wanted:
+                _STAGES[options.stage][2](session, settled(options), model, advance)
+    except KeyboardInterrupt:
+        output.complain(f"stopped; what was measured is kept: continue with draftd {command} --run {folder.path}")
+        raise
+
+
+def _complete(folder: RunFolder, options: Options) -> bool:
+    """Whether a stage is measured already, as it is asked for now."""
+    plan, done = folder.plan(options.stage), _STAGES[options.stage][1]
+    return plan is not None and done(folder) and type(options).from_plan(plan) == options

@@ -1,0 +1,365 @@
+"""`draftd sweep`, `draftd soak`, `draftd quality`: one stage of a run, measured or continued, and what it showed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from draftd.cli import options, output
+from draftd.cli.figures import NOTHING, milliseconds, percent, rate, size
+from draftd.client.prompts import from_file
+from draftd.core import BUILT_IN_DRAFTERS, DrafterName
+from draftd_acceptance.commands import runs
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.options import OptionError, QualityOptions, SoakOptions, SweepOptions
+from draftd_acceptance.quality import Comparison, PromptResult, QualityResult, Way, quality_result
+from draftd_acceptance.soak import SoakResult, Window, soak_result
+from draftd_acceptance.statistics import Growth, Interval
+from draftd_acceptance.sweep.result import Sweep
+from draftd_acceptance.ticks import Arm
+
+_HOW = "How to measure"
+_ARMS = ("arm", "tokens/s", "× AR", "together", "TTFT ms", "p95 ms", "accepted", "length", "requests")
+_WINDOWS = ("window", "tokens/s", "p95 ms", "accepted", "drafts", "requests", "failed")
+_PROMPTS = ("prompt", "autoregressive", "speculative", "texts")
+_UNREADABLE = "cannot be read"
+_T = TypeVar("_T")
+_option = runs.stage_option
+
+
+@dataclass(frozen=True)
+class ForSweep:
+    """The options by the names of SweepOptions' fields."""
+
+    block_lengths: str | None = _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
+    block_length: int | None = _option("--base", "TOKENS", "Block length while other options change; 4 if not given.")
+    drafters: str | None = _option("--drafters", "LIST", "Drafters; blocks are swept with the first. Default: all.")
+    temperatures: str | None = _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
+    concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
+    groups: str | None = _option(
+        "--groups", "LIST", "Of the package's prompts; all that suit the model if not given. none: only --file's."
+    )
+    each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
+    prompts: list[Path] | None = _option(  # noqa: RUF009  a field, like the others
+        "--file", "FILE", "Also your own prompts: .jsonl, or one a line."
+    )
+    repetitions: int | None = _option("--repeat", "COUNT", "How often each is asked; 3 if not given.", _HOW)
+    max_tokens: int | None = _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
+    cool_down: float | None = _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
+    heat_seconds: float | None = _option("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.", _HOW)
+    seed: int | None = _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.", _HOW)
+
+    def read(self) -> dict[str, Any]:
+        """What was given, each in its own type. Raises OptionError, PromptError."""
+        files = self.prompts or ()
+        return {
+            **vars(self),
+            "block_lengths": listed("--blocks", self.block_lengths, int, "whole numbers"),
+            "drafters": listed("--drafters", self.drafters, DrafterName, ", ".join(BUILT_IN_DRAFTERS)),
+            "temperatures": listed("--temperatures", self.temperatures, float, "numbers"),
+            "concurrency": listed("--concurrency", self.concurrency, int, "whole numbers"),
+            "groups": listed("--groups", self.groups, str, "names"),
+            "prompts": tuple(prompt for path in files for prompt in from_file(path)) or None,
+        }
+
+
+@dataclass(frozen=True)
+class ForSoak:
+    """The options by the names of SoakOptions' fields."""
+
+    duration: float | None = _option("--duration", "SECONDS", "For how long; 600 if not given.")
+    streams: int | None = _option(
+        "--streams", "COUNT", "Requests at a time; 4 if not given, or as many as it decodes together."
+    )
+    block_length: int | None = _option(
+        "--block", "TOKENS", "Drafted at a time; the daemon's own if not given, 0: none."
+    )
+    max_tokens: int | None = _option(
+        "--max-tokens", "TOKENS", "Longest answer; lengths are mixed, from an eighth of it."
+    )
+    window_seconds: float | None = _option("--window", "SECONDS", "Of acceptance and speed; 60 if not given.")
+    sample_seconds: float | None = _option("--every", "SECONDS", "Between two readings of the machine; 1 if not given.")
+    seed: int | None = _option("--seed", "NUMBER", "Of the order of prompts; 0 if not given.")
+
+
+@dataclass(frozen=True)
+class ForQuality:
+    """The options by the names of QualityOptions' fields."""
+
+    block_length: int | None = _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given.")
+    temperature: float | None = _option(
+        "--temperature", "NUMBER", "Sampled answers besides the greedy ones; none if not given."
+    )
+    repeats: int | None = _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")
+    seed: int | None = _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")
+
+
+@options.with_options(
+    "draftd sweep",
+    "draftd sweep --target 127.0.0.1:50551 --groups short_control,code --repeat 5",
+    "draftd sweep --run draftd-runs/mine --json | jq .knee.block_length",
+)
+def sweep(asked: ForSweep, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
+    """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
+
+    One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
+    Exits 1 if requests failed and are still missing.
+
+    Figures are medians with 95 % intervals. × AR is the ratio to autoregressive decoding on the same prompts, together
+    the tokens a second of all concurrent requests, p95 the time between tokens, length the tokens for each draft.
+    """
+    folder = runs.measure_stage(SweepOptions, asked.read(), run, which)
+    result = Sweep.read(folder)
+    assert result is not None
+    missing = f"{result.missing} requests are missing; continue with draftd sweep --run {folder.path}"
+    _tell(folder, _swept(result) if json else None, lambda: _show_sweep(result), [missing] * bool(result.missing))
+
+
+@options.with_options(
+    "draftd soak",
+    "draftd soak --target 127.0.0.1:50551 --duration 3600 --streams 8",
+    "draftd soak --run draftd-runs/mine --json | jq .resident.slope",
+)
+def soak(asked: ForSoak, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
+    """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
+
+    Exits 1 if memory certainly grows so fast that it is used up within a week, if a request failed, or if the soak was
+    stopped early. Ctrl-C loses nothing: the run can be continued, and what was measured counts.
+
+    Growth has a 95 % interval. It leaves out the first quarter of each session, in which caches fill, and needs 60
+    readings in 60 s: with fewer it says "too few samples". A window's accepted share needs 50 drafts.
+    """
+    folder = runs.measure_stage(SoakOptions, vars(asked), run, which)
+    result = soak_result(folder)
+    assert result is not None
+    short = f"soaked for {result.seconds:.0f} s; continue with draftd soak --run {folder.path}"
+    complaints = [*(result.complaints if json else ()), *([] if result.complete else [short])]
+    _tell(folder, _soaked(result) if json else None, lambda: _show_soak(result), complaints)
+    if result.complaints:
+        raise typer.Exit(1)
+
+
+@options.with_options(
+    "draftd quality",
+    "draftd quality --target 127.0.0.1:50551 --temperature 0.8 --repeat 5",
+    "draftd quality --run draftd-runs/mine --json | jq .difference",
+)
+def quality(asked: ForQuality, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
+    """Check answers to frozen JSON and tool-call prompts, with and without drafts.
+
+    Prompts whose answer is JSON are asked a second time with its JSON schema, if the model's tokenizer has grammars.
+
+    Exits 1 if the share that passes is more than 0.5 % lower with drafts than without, with a schema or without one, if
+    an answer with a schema is not valid, if an answer is missing, if none passes, or if a checker is broken: each is
+    first tested with right and with wrong answers.
+
+    The answers are kept in the run, and checked again whenever it is read.
+    """
+    folder = runs.measure_stage(QualityOptions, vars(asked), run, which)
+    result = quality_result(folder)
+    assert result is not None
+    _tell(folder, _checked(result) if json else None, lambda: _show_quality(result), result.complaints)
+
+
+def _tell(
+    folder: RunFolder, document: dict[str, Any] | None, show: Callable[[], None], complaints: Sequence[str]
+) -> None:
+    """As JSON where there is a `document`, else for people; exits 1 where there is something to complain of."""
+    if document is not None:
+        output.print_json({"run": str(folder.path)} | document)
+    else:
+        show()
+        output.say(f"run: {folder.path}")
+    for complaint in complaints:
+        output.complain(complaint)
+    if complaints:
+        raise typer.Exit(1)
+
+
+# a sweep
+
+
+def listed(name: str, text: str | None, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...] | None:
+    """A list with commas; `none` is an empty one. Raises OptionError."""
+    if text is None or text.strip() in ("", "none"):
+        return None if text is None else ()
+    try:
+        return tuple(kind(part.strip()) for part in text.split(","))
+    except ValueError:
+        raise OptionError(name, text, f"{allowed}, with commas between; or none") from None
+
+
+def _show_sweep(result: Sweep) -> None:
+    output.print_table(_ARMS, [_arm_cells(result, arm) for arm in result.arms])
+    if result.knee is not None:
+        output.say(result.knee.sentence)
+    for what, reason in result.left_out.items():
+        output.say(f"left out: {what}: {reason}")
+    for error, count in result.errors.items():
+        output.say(f"failed {count} times: {error}")
+
+
+def _swept(result: Sweep) -> dict[str, Any]:
+    gains = {arm: gain and asdict(gain) for arm, gain in result.gains.items()}
+    return {
+        "knee": result.knee and asdict(result.knee),
+        "arms": {arm.id: {"speedup": gains.get(arm)} | asdict(one) for arm, one in result.summaries.items()},
+        "left_out": result.left_out,
+        "errors": result.errors,
+        "missing": result.missing,
+    }
+
+
+def _arm_cells(result: Sweep, arm: Arm) -> tuple[str, ...]:
+    summary = result.summaries[arm]
+    found, failed = summary.figures, f" ({summary.errors} failed)" if summary.errors else ""
+    return (
+        arm.id,
+        _interval(found["decode_tokens_per_second"], "{:.0f}"),
+        _interval(result.gains.get(arm), "{:.2f}"),
+        _estimate(summary.total_tokens_per_second if arm.concurrency > 1 else None, "{:.0f}"),
+        _estimate(found["time_to_first_token"], "{:.1f}", 1000),
+        _estimate(found["inter_token_p95"], "{:.1f}", 1000),
+        _estimate(found["acceptance"], "{:.0%}"),
+        _estimate(found["mean_accepted_length"], "{:.2f}"),
+        f"{summary.requests}{failed}",
+    )
+
+
+def _interval(found: Interval | None, form: str) -> str:
+    return NOTHING if found is None else f"{form} ({form}–{form})".format(found.estimate, found.low, found.high)
+
+
+def _estimate(found: Interval | None, form: str, factor: float = 1) -> str:
+    return NOTHING if found is None else form.format(found.estimate * factor)
+
+
+# a soak
+
+
+def _show_soak(result: SoakResult) -> None:
+    output.print_table(_WINDOWS, map(_window_cells, result.windows))
+    output.print_fields(_soak_lines(result), 16)
+    for complaint in result.complaints:
+        output.say(complaint, style="bold red")
+
+
+def _soaked(result: SoakResult) -> dict[str, Any]:
+    """Days without end are null, and `grows_without_bound` says what they mean."""
+    made: dict[str, Any] = {"complete": result.complete} | asdict(result)
+    if result.days_to_exhaustion is not None and math.isinf(result.days_to_exhaustion):
+        made["days_to_exhaustion"] = None
+    made |= {"tokens_per_second": result.tokens_per_second, "grows_without_bound": result.grows_without_bound}
+    return made | {"complaints": result.complaints}
+
+
+def _window_cells(window: Window) -> tuple[str, ...]:
+    accepted = percent(window.acceptance) if window.enough else f"{NOTHING} (few)"
+    return (
+        f"{window.start:.0f}–{window.start + window.seconds:.0f} s",
+        rate(window.tokens_per_second),
+        NOTHING if window.inter_token_p95 is None else milliseconds(window.inter_token_p95).removesuffix(" ms"),
+        accepted,
+        str(window.drafts),
+        str(window.requests),
+        str(window.errors),
+    )
+
+
+def _soak_lines(result: SoakResult) -> Iterator[tuple[str, str]]:
+    wanted = "" if result.complete or result.wanted_seconds is None else f" of {result.wanted_seconds:.0f}"
+    sessions = f", {result.sessions} sessions" if result.sessions > 1 else ""
+    few = result.too_few_samples and f"too few samples: {result.too_few_samples}"
+    yield "soaked", f"{result.seconds:.0f} s{wanted}{sessions}, {result.requests} requests, {result.errors} failed"
+    yield "resident set", f"{_size(result.peak_resident)} at most, {_growth(result.resident, few)}"
+    yield "MLX's memory", _growth(result.mlx, few)
+    yield "exhausted", few or _days(result.days_to_exhaustion)
+    yield "headroom", f"{_size(result.least_headroom)} at least, over a floor of {_size(result.floor)}"
+    yield "swapped in", _size(result.swap_in)
+    yield "critical", _UNREADABLE if result.longest_critical is None else f"{result.longest_critical:.0f} s"
+    yield "throttled", _UNREADABLE if result.throttles is None else f"{result.throttles} times"
+    yield from (("failed", example) for example in result.error_examples)
+
+
+def _growth(found: Growth | None, few: str) -> str:
+    if found is None:
+        return f"growth: {few or 'cannot be told'}"
+    low, high = (value * 3600 / 2**20 for value in (found.slope.low, found.slope.high))
+    return f"grows by {low:+.0f} to {high:+.0f} MiB an hour (95 %, over {found.seconds:.0f} s)"
+
+
+def _days(days: float | None) -> str:
+    if days is None:
+        return "cannot be told"
+    return "no growth is certain" if math.isinf(days) else f"in {days:.1f} days, at the least growth that is certain"
+
+
+def _size(count: int | None) -> str:
+    return _UNREADABLE if count is None else size(count)
+
+
+# quality
+
+
+def _show_quality(result: QualityResult) -> None:
+    prompts = result.greedy.prompts
+    output.print_table(_PROMPTS, map(_prompt_cells, prompts), words=True)
+    _say_compared(result.greedy, result.sampled)
+    output.say(f"{result.greedy.identical} of {len(prompts)} greedy texts are identical")
+    under = result.schemas
+    if under is not None and under.refused:
+        output.say(f"under a schema: not measured: {under.refused}")
+    elif under is not None:
+        _say_compared(under.greedy, under.sampled, "under a schema, ")
+        output.say(f"under a schema, {under.answers - len(under.invalid)} of {under.answers} answers are valid")
+    for error in result.error_examples:
+        output.say(f"failed: {error}")
+
+
+def _say_compared(greedy: Comparison, sampled: Comparison | None, where: str = "") -> None:
+    for one in greedy.prompts:
+        for mode, way in (("autoregressive", one.autoregressive), ("speculative", one.speculative)):
+            if way.complaint:
+                output.say(f"{one.prompt}, {where}{mode}: {way.complaint}")
+    for comparison in (greedy, sampled):
+        if comparison is not None:
+            output.say(where + _sentence(comparison))
+
+
+def _sentence(found: Comparison) -> str:
+    """Both shares, and their difference with its interval."""
+    if found.autoregressive is None or found.speculative is None or found.difference is None:
+        return f"temperature {found.temperature:g}: nothing to compare"
+    low, high = found.difference.low, found.difference.high
+    return (
+        f"temperature {found.temperature:g}: {found.autoregressive:.1%} pass autoregressively, {found.speculative:.1%}"
+        f" speculatively; difference {found.difference.estimate:+.1%} ({low:+.1%} to {high:+.1%})"
+    )
+
+
+def _checked(result: QualityResult) -> dict[str, Any]:
+    greedy = result.greedy
+    return {
+        "success": {"autoregressive": greedy.autoregressive, "speculative": greedy.speculative},
+        "difference": greedy.difference and asdict(greedy.difference),
+        "identical": greedy.identical,
+        "schema_valid": result.schemas and result.schemas.valid_share,
+        "checkers_sound": not result.faults,
+        "complaints": result.complaints,
+    } | asdict(result)
+
+
+def _prompt_cells(one: PromptResult) -> tuple[str, ...]:
+    texts = NOTHING if one.identical is None else "identical" if one.identical else "differ"
+    return one.prompt, _passed(one.autoregressive), _passed(one.speculative), texts
+
+
+def _passed(way: Way) -> str:
+    if way.asked == 1:
+        return "passed" if way.passed else "failed"
+    return f"{way.passed} of {way.asked} passed" if way.asked else "no answer"

@@ -1,0 +1,125 @@
+"""What tokens and answers cost, in money and in waiting, and what speculation is expected to gain on this machine.
+
+The gain is by Leviathan et al. 2023 (arXiv 2211.17192), theorems 3.8 and 3.11, with one change: there a verification
+costs as much as one token decoded; here it costs what was measured, and more for longer blocks. `alpha` is the chance
+that a drafted token is accepted, given that those before it were; `k` the tokens drafted a step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Tick, usable
+
+_UNSET = "unset"  # as a manifest spells it
+
+
+@dataclass(frozen=True, slots=True)
+class CostRates:
+    """What the machine costs: `per_hour` in `currency`, and `watts` at a `tariff` for the kilowatt-hour; either or
+    both. What is None is not known and not counted."""
+
+    currency: str
+    per_hour: float | None = None
+    watts: float | None = None
+    tariff: float | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, str]) -> CostRates | None:
+        """From a manifest's settings; None where they name no price."""
+        told = {name: settings.get(f"cost.{name}", _UNSET) for name in ("per_hour", "watts", "tariff")}
+        known = {name: float(text) for name, text in told.items() if text != _UNSET}
+        rates = cls(settings.get("cost.currency", "$"), **known)
+        return None if rates.per_hour is None and rates.tariff is None else rates
+
+    def measuring(self, watts: float | None) -> CostRates:
+        """With the power that was measured, where none is set."""
+        return replace(self, watts=watts) if self.watts is None else self
+
+    @property
+    def hourly(self) -> float | None:
+        """Of the machine, all that is known together; None where nothing is."""
+        energy = None if self.watts is None or self.tariff is None else self.watts / 1000 * self.tariff
+        known = [part for part in (self.per_hour, energy) if part is not None]
+        return sum(known) if known else None
+
+
+def per_answer(rates: CostRates, seconds: float) -> float | None:
+    """Of one that takes so long, on a machine that does nothing else."""
+    return None if rates.hourly is None else rates.hourly / 3600 * seconds
+
+
+def expected_tokens(alpha: float, k: int) -> float:
+    """Of one step: (1 - alpha^(k+1)) / (1 - alpha), the target's own token counted."""
+    return float(sum(alpha**i for i in range(k + 1)))
+
+
+def speedup(alpha: float, k: int, step_cost: float) -> float:
+    """Tokens a second over those of autoregressive decoding. `step_cost` is k·c + v(k), in autoregressive steps: what
+    k drafted tokens cost, and one pass of the target over them and the token before them."""
+    return expected_tokens(alpha, k) / step_cost
+
+
+def break_even(k: int, step_cost: float) -> float | None:
+    """The acceptance from which on speculation pays; None where it never does."""
+    if step_cost > k + 1:
+        return None
+    parts = 1 << 40  # more tokens are expected the more are accepted: the first part that reaches the cost
+    return bisect_left(range(parts), step_cost, key=lambda part: expected_tokens(part / parts, k)) / parts
+
+
+def alpha_of(accepted: int, rollbacks: int) -> float | None:
+    """The acceptance that blocks of whatever length had: each accepted token is a success, each rollback a failure, and
+    what is drafted past a rejection was never tried. None where nothing was."""
+    tried = accepted + rollbacks
+    return accepted / tried if tried else None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured, medians over requests. `draft_seconds` is of one drafted token, `verify_seconds` of one drafted step
+    by its block length."""
+
+    autoregressive_seconds: float
+    draft_seconds: float
+    verify_seconds: Mapping[int, float]
+
+    @property
+    def draft_cost(self) -> float:
+        """c, in autoregressive steps."""
+        return self.draft_seconds / self.autoregressive_seconds
+
+    def verify_cost(self, k: int) -> float:
+        """v(k), in autoregressive steps."""
+        return self.verify_seconds[k] / self.autoregressive_seconds
+
+    def step_cost(self, k: int) -> float:
+        return k * self.draft_cost + self.verify_cost(k)
+
+
+def measured_costs(ticks: Sequence[Tick]) -> Costs | None:
+    """Of one greedy request at a time with the draft model: other drafters and batches have other prices. None without
+    such requests, and autoregressive ones beside them."""
+    counted = [tick for tick in ticks if usable(tick)]
+    plain = [tick.counts for tick in counted if tick.place.arm == AUTOREGRESSIVE.id]
+    steps = [counts.verify_seconds / counts.steps for counts in plain if counts.steps and counts.verify_seconds]
+    if not steps:
+        return None
+    autoregressive = statistics.median(steps)
+    drafting: list[float] = []
+    verifying: dict[int, list[float]] = {}
+    for tick in counted:
+        length, c = tick.granted.max_draft_tokens if tick.granted is not None else 0, tick.counts
+        if not length or tick.place.arm != Arm(length).id or not c.drafts:
+            continue
+        drafting.append(c.draft_seconds / c.drafted)
+        # Steps without a draft are among them: the one that ends the prompt, and those that the daemon tries.
+        seconds = (c.verify_seconds - (c.steps - c.drafts) * autoregressive) / c.drafts
+        verifying.setdefault(length, []).append(max(0.0, seconds))
+    if not drafting:
+        return None
+    verify = {k: statistics.median(verifying[k]) for k in sorted(verifying)}
+    return Costs(autoregressive, statistics.median(drafting), verify)

@@ -1,0 +1,293 @@
+"""A run before its gate: whether it can be judged at all, then each criterion, then the verdict.
+
+A run and its baseline can be compared where what was measured is the same in all that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, product
+from pathlib import Path
+
+from draftd_acceptance import summary
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.gate.metrics import METRICS, TOTAL_THROUGHPUT, Evidence, Metric, Reading
+from draftd_acceptance.gate.spec import Candidate, Criterion, Spec
+from draftd_acceptance.manifest import Difference, Manifest, differences
+from draftd_acceptance.sweep.result import knee, swept_drafter
+from draftd_acceptance.ticks import Arm, Stage, Tick
+
+
+class Outcome(StrEnum):
+    """Too few samples and nothing measured are failures to prove; they are told apart from what was disproven."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    TOO_FEW_SAMPLES = "too_few_samples"
+    NOT_MEASURED = "not_measured"
+    EXCUSED = "excused"  # it cannot be read on this machine, or of this model, and the spec lets that pass
+
+    @property
+    def good(self) -> bool:
+        return self in (Outcome.PASSED, Outcome.EXCUSED)
+
+
+class Decision(StrEnum):
+    """`not_judged`: what is there cannot be compared with what is wanted, so that any verdict would mislead."""
+
+    PROMOTED = "promoted"
+    NOT_PROMOTED = "not_promoted"
+    NOT_JUDGED = "not_judged"
+
+    @property
+    def exit_code(self) -> int:
+        return {Decision.PROMOTED: 0, Decision.NOT_PROMOTED: 1, Decision.NOT_JUDGED: 2}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of one criterion. `arm` is whose figure it is; empty where it is not a sweep's."""
+
+    criterion: Criterion
+    arm: str
+    reading: Reading
+    outcome: Outcome
+    reason: str = ""  # why, where it neither passed nor plainly failed
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`candidate` is the arm that was judged. `reasons` say why nothing was, `notes` what one should know besides."""
+
+    decision: Decision
+    spec: str
+    run: str
+    baseline: str = ""
+    candidate: str = ""
+    judgements: tuple[Judgement, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unproven(self) -> tuple[Judgement, ...]:
+        """What stands in the way."""
+        return tuple(one for one in self.judgements if not one.outcome.good)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        if self.decision is Decision.NOT_JUDGED:
+            more = len(self.reasons) - 1
+            return f"not judged: {self.reasons[0]}" + (f" (and {more} more reason{'s' * (more > 1)})" if more else "")
+        proven = len(self.judgements) - len(self.unproven)
+        counted = f"{self.candidate or 'the run'} meets {proven} of {len(self.judgements)} criteria of {self.spec!r}"
+        if self.decision is Decision.PROMOTED:
+            return f"promoted: {counted}"
+        missed: dict[str, list[str]] = {"it fails": [], "it does not prove": []}
+        for one in self.unproven:
+            how = "it fails" if one.outcome is Outcome.FAILED else "it does not prove"
+            missed[how].append(f"“{one.criterion.name}”")
+        return f"not promoted: {counted}; " + "; ".join(f"{how} {', '.join(of)}" for how, of in missed.items() if of)
+
+
+def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands in the way, and what would but for `may_differ`: dotted fields, or what they begin with, in which a
+    run may differ from its baseline. The sessions of one run never may. Each names the field and both values."""
+    refused = [*_within(run)]
+    allowed: list[str] = []
+    if baseline is not None:
+        refused += _within(baseline)
+        for one, _, _ in _differing(product(baseline.manifests.items(), run.manifests.items())):
+            line = f"{one.field} is {one.right} in this run, and {one.left} in the baseline {baseline.name}"
+            may = any(f"{one.field}.".startswith(f"{prefix}.") for prefix in may_differ)
+            (allowed if may else refused).append(line)
+    return refused, allowed
+
+
+def _within(run: Evidence) -> Iterator[str]:
+    """Of one run's sessions."""
+    if not run.manifests:
+        yield f"nothing was measured in {run.name}"
+    for number, manifest in run.manifests.items():
+        for role, model in manifest.models.items():
+            if model.changed_since_load:
+                gone = "the files are no longer what was loaded"
+                yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
+    # Each with each: of the prompts, two sessions may hold what the first one lacks.
+    for one, first, second in _differing(combinations(run.manifests.items(), 2)):
+        yield f"{one.field} is {one.left} in session {first} of {run.name}, and {one.right} in session {second}"
+
+
+_Session = tuple[int, Manifest]
+
+
+def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Difference, int, int]]:
+    """What matters, each field once, with the two sessions."""
+    said: set[str] = set()
+    for (first, left), (second, right) in pairs:
+        for one in differences(left, right):
+            if one.matters and one.field not in said:
+                said.add(one.field)
+                yield one, first, second
+
+
+def choose(candidate: Candidate, run: Evidence) -> tuple[Candidate, str]:
+    """The candidate, with the drafter that was swept, unless it names one; with the knee's block length where the sweep
+    shows one, and a note on that. Where the knee lies at 0 the best block length that does draft is judged: the figures
+    then say by how much it falls short."""
+    if "drafter" not in candidate.model_fields_set:
+        arms = map(Arm.parse, dict.fromkeys(tick.place.arm for tick in run.sweep))
+        candidate = candidate.model_copy(update={"drafter": swept_drafter(arm for arm in arms if arm is not None)})
+    found = knee(run.sweep, candidate.drafter) if candidate.block_length == "knee" else None
+    if found is None:
+        return candidate, ""
+    best, note = found.block_length, found.sentence
+    if not best:
+        best, _ = max((one for one in found.curve if one[0]), key=lambda one: one[1].estimate)
+        note += f" Blocks of {best} are judged, because they are the fastest."
+    return candidate.model_copy(update={"block_length": best}), note
+
+
+def judge(criterion: Criterion, candidate: Candidate, run: Evidence, baseline: Evidence | None) -> Judgement:
+    """`baseline` is another run, for criteria that are against it."""
+    metric = METRICS[criterion.metric]
+    arm = _arm(criterion, candidate) if metric.stage is Stage.SWEEP else None
+    reading = read_metric(criterion, arm, run, baseline if criterion.against == "baseline" else None)
+    outcome, reason = weigh(criterion, reading, metric)
+    return Judgement(criterion, arm.id if arm is not None else "", reading, outcome, reason)
+
+
+def _arm(criterion: Criterion, candidate: Candidate) -> Arm | None:
+    """The one that the criterion is about; None where the candidate's block length is not known."""
+    length = candidate.block_length if criterion.block_length is None else criterion.block_length
+    if length == "knee":
+        return None
+    return Arm(length, candidate.drafter if length else None, criterion.temperature, criterion.concurrency)
+
+
+def read_metric(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None = None) -> Reading:
+    """The value of the criterion's metric in a run, for a sweep's metric that of `arm`; with `baseline`, another run,
+    its ratio to the value there."""
+    metric = METRICS[criterion.metric]
+    if not getattr(run, metric.stage):
+        return Reading.none(f"the run has no {metric.stage}")
+    if metric.read is None:
+        return _of_sweep(criterion, arm, run, baseline)
+    ours = metric.read(getattr(run, metric.stage))
+    if baseline is None or ours.value is None:
+        return ours
+    if not getattr(baseline, metric.stage):
+        return Reading.none(f"the baseline has no {metric.stage}")
+    theirs = metric.read(getattr(baseline, metric.stage))
+    if theirs.value is None:
+        return theirs
+    if not theirs.value:
+        return Reading.none("it is 0 in the baseline")
+    return Reading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
+
+
+def _of_sweep(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None) -> Reading:
+    """The figure of one arm: by itself, over its autoregressive arm, or over the same arm of another run."""
+    if arm is None:
+        return Reading.none("the candidate's block length is not known: the sweep shows no knee")
+    name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
+
+    def narrowed(ticks: Iterable[Tick]) -> list[Tick]:
+        return [one for one in ticks if group in (None, one.place.group) and workload in (None, one.place.workload)]
+
+    ticks = narrowed(run.sweep)
+    if name == TOTAL_THROUGHPUT:
+        found = summary.total_throughput(ticks, arm.id)
+    elif criterion.against == "autoregressive":
+        found = summary.against(ticks, arm.id, arm.baseline.id, name)
+        whose += f" and {arm.baseline.id}"
+    elif baseline is not None:
+        found = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
+    else:
+        found = summary.measure(summary.select(ticks, arm=arm.id), name)
+    if found is None:
+        both = " in both runs" if baseline is not None else ""
+        return Reading.none(f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}")
+    return Reading.of(found)
+
+
+def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outcome, str]:
+    """What comes of a reading, and why. Few samples are enough where more of them cannot mend what they show."""
+    few = f"{reading.samples} of at least {criterion.min_samples} {metric.counted}"
+    if reading.value is None:
+        if reading.lack == "too_few":
+            short = reading.samples < criterion.min_samples
+            return Outcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}" if short else reading.reason
+        excused = reading.lack == "unreadable" and criterion.unreadable == "excuse"
+        return (Outcome.EXCUSED if excused else Outcome.NOT_MEASURED), reading.reason
+    holds = criterion.comparison.holds(_decides(criterion, reading, reading.value), criterion.threshold)
+    if reading.samples < criterion.min_samples and (holds or not _lasts(criterion, reading.value, metric)):
+        return Outcome.TOO_FEW_SAMPLES, few
+    return (Outcome.PASSED, "") if holds else (Outcome.FAILED, reading.reason)
+
+
+def _lasts(criterion: Criterion, value: float, metric: Metric) -> bool:
+    """Whether a value that does not hold cannot come to hold any more."""
+    wanted = criterion.comparison.direction or (1 if value < criterion.threshold else -1)
+    return criterion.against is None and metric.moves == ("down" if wanted > 0 else "up")
+
+
+def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
+    """The figure that has to pass."""
+    if criterion.judge == "estimate" or reading.low is None or reading.high is None:
+        return value
+    ends = {1: (reading.low,), -1: (reading.high,), 0: (reading.low, reading.high)}[criterion.comparison.direction]
+    return max(ends, key=lambda end: abs(end - criterion.threshold))
+
+
+def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> Verdict:
+    """Raises nothing for a run that cannot be judged: that, too, is a verdict. `may_differ` as in `hindrances`."""
+    needing = [one.name for one in spec.criterion if one.against == "baseline" and baseline is None]
+    run = f"{needing[0]!r} needs a baseline, and none is given" if needing else _read(path)
+    if isinstance(run, str):
+        return not_judged(run, spec=spec.name, run=path.resolve().name)
+    other = _read(baseline) if baseline is not None else None
+    if isinstance(other, str):
+        return not_judged(f"the baseline: {other}", spec=spec.name, run=run.name)
+    refused, allowed = hindrances(run, other, may_differ)
+    beside = other.name if other is not None else ""
+    if refused:
+        return not_judged(*refused, spec=spec.name, run=run.name, baseline=beside)
+    candidate, note = choose(spec.candidate, run)
+    judgements = tuple(judge(criterion, candidate, run, other) for criterion in spec.criterion)
+    good = all(one.outcome.good for one in judgements)
+    return Verdict(
+        decision=Decision.PROMOTED if good else Decision.NOT_PROMOTED,
+        spec=spec.name,
+        run=run.name,
+        baseline=beside,
+        candidate=candidate.id,
+        judgements=judgements,
+        notes=(*filter(None, [note]), *_notes(run, candidate.id), *(f"allowed: {one}" for one in allowed)),
+    )
+
+
+def _read(path: Path) -> Evidence | str:
+    """What it holds, or why that cannot be known."""
+    try:
+        return Evidence.read(RunFolder.open(path))
+    except RunError as error:
+        return error.message
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+
+
+def _notes(run: Evidence, candidate: str) -> Iterator[str]:
+    if run.missing:
+        yield f"The sweep is not complete: {run.missing} requests are still to be measured."
+    for stage in (Stage.SOAK, Stage.QUALITY):
+        # Where no arm is the candidate's, whatever its temperature and however many at a time.
+        arms = run.arms.get(stage, ())
+        if arms and candidate and not any(arm.split("-t")[0].split("-x")[0] == candidate for arm in arms):
+            yield f"The candidate is {candidate}, but the {stage} stage measured {', '.join(arms)}."
+
+
+def not_judged(*reasons: str, spec: str = "", run: str = "", baseline: str = "") -> Verdict:
+    return Verdict(Decision.NOT_JUDGED, spec, run, baseline, reasons=reasons)

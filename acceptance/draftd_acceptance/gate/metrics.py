@@ -1,0 +1,247 @@
+"""What a criterion can be about, by name: each metric with how it is read from a run.
+
+Metrics of the sweep have the names of summary.METRICS; those of the other stages begin with the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+from draftd_acceptance import summary
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.manifest import Manifest
+from draftd_acceptance.quality import Comparison, QualityResult, quality_result
+from draftd_acceptance.soak import SoakResult, soak_result
+from draftd_acceptance.statistics import Growth, Interval
+from draftd_acceptance.sweep.plan import measured, missing_requests
+from draftd_acceptance.ticks import Stage, Tick
+
+_OF_DRAFTS = ("acceptance", "acceptance_at_position_0", "mean_accepted_length")
+TOTAL_THROUGHPUT = "total_tokens_per_second"
+_ONE_WAY = "no prompt was answered both ways"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a run holds for a gate. By a stage's name what it came to, empty or None where it was not run.
+    `manifests` are those of the sessions that measured something. `arms`: which a stage was of. `missing` requests of
+    the sweep are still to be measured."""
+
+    name: str
+    manifests: Mapping[int, Manifest]
+    sweep: Sequence[Tick] = ()
+    soak: SoakResult | None = None
+    quality: QualityResult | None = None
+    arms: Mapping[Stage, Sequence[str]] = field(default_factory=dict)
+    missing: int = 0
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Evidence:
+        """Raises RunError where a file cannot be read, naming it and the line, or a session's manifest is missing."""
+        kept = folder.manifests()
+        ticks = {stage: folder.ticks(stage) for stage in Stage}
+        sessions = {tick.place.session for found in ticks.values() for tick in found}
+        sessions |= {sample.session for sample in folder.samples()}
+        for number in sorted(sessions - kept.keys()):
+            place = f"{folder.path / 'manifests'}/{number:04}.json"
+            raise RunError(place, "no file", f"the manifest of session {number}, which measured something")
+        return cls(
+            name=folder.name,
+            manifests={number: kept[number] for number in sorted(sessions)},
+            sweep=ticks[Stage.SWEEP],
+            soak=soak_result(folder),
+            quality=quality_result(folder),
+            arms={stage: sorted({tick.place.arm for tick in found}) for stage, found in ticks.items()},
+            missing=missing_requests(folder.plan(Stage.SWEEP) or {}, measured(ticks[Stage.SWEEP])),
+        )
+
+
+Lack = Literal["nothing", "too_few", "unreadable"]
+"""Why there is no value: nothing was measured; too little was, to tell; or the machine, or the model, could not be
+asked, so that no longer run would have shown it."""
+Moves = Literal["both ways", "up", "down"]
+"""Where a value can go to as a run goes on. What can only go up, and is too high, stays too high."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was measured. `low` and `high` are the ends of the 95 % interval, where there is one. `samples`: how many
+    requests it rests on, or windows, or readings of the machine. `lack` and `reason` say why there is no value; beside
+    a value `reason` is for where it does not pass."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
+    lack: Lack | None = None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, found: Interval) -> Reading:
+        return cls(found.estimate, found.low, found.high, found.samples)
+
+    @classmethod
+    def none(cls, reason: str, lack: Lack = "nothing", samples: int = 0) -> Reading:
+        return cls(None, samples=samples, lack=lack, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`read` is of soak and quality: a figure of the stage's result. `moves` is of the value itself, not of a ratio."""
+
+    stage: Stage
+    unit: str  # s, By, tokens/s; 1 is a share, and empty a count
+    counted: str  # what its samples are, in the plural
+    read: Callable[[Any], Reading] | None = None
+    has_interval: bool = False
+    divisible: bool = True
+    autoregressive: bool = False  # it exists without drafts
+    moves: Moves = "both ways"
+
+
+# the soak
+
+
+_soak = partial(Metric, Stage.SOAK)
+
+
+def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> Metric:
+    """A `figure` of the soak's result that rests on `readings` of the machine; `what` is for messages."""
+
+    def read(soak: SoakResult) -> Reading:
+        value, counted = getattr(soak, figure), max(soak.readings.get(name, 0) for name in readings)
+        if isinstance(value, Growth):
+            return replace(Reading.of(value.slope), samples=counted)
+        if value is not None:
+            growing = soak.complaints[0] if figure == "days_to_exhaustion" and soak.grows_without_bound else ""
+            return Reading(value, samples=counted, reason=growing)
+        if counted:
+            few = soak.too_few_samples or f"{counted} readings are too few to tell"
+            return Reading.none(few, "too_few", counted)
+        if not soak.readings.get("at"):
+            return Reading.none("the machine was not read during the soak")
+        return Reading.none(f"{what} cannot be read on this machine", "unreadable")
+
+    return _soak(unit, "readings", read, **more)
+
+
+def _sustained(soak: SoakResult) -> Reading:
+    value, judged = soak.sustained_acceptance(), len(soak.judged_windows)
+    if value is None:
+        return Reading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", "too_few", judged)
+    return Reading(value, samples=judged)
+
+
+def _rate(soak: SoakResult) -> Reading:
+    rate = soak.tokens_per_second
+    return Reading.none("the soak took no time") if rate is None else Reading(rate, samples=soak.requests)
+
+
+def _errors(stage: SoakResult | QualityResult) -> Reading:
+    return Reading(stage.errors, samples=stage.requests, reason="; ".join(stage.error_examples[:1]))
+
+
+# quality: shares of prompts, greedy
+
+
+_quality = partial(Metric, Stage.QUALITY, "1", "prompts")
+
+
+def _share(
+    figure: Callable[[Comparison], float | Interval | None], *, schemas: bool = False
+) -> Callable[[QualityResult], Reading]:
+    """What rests on the checkers: nothing, where they are broken. `schemas`: of what was asked under one."""
+
+    def read(found: QualityResult) -> Reading:
+        if (lack := _unproven(found, schemas=schemas)) is not None:
+            return lack
+        compared = found.schemas.greedy if schemas and found.schemas is not None else found.greedy
+        value, prompts = figure(compared), compared.prompts
+        if value is None:
+            return Reading.none(_ONE_WAY)
+        if isinstance(value, Interval):
+            return Reading.of(value)
+        # The first prompt that fails with drafts only.
+        only = [one for one in prompts if one.speculative.complaint and not one.autoregressive.complaint]
+        reason = f"{only[0].prompt}, with drafts: {only[0].speculative.complaint}" if only else ""
+        return Reading(value, samples=sum(one.complete for one in prompts), reason=reason)
+
+    return read
+
+
+def _unproven(found: QualityResult, *, schemas: bool) -> Reading | None:
+    """Why a share shows nothing; None where it does."""
+    if found.faults:
+        return Reading.none("nothing is shown, because a checker is broken")
+    if schemas and found.schemas is None:
+        return Reading.none("the quality stage of this run asked nothing under a schema")
+    if schemas and found.schemas is not None and found.schemas.refused:
+        return Reading.none(found.schemas.refused, "unreadable")
+    return None
+
+
+def _schema_valid(found: QualityResult) -> Reading:
+    if (lack := _unproven(found, schemas=True)) is not None:
+        return lack
+    assert found.schemas is not None
+    share = found.schemas.valid_share
+    if share is None:
+        return Reading.none("no prompt was answered under a schema")
+    return Reading(share, samples=found.schemas.answers, reason="; ".join(map(str, found.schemas.invalid[:1])))
+
+
+def _gap(found: Comparison) -> float | None:
+    """Either way: drafts that make a task succeed more often change answers, too."""
+    plain, drafted = found.autoregressive, found.speculative
+    return None if plain is None or drafted is None else abs(drafted - plain)
+
+
+def _identical(found: QualityResult) -> Reading:
+    compared = sum(one.identical is not None for one in found.greedy.prompts)
+    return Reading(found.greedy.identical / compared, samples=compared) if compared else Reading.none(_ONE_WAY)
+
+
+def _sound(found: QualityResult) -> Reading:
+    broken = [f"the checker of {one.prompt}: {one.what}" for one in found.faults[:1]]
+    return Reading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
+
+
+_MEMORY = ("resident", "mlx_active")
+_ESTIMATED: dict[str, Any] = {"has_interval": True, "divisible": False}
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        **{
+            name: Metric(Stage.SWEEP, one.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS)
+            for name, one in summary.METRICS.items()
+        },
+        TOTAL_THROUGHPUT: Metric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
+        "soak.seconds": _soak("s", "sessions", lambda soak: Reading(soak.seconds, samples=soak.sessions), moves="up"),
+        "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves="up"),
+        "soak.errors": _soak("", "requests", _errors, moves="up"),
+        "soak.tokens_per_second": _soak("tokens/s", "requests", _rate),
+        "soak.peak_resident": _machine("By", "memory", "peak_resident", ["resident"], moves="up"),
+        "soak.headroom": _machine("By", "free memory", "least_headroom", ["headroom"], moves="down"),
+        "soak.critical_seconds": _machine("s", "memory pressure", "longest_critical", ["pressure"], moves="up"),
+        "soak.swap_in": _machine("By", "swap-ins", "swap_in", ["swap_in"], moves="up"),
+        "soak.throttles": _machine("", "throttle events", "throttles", ["throttles"], moves="up"),
+        "soak.resident_growth": _machine("By/s", "memory", "resident", ["resident"], **_ESTIMATED),
+        "soak.mlx_growth": _machine("By/s", "memory", "mlx", ["mlx_active"], **_ESTIMATED),
+        "soak.days_to_exhaustion": _machine("d", "memory", "days_to_exhaustion", _MEMORY, divisible=False),
+        "soak.acceptance_held": _soak("1", "windows", _sustained, moves="down"),
+        "quality.success_autoregressive": _quality(_share(lambda found: found.autoregressive)),
+        "quality.success_speculative": _quality(_share(lambda found: found.speculative)),
+        "quality.difference": _quality(_share(lambda found: found.difference), **_ESTIMATED),
+        "quality.gap": _quality(_share(_gap), divisible=False),
+        "quality.identical": _quality(_identical),
+        "quality.schema_valid": Metric(Stage.QUALITY, "1", "answers", _schema_valid),
+        "quality.schema_difference": _quality(_share(lambda found: found.difference, schemas=True), **_ESTIMATED),
+        "quality.schema_gap": _quality(_share(_gap, schemas=True), divisible=False),
+        "quality.errors": Metric(Stage.QUALITY, "", "requests", _errors),
+        "quality.checkers_sound": _quality(_sound, divisible=False),
+    }
+)

@@ -1,0 +1,215 @@
+"""What is wanted of a candidate: a TOML file of criteria. What is not understood is an error, never passed over."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, MinLen
+from pydantic import AllowInfNan, BaseModel, ConfigDict, PlainValidator, Strict, StringConstraints, ValidationError
+
+from draftd.core import DRAFT_MODEL, DrafterName, WorkloadClass
+from draftd.errors import FieldError, wrong_field
+from draftd_acceptance.gate.metrics import METRICS
+from draftd_acceptance.options import LONGEST_BLOCK
+from draftd_acceptance.ticks import Arm, Stage
+
+SHIPPED = "production_candidate.toml"
+_EXACT = 1e-9  # 0.995 - 0.99 is a little more than 0.005
+_NARROWING = ("against", "group", "workload", "block_length", "temperature", "concurrency")  # of a sweep's metrics only
+
+
+class SpecError(FieldError):
+    """A spec is not as it should be: names the file, the line and the criterion."""
+
+
+class Comparison(StrEnum):
+    AT_LEAST = ">="
+    ABOVE = ">"
+    AT_MOST = "<="
+    BELOW = "<"
+    EQUAL = "=="
+
+    @property
+    def direction(self) -> int:
+        """Where a value has to lie: 1 above the threshold, -1 below it, 0 on it."""
+        return {">": 1, "<": -1, "=": 0}[self.value[0]]
+
+    def holds(self, value: float, threshold: float) -> bool:
+        """Equal but for rounding is equal."""
+        if abs(value - threshold) <= _EXACT * max(1.0, abs(threshold)):
+            return "=" in self.value
+        return (value - threshold) * self.direction > 0
+
+
+def _block_length(value: Any) -> Any:
+    if value != "knee" and not (type(value) is int and 1 <= value <= LONGEST_BLOCK):
+        raise ValueError(f'"knee" or a whole number from 1 to {LONGEST_BLOCK}')
+    return value
+
+
+_Name = Annotated[str, MinLen(1)]
+_Number = Annotated[float, Strict(), AllowInfNan(False)]
+_Whole = Annotated[int, Strict()]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Candidate(_Table):
+    """What is to be promoted. `knee` is the shortest block length whose throughput the sweep cannot tell from the
+    best. Where no `drafter` is named it is the one whose block lengths were swept."""
+
+    block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
+    drafter: Annotated[DrafterName, StringConstraints(pattern="^[a-z][a-z_]*$")] = DRAFT_MODEL
+
+    @property
+    def id(self) -> str:
+        """Of its arm; empty where the knee is still to be found."""
+        return "" if self.block_length == "knee" else Arm(self.block_length, self.drafter).id
+
+
+class Criterion(_Table):
+    """One thing that is wanted. `metric` is a name of gate.metrics.METRICS; what narrows it (group, workload, block
+    length, temperature, concurrency) is of a sweep's. Without a `block_length` it is the candidate's.
+
+    It is divided by `against` before it is compared: the same figure of this run's autoregressive arm, prompt by
+    prompt, or of another run. The `bound` is the worse end of its 95 % interval. `unreadable`: where the machine or
+    the model cannot be asked."""
+
+    name: _Name
+    metric: _Name
+    comparison: Comparison
+    threshold: _Number
+    against: Literal["autoregressive", "baseline"] | None = None
+    min_samples: Annotated[_Whole, Ge(1)] = 1
+    judge: Literal["estimate", "bound"] = "estimate"
+    unreadable: Literal["fail", "excuse"] = "fail"
+    group: _Name | None = None
+    workload: WorkloadClass | None = None
+    block_length: Annotated[_Whole, Ge(0), Le(LONGEST_BLOCK)] | None = None
+    temperature: Annotated[_Number, Ge(0)] = 0.0
+    concurrency: Annotated[_Whole, Ge(1)] = 1
+
+
+class Spec(_Table):
+    """`criterion` in the order in which they are shown."""
+
+    name: _Name
+    description: str = ""
+    candidate: Candidate = Candidate()
+    criterion: Annotated[tuple[Criterion, ...], MinLen(1)]
+
+
+def load_spec(path: Path | None = None) -> Spec:
+    """Without a path the one that is shipped, the production candidate's. Raises SpecError."""
+    if path is None:
+        return parse(shipped(), SHIPPED)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(str(path), error.strerror, "a TOML file that can be read") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), error.reason, "a TOML file in UTF-8") from None
+    return parse(text, str(path))
+
+
+def shipped() -> str:
+    """The text of the spec that comes with the package."""
+    return (resources.files("draftd_acceptance.gate") / SHIPPED).read_text(encoding="utf-8")
+
+
+def parse(text: str, source: str) -> Spec:
+    """`source` is for messages. Raises SpecError, which names the line where it is known."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(source, None, f"valid TOML ({error})") from None
+    place = partial(_place, text=text, source=source, document=document)
+    try:
+        spec = Spec.model_validate(document)
+    except ValidationError as error:
+        raise _wrong(error, place) from None
+    seen: set[str] = set()
+    for number, criterion in enumerate(spec.criterion):
+        if wrong := _contradiction(criterion):
+            field, value, allowed = wrong
+            raise SpecError(place(("criterion", number, field)), value, allowed)
+        if criterion.name in seen:
+            raise SpecError(place(("criterion", number, "name")), criterion.name, "a name that no other has")
+        seen.add(criterion.name)
+    return spec
+
+
+def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
+    """What one field does not let another say: the field, its value, what is allowed."""
+    metric = METRICS.get(criterion.metric)
+    if metric is None:
+        return "metric", criterion.metric, _one_of(criterion.metric, list(METRICS))
+    if metric.stage is not Stage.SWEEP:
+        for field in _NARROWING:
+            value = getattr(criterion, field)
+            if field in criterion.model_fields_set and value != "baseline":
+                return field, str(value), f"nothing: {criterion.metric} is of the {metric.stage}"
+    if criterion.judge == "bound" and not metric.has_interval:
+        return "judge", "bound", f"estimate: {criterion.metric} has no interval"
+    if criterion.against is not None and not metric.divisible:
+        return "against", criterion.against, f"nothing: {criterion.metric} has no ratio"
+    if criterion.against == "autoregressive" and not metric.autoregressive:
+        return "against", criterion.against, f"baseline, or nothing: {criterion.metric} is of drafts"
+    return None
+
+
+def _wrong(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]) -> SpecError:
+    found = error.errors(include_url=False)
+    # An unknown key is often the one that is missing, misspelt.
+    if unknown := next((one for one in found if one["type"] == "extra_forbidden"), None):
+        *table, key = where = unknown["loc"]
+        kind = Criterion if "criterion" in table else Candidate if "candidate" in table else Spec
+        return SpecError(place(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
+    _, value, allowed = wrong_field(error)
+    return SpecError(place(found[0]["loc"]), value, allowed)
+
+
+def _one_of(given: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(given, names, n=1)
+    return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _place(where: tuple[str | int, ...], text: str, source: str, document: Mapping[str, Any]) -> str:
+    """Where in a file a field is, as a person would say it."""
+    line, field = _line(where, text), ".".join(map(str, where))
+    if len(where) > 1 and where[0] == "criterion":
+        number = int(where[1])
+        entry = document["criterion"][number]
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        named = f" ({name})" if isinstance(name, str) and name else ""
+        field = ": ".join([f"criterion {number + 1}{named}", *map(str, where[2:3])])
+    return f"{source}{f', line {line}' if line else ''}: {field}"
+
+
+def _line(where: tuple[str | int, ...], text: str) -> int | None:
+    """From 1: that of the key, or of its table where it is not there."""
+    *table, key = where
+    wanted = (table[0], table[1] if len(table) > 1 else 0) if table else ("", 0)
+    here, header = ("", 0), None
+    counted: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
+            here = found[1], counted[found[1]]
+            counted[found[1]] += 1
+            if where == (found[1],):
+                return number
+            header = number if here == wanted else header
+        elif here == wanted and re.match(rf'\s*"?{re.escape(str(key))}"?\s*=', line):
+            return number
+    return header

@@ -1,0 +1,211 @@
+"""What is asked of each stage. A run keeps it, so that a command that resumes the run need not say it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from draftd.client.prompts import Prompt
+from draftd.core import CLASSES, DrafterName
+from draftd.errors import FieldError, wrong_field
+from draftd_acceptance.ticks import Arm, Stage
+
+if TYPE_CHECKING:
+    from draftd.client.client import ModelReply
+
+TIERS = SHORT, MEDIUM, LONG = "short_control", "medium_reasoning", "long_context"
+GROUPS = (*TIERS, *(str(kind) for kind in CLASSES))
+"""Of prompts: three tiers by length, and the workload classes."""
+
+LONGEST_BLOCK = 64
+WINDOW_SECONDS = 60.0
+STREAMS = 4
+_SHORTEST_ANSWER = 8
+_WEEK = 7 * 86_400.0
+
+Block = Annotated[int, Field(strict=True, ge=1, le=LONGEST_BLOCK)]
+BlockOrNone = Annotated[int, Field(strict=True, ge=0, le=LONGEST_BLOCK)]
+Requests = Annotated[int, Field(strict=True, ge=1, le=256)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1000)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Temperature = Annotated[float, Field(ge=0, le=100)]
+
+
+class OptionError(FieldError):
+    """An option is out of bounds, or nothing that this daemon can do."""
+
+
+class Options(BaseModel):
+    """Base of the stages' options. `seed`: of orders and sampled answers."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    stage: ClassVar[Stage]
+
+    seed: Seed = 0
+
+    def plan(self) -> dict[str, Any]:
+        """As it lies in a run's folder."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_plan(cls, plan: Mapping[str, Any]) -> Self:
+        """What a run began with; what else its plan holds is ignored. Raises OptionError."""
+        return cls._checked(plan, f"{cls.stage}.json: ")
+
+    @classmethod
+    def resumed(cls, plan: Mapping[str, Any] | None, **given: Any) -> Self:
+        """What is given and not None, else as the run began, else the default. Raises OptionError."""
+        begun = cls.from_plan(plan).plan() if plan is not None else {}
+        return cls._checked(begun | {name: value for name, value in given.items() if value is not None})
+
+    @classmethod
+    def _checked(cls, values: Mapping[str, Any], place: str = "") -> Self:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise OptionError(*wrong_field(error, place)) from None
+
+
+class SweepOptions(Options):
+    """The autoregressive arm is measured at every temperature and concurrency, asked or not.
+
+    One parameter is varied at a time, from a base: `block_length` tokens a step, the first drafter, temperature 0, one
+    request at a time. What the daemon cannot do is left out and reported.
+    """
+
+    stage: ClassVar[Stage] = Stage.SWEEP
+
+    block_lengths: tuple[BlockOrNone, ...] = (0, 2, 3, 4, 6)
+    block_length: Block = 4
+    drafters: tuple[DrafterName, ...] | None = None  # None: all that the daemon offers
+    temperatures: tuple[Temperature, ...] = (0.8,)  # besides 0
+    concurrency: tuple[Requests, ...] = (2, 4)  # besides 1
+    groups: tuple[str, ...] | None = None  # None: all that suit the model
+    each: Count = 4  # prompts of each workload class; a tier is asked whole
+    prompts: tuple[Prompt, ...] = ()  # the user's own, besides the groups
+    repetitions: Count = 3
+    max_tokens: Annotated[int, Field(strict=True, ge=2, lt=2**31)] | None = None  # None: each prompt's own
+    cool_down: Annotated[float, Field(ge=0, le=3600)] = 0.1  # seconds between two requests
+    heat_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0  # longest wait for a machine that throttles
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for temperature in self.temperatures:
+            if float(f"{temperature:g}") != temperature:
+                raise OptionError("temperatures", temperature, "six digits at most: arms are named by them")
+        for name in ("block_lengths", "drafters", "temperatures", "concurrency", "groups"):
+            values = getattr(self, name) or ()
+            if len(set(values)) < len(values):
+                raise OptionError(name, values, "each no more than once")
+        for group in self.groups or ():
+            if group not in GROUPS:
+                raise OptionError("groups", group, ", ".join(GROUPS))
+        if self.groups == () and not self.prompts:
+            allowed = f"at least one of {', '.join(GROUPS)}, or prompts of your own"
+            raise OptionError("groups", self.groups, allowed)
+        return self
+
+    @property
+    def longest_block(self) -> int:
+        """That a daemon must allow for all of it to be measured."""
+        return max((self.block_length, *self.block_lengths))
+
+
+class SoakOptions(Options):
+    """What is None is the daemon's own, and is settled before the soak begins."""
+
+    stage: ClassVar[Stage] = Stage.SOAK
+
+    duration: Annotated[float, Field(ge=1, le=_WEEK)] = 600.0
+    streams: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None  # at most as many as the daemon decodes
+    block_length: BlockOrNone | None = None  # 0 is autoregressive
+    drafter: DrafterName | None = None
+    max_tokens: Annotated[int, Field(strict=True, ge=_SHORTEST_ANSWER, lt=2**31)] | None = None  # longest answer
+    window_seconds: Annotated[float, Field(ge=0.1, le=_WEEK)] = WINDOW_SECONDS
+    sample_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
+
+    def settled(self, model: ModelReply, max_batch: int | None) -> Self:
+        """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
+        block = _drafted(self.block_length, model)
+        own = {
+            "streams": self.streams or min(STREAMS, max_batch or STREAMS),
+            "block_length": block,
+            "drafter": _offered(self.drafter, model) if block else None,
+            "max_tokens": self.max_tokens or max(_SHORTEST_ANSWER, min(256, model.context_length // 4)),
+        }
+        return self._checked(self.plan() | own)
+
+    @property
+    def arm(self) -> Arm:
+        """Of options that are settled."""
+        assert self.block_length is not None and self.streams is not None, self  # noqa: PT018
+        return Arm(self.block_length, self.drafter, concurrency=self.streams)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the answers, mixed from an eighth of the longest on."""
+        assert self.max_tokens is not None, self
+        return tuple(max(1, self.max_tokens // share) for share in (8, 4, 2, 1))
+
+
+class QualityOptions(Options):
+    """What is None is the daemon's own, and is settled before the run begins.
+
+    Greedy answers are always the same, and are asked for once. `temperature` asks for `repeats` sampled answers as
+    well, each with a seed of its own. `schemas`: what must be JSON is asked for under a schema as well.
+    """
+
+    stage: ClassVar[Stage] = Stage.QUALITY
+
+    block_length: Block | None = None
+    drafter: DrafterName | None = None
+    temperature: Temperature = 0.0
+    repeats: Count = 3
+    schemas: bool = True
+
+    def frozen(self) -> dict[str, Any]:
+        """As it lies in a run's folder; of one without schemas, as it always did."""
+        return self.model_dump(mode="json", exclude=None if self.schemas else {"schemas"})
+
+    @classmethod
+    def from_plan(cls, plan: Mapping[str, Any]) -> Self:
+        return super().from_plan({"schemas": False} | dict(plan))  # runs of before there were any
+
+    def settled(self, model: ModelReply) -> Self:
+        """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
+        if not model.drafters or not model.max_draft_tokens:
+            raise OptionError("daemon", "no drafts", f"one that speculates: {model.speculation_reason}")
+        own = {"block_length": _drafted(self.block_length, model), "drafter": _offered(self.drafter, model)}
+        return self._checked(self.plan() | own)
+
+    @property
+    def arms(self) -> tuple[tuple[Arm, Arm], ...]:
+        """Each speculative arm with its autoregressive one, of options that are settled. Raises OptionError for a run's
+        that are not."""
+        for name in ("block_length", "drafter"):
+            if getattr(self, name) is None:
+                raise OptionError(f"{self.stage}.json: {name}", None, "what the run began with: it must be given")
+        assert self.block_length, self
+        greedy = Arm(self.block_length, self.drafter)
+        both = (greedy, replace(greedy, temperature=self.temperature)) if self.temperature else (greedy,)
+        return tuple((arm.baseline, arm) for arm in both)
+
+
+def _drafted(block_length: int | None, model: ModelReply) -> int:
+    """The block that is asked for, or the longest that the daemon drafts. Raises OptionError for a longer one."""
+    most = model.max_draft_tokens if model.drafters else 0
+    if block_length is not None and block_length > most:
+        why = "" if model.drafters else f" (it does not speculate: {model.speculation_reason})"
+        raise OptionError("block_length", block_length, f"up to {most}, as this daemon drafts{why}")
+    return most if block_length is None else block_length
+
+
+def _offered(drafter: DrafterName | None, model: ModelReply) -> DrafterName | None:
+    """The one that is asked for, or the daemon's first. Raises OptionError for one that it does not offer."""
+    offered = list(model.drafters)
+    if drafter is not None and drafter not in offered:
+        raise OptionError("drafter", drafter, f"one that this daemon offers: {', '.join(map(str, offered))}")
+    return drafter or offered[0]

@@ -1,0 +1,310 @@
+"""Does speculation change what a task comes to? The quality canaries are asked both ways in turn, and those whose
+answer is JSON once more under its schema: then it must be valid, too.
+
+The texts are kept; the checks are applied to them whenever the result is read, and are checked themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from draftd.canaries.prompts import MOST_TOKENS, Canary, FrozenPrompts, folded
+from draftd.canaries.schemas import Schema, mismatch, schema_of
+from draftd.canaries.selftest import Fault, faults
+from draftd.client.prompts import Prompt
+from draftd.core import FinishReason
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.options import QualityOptions
+from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
+from draftd_acceptance.statistics import Interval, bootstrap
+from draftd_acceptance.sweep.plan import key_of, measured, pending
+from draftd_acceptance.ticks import Arm, Stage, Tick, usable
+
+if TYPE_CHECKING:
+    from draftd.client.client import ModelReply
+
+GROUP = "quality"
+SCHEMAS = "quality under a schema"
+"""The group of what is asked under a schema."""
+_REFUSED = "INVALID_ARGUMENT"  # among others of a template that takes no system message
+_NO_SCHEMAS = f"{_REFUSED}: response_format"
+TOLERANCE = 0.005
+"""How far the share that passes with drafts may lie below the other."""
+_EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
+
+
+def quality_prompts(schemas: bool = True) -> tuple[Prompt, ...]:
+    """The canaries', as a client asks them; with `schemas` after them those that are asked under one."""
+    canaries = FrozenPrompts.shipped().canaries
+    plain = tuple(Prompt(one.id, one.chat, one.workload, one.max_tokens, GROUP) for one in canaries)
+    under = {one.id for one in canaries if schemas and schema_of(one.check) is not None}
+    return plain + tuple(replace(one, max_tokens=MOST_TOKENS, group=SCHEMAS) for one in plain if one.name in under)
+
+
+def quality_complete(folder: RunFolder) -> bool:
+    """Whether every prompt was answered in every way that was asked. False where it was not begun. Raises OptionError
+    for a plan that says too little."""
+    plan = folder.plan(Stage.QUALITY)
+    return plan is not None and not _missing(QualityOptions.from_plan(plan), folder.ticks(Stage.QUALITY))
+
+
+def run_quality(session: Session, options: QualityOptions, model: ModelReply, progress: Progress) -> None:
+    """What is missing of it. Raises RunError where the run began with another plan, OptionError, MeasurementStopped."""
+    options = options.settled(model)
+    session.folder.freeze_plan(Stage.QUALITY, options.frozen())
+    missing, total = _missing(options, session.folder.ticks(Stage.QUALITY)), len(list(_steps(options)))
+    ask = partial(session.measure, options=options, chat=model.chat_template, keep_text=True)
+    schemas = {one.id: json.dumps(schema_of(one.check)) for one in FrozenPrompts.shipped().canaries}
+    errors, folding, refused, took = ErrorLimit(), not model.chat_template, False, 0.0
+    with sampling(session, Stage.QUALITY, session.folder.keep_sample):
+        for at, step in enumerate(missing):
+            (prompt,) = step.prompts
+            if refused and prompt.group == SCHEMAS:
+                continue
+            left = took / at * (len(missing) - at) if at else None
+            progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, f"{step.arm.id} · {prompt.name}"))
+            schema = schemas[prompt.name] if prompt.group == SCHEMAS else ""
+            other = replace(step, prompts=(replace(prompt, messages=folded(prompt.messages)),))
+            (tick,) = ask(other if folding else step, json_schema=schema)
+            refused = refused or _refusal(tick) != ""
+            if tick.error.startswith(_REFUSED) and not refused and not folding and other != step:
+                (again,) = ask(other, json_schema=schema)
+                if not again.error:  # this model's template takes no system message: so it is asked from here on
+                    folding, tick = True, again
+            session.folder.keep_tick(tick)
+            errors.count(step.arm, [] if refused and schema else [tick])
+            took += tick.ended
+    progress(Advance(Stage.QUALITY, total, total, 0.0, "done"))
+
+
+def _missing(options: QualityOptions, ticks: Sequence[Tick]) -> list[Step]:
+    """What is still to be asked: nothing under a schema where the daemon refused that."""
+    steps = pending(_steps(options), measured(ticks))
+    refused = any(map(_refusal, ticks))
+    return [step for step in steps if not (refused and step.prompts[0].group == SCHEMAS)]
+
+
+def _refusal(tick: Tick) -> str:
+    """Why this daemon answers nothing under a schema, in its own words; empty where the tick does not show that."""
+    if tick.place.group != SCHEMAS or not tick.error.startswith(_NO_SCHEMAS):
+        return ""
+    return tick.error.partition("allowed: ")[2].partition(": ")[2] or tick.error
+
+
+def _steps(options: QualityOptions) -> Iterator[Step]:
+    """Prompt by prompt, both ways in an order drawn by the seed."""
+    drawn = random.Random(options.seed)
+    for arms in options.arms:
+        for repetition in range(1, options.repeats + 1 if arms[1].temperature else 2):
+            for prompt in quality_prompts(options.schemas):
+                yield from (Step(arm, (prompt,), repetition) for arm in drawn.sample(arms, len(arms)))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A prompt's answers in one way. The complaint is the first one's that failed; empty where all passed."""
+
+    asked: int
+    passed: int
+    complaint: str
+
+    @property
+    def all_passed(self) -> bool:
+        return self.passed == self.asked
+
+
+@dataclass(frozen=True, slots=True)
+class PromptResult:
+    """One prompt both ways. `identical`: the greedy texts are the same; None where they are not greedy, or one is
+    missing."""
+
+    prompt: str
+    autoregressive: Way
+    speculative: Way
+    identical: bool | None
+
+    @property
+    def complete(self) -> bool:
+        return self.autoregressive.asked > 0 and self.speculative.asked > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Shares that passed at one temperature. `difference` is speculative less autoregressive, paired by prompt."""
+
+    temperature: float
+    prompts: tuple[PromptResult, ...]
+    autoregressive: float | None
+    speculative: float | None
+    difference: Interval | None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Prompts that were not answered both ways."""
+        return tuple(one.prompt for one in self.prompts if not one.complete)
+
+    @property
+    def identical(self) -> int:
+        """Prompts whose greedy texts are the same both ways."""
+        return sum(one.identical is True for one in self.prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidAnswer:
+    """One that is not what its schema says: how it was decoded, and what is wrong."""
+
+    prompt: str
+    arm: str  # Arm.id
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.prompt} ({self.arm}): {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnderSchemas:
+    """What came of the prompts under a schema. All answers have to be valid, sampled ones too; where `refused` is not
+    empty, it says why there are none."""
+
+    greedy: Comparison
+    sampled: Comparison | None
+    answers: int
+    invalid: tuple[InvalidAnswer, ...]
+    refused: str
+
+    @property
+    def valid_share(self) -> float | None:
+        return (self.answers - len(self.invalid)) / self.answers if self.answers else None
+
+    @property
+    def complaints(self) -> Iterator[str]:
+        if self.refused:
+            return
+        if self.invalid:
+            yield f"{len(self.invalid)} of {self.answers} answers under a schema are not valid: {self.invalid[0]}"
+        yield from _shortfalls(self.greedy, " under a schema")
+
+
+@dataclass(frozen=True, slots=True)
+class QualityResult:
+    """`greedy` is what is judged. `sampled` is told beside it: there texts differ by chance. `schemas`: the same under
+    a schema; None where nothing was asked so."""
+
+    greedy: Comparison
+    sampled: Comparison | None
+    schemas: UnderSchemas | None
+    requests: int
+    errors: int
+    error_examples: tuple[str, ...]
+    faults: tuple[Fault, ...]  # of the checkers
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Why it failed, each in a sentence; empty where it did not."""
+        said: list[str] = []
+        if self.faults:
+            first = self.faults[0]
+            said.append(
+                f"nothing is shown, because the checker of {first.prompt} is broken: {first.what}, on {first.answer!r}"
+                f" ({len(self.faults)} faults in all)"
+            )
+        said += _shortfalls(self.greedy)
+        if self.greedy.autoregressive == 0:
+            said.append("no prompt passes its check even without drafts, so that there is nothing to compare")
+        return (*said, *(self.schemas.complaints if self.schemas is not None else ()))
+
+
+def _shortfalls(found: Comparison, where: str = "") -> Iterator[str]:
+    """Of what is judged: answers that are missing, and a share that drafts make too low."""
+    if missing := found.missing:
+        yield f"{len(missing)} of {len(found.prompts)} prompts were not answered{where} both with and without drafts"
+    plain, drafted = found.autoregressive, found.speculative
+    if plain is not None and drafted is not None and plain - drafted > TOLERANCE + _EXACT:
+        shares = f"{drafted:.1%} pass{where} with drafts, and {plain:.1%} without"
+        yield f"{shares}; at most {TOLERANCE:.1%} less is allowed"
+
+
+def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) -> QualityResult | None:
+    """None where nothing was asked. Raises RunError for lines that cannot be read, or a prompt that there is not."""
+    ticks = folder.ticks(Stage.QUALITY)
+    if not ticks:
+        return None
+    canaries = FrozenPrompts.shipped().canaries if canaries is None else canaries
+    schemas = {one.id: schema for one in canaries if (schema := schema_of(one.check)) is not None}
+    names = {canary.id for canary in canaries}
+    for tick in ticks:
+        if tick.place.prompt not in (schemas if tick.place.group == SCHEMAS else names):
+            raise RunError("quality: prompt", tick.place.prompt, "one of the quality canaries of this draftd")
+    failed = [tick.error for tick in ticks if tick.error and not _refusal(tick)]
+    under = [tick for tick in ticks if tick.place.group == SCHEMAS]
+    greedy, sampled = _comparisons(canaries, [tick for tick in ticks if tick.place.group != SCHEMAS])
+    return QualityResult(
+        greedy=greedy,
+        sampled=sampled,
+        schemas=_under_schemas([one for one in canaries if one.id in schemas], under, schemas) if under else None,
+        requests=len(ticks) - sum(map(bool, map(_refusal, ticks))),
+        errors=len(failed),
+        error_examples=tuple(dict.fromkeys(failed))[:5],
+        faults=faults(canaries),
+    )
+
+
+def _under_schemas(canaries: Sequence[Canary], ticks: Sequence[Tick], schemas: Mapping[str, Schema]) -> UnderSchemas:
+    answers = {key_of(tick): tick for tick in ticks if _counts(tick)}.values()
+    found = ((tick.place, _invalid(tick, schemas[tick.place.prompt])) for tick in answers)
+    invalid = tuple(InvalidAnswer(place.prompt, place.arm, what) for place, what in found if what)
+    refused = "" if answers else next(filter(None, map(_refusal, ticks)), "")
+    return UnderSchemas(*_comparisons(canaries, ticks), len(answers), invalid, refused)
+
+
+def _invalid(tick: Tick, schema: Schema) -> str:
+    """What is wrong with an answer under a schema; empty where nothing is."""
+    if tick.finish_reason is not FinishReason.STOP:
+        return f"not complete after {tick.output_tokens} tokens"
+    return mismatch(tick.text or "", schema)
+
+
+def _comparisons(canaries: Sequence[Canary], ticks: Sequence[Tick]) -> tuple[Comparison, Comparison | None]:
+    """The greedy one, and the sampled one where there is any."""
+    arms = {Arm.parse(tick.place.arm) for tick in ticks}
+    sampled = sorted({arm.temperature for arm in arms if arm is not None} - {0.0})
+    return _comparison(canaries, ticks, 0.0), _comparison(canaries, ticks, sampled[0]) if sampled else None
+
+
+def _counts(tick: Tick) -> bool:
+    return usable(tick) and tick.text is not None
+
+
+def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: float) -> Comparison:
+    answers: dict[tuple[str, bool], dict[int, Tick]] = {}
+    for tick in ticks:
+        arm = Arm.parse(tick.place.arm)
+        if arm is not None and arm.temperature == temperature and _counts(tick):
+            answers.setdefault((tick.place.prompt, arm.speculative), {})[tick.place.repetition] = tick
+    prompts = tuple(_prompt(canary, answers, greedy=not temperature) for canary in canaries)
+    both = [one for one in prompts if one.complete]
+    plain = [one.autoregressive.passed / one.autoregressive.asked for one in both]
+    drafted = [one.speculative.passed / one.speculative.asked for one in both]
+    return Comparison(
+        temperature,
+        prompts,
+        sum(plain) / len(plain) if plain else None,
+        sum(drafted) / len(drafted) if drafted else None,
+        bootstrap([[after - before] for before, after in zip(plain, drafted, strict=True)], "mean"),
+    )
+
+
+def _prompt(canary: Canary, answers: Mapping[tuple[str, bool], Mapping[int, Tick]], *, greedy: bool) -> PromptResult:
+    plain, drafted = (tuple(answers.get((canary.id, way), {}).values()) for way in (False, True))
+    same = len({tick.digest for tick in (*plain, *drafted)}) == 1 if greedy and plain and drafted else None
+    return PromptResult(canary.id, _way(canary, plain), _way(canary, drafted), same)
+
+
+def _way(canary: Canary, ticks: Sequence[Tick]) -> Way:
+    said = [canary.check.complaint(tick.text or "") for tick in ticks]
+    return Way(len(said), sum(not one for one in said), next(filter(None, said), ""))

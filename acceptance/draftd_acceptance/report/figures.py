@@ -1,0 +1,176 @@
+"""How the report writes figures: numbers, intervals, amounts, ways of decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from draftd.core import DRAFT_MODEL
+from draftd_acceptance.cost import CostRates, per_answer
+from draftd_acceptance.statistics import Growth, Interval
+from draftd_acceptance.ticks import Arm
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value. `detail` is printed small below: an interval, a reason. `tone` is how it is to be taken: plain, good,
+    bad, unproven, absent or excused; told by a word and a sign everywhere, by colour only in addition."""
+
+    text: str
+    detail: str = ""
+    tone: str = "plain"
+
+
+def columns(rows: Sequence[Mapping[str, Cell | str]]) -> list[tuple[str, str, str]]:
+    """Of a table with cells by column: "Decode | tokens/s" is its title and the unit below. The key, title and unit of
+    each; a column but the first in which no row has a value is left out."""
+
+    def known(value: Cell | str) -> bool:
+        return value not in ("", NOTHING) if isinstance(value, str) else known(value.text) or bool(value.detail)
+
+    first, *others = rows[0]
+    kept = [first, *(key for key in others if any(known(row[key]) for row in rows))]
+    return [(key, *key.partition(" | ")[::2]) for key in kept]
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """`digits` that count, and no exponent: 1 234, 48.2, 0.0312."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    return fixed(value, min(8, max(0, digits - 1 - math.floor(math.log10(abs(value))))))
+
+
+def fixed(value: float, places: int) -> str:
+    return f"{value:,.{places}f}".replace(",", " ").replace("-", "−")
+
+
+def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
+    """The interval's ends, alike in their digits."""
+    low, high = (fixed(end * scale, places) for end in (interval.low, interval.high))
+    return f"{low}–{high}" if not low.startswith("−") and not high.startswith("−") else f"{low} to {high}"
+
+
+def interval(found: Interval, scale: float = 1.0, places: int = 2) -> str:
+    """Within a sentence, in brackets: 95 % interval 1.62 to 1.96."""
+    if found.samples == 1:
+        return "from one answer"
+    low, high = (fixed(end * scale, places) for end in (found.low, found.high))
+    return f"95 % interval {low} to {high}"
+
+
+def measured(interval: Interval | None, scale: float = 1.0, unit: str = "") -> Cell:
+    """An estimate, its interval below."""
+    if interval is None:
+        return Cell(NOTHING, tone="absent")
+    size = abs(interval.estimate * scale)
+    places = 1 if size == 0 else min(6, max(0, 2 - math.floor(math.log10(size))))
+    return Cell(fixed(interval.estimate * scale, places) + unit, spread(interval, scale, places))
+
+
+def share(value: float | None, places: int = 0) -> str:
+    return NOTHING if value is None else f"{value * 100:.{places}f}\N{NO-BREAK SPACE}%".replace("-", "−")
+
+
+def money(rates: CostRates | None, decode: Interval | None) -> str:
+    """Of a thousand tokens, at this rate."""
+    amount = None if rates is None or decode is None else per_answer(rates, 1000 / decode.estimate)
+    return NOTHING if amount is None or rates is None else f"{rates.currency}{figure(amount)}"
+
+
+def size(count: float) -> str:
+    """Bytes, in the unit that reads best."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(count) >= unit:
+            return f"{figure(count / unit)}\N{NO-BREAK SPACE}{name}"
+    return f"{figure(count)}\N{NO-BREAK SPACE}B"
+
+
+def memory(count: float) -> str:
+    """As machines are sold: in powers of two."""
+    return f"{figure(count / 2**30).removesuffix('.0')} GiB"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time for people: 41.2 s, 10 min, 2 h 5 min."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 120:
+        return f"{figure(seconds)}\N{NO-BREAK SPACE}s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """The two stay on one line."""
+    return f"{number:,}\N{NO-BREAK SPACE}{one if number == 1 else many or one + 's'}".replace(",", "\N{NO-BREAK SPACE}")
+
+
+def capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def name(arm: Arm | str) -> str:
+    """Autoregressive; Speculative, 4 a step; Automatic, up to 6 a step; Prompt lookup, 4 a step; … temperature 0.8;
+    … 2 at a time."""
+    known = Arm.parse(arm) if isinstance(arm, str) else arm
+    if known is None:
+        return str(arm)
+    parts = ["Autoregressive"]
+    if known.automatic:
+        parts = ["Automatic", f"up to {known.block_length} a step"]
+    elif known.drafter is not None:
+        way = "Speculative" if known.drafter == DRAFT_MODEL else capitalised(known.drafter.replace("_", " "))
+        parts = [way, f"{known.block_length} a step"]
+    if known.temperature:
+        parts.append(f"temperature {known.temperature:g}")
+    if known.concurrency > 1:
+        parts.append(f"{known.concurrency} at a time")
+    return ", ".join(parts)
+
+
+def spoken(arm: Arm | str) -> str:
+    """Within a sentence: autoregressive decoding; speculative decoding in blocks of 4; … at temperature 0.8."""
+    known = Arm.parse(arm) if isinstance(arm, str) else arm
+    if known is None:
+        return str(arm)
+    said = "autoregressive decoding"
+    if known.drafter is not None:
+        drafter = "" if known.drafter == DRAFT_MODEL else f" with {known.drafter.replace('_', ' ')}"
+        depth = "at automatic depth up to" if known.automatic else "in blocks of"
+        said = f"speculative decoding{drafter} {depth} {known.block_length}"
+    said += f" at temperature {known.temperature:g}" if known.temperature else ""
+    return said + (f" with {known.concurrency} requests at a time" if known.concurrency > 1 else "")
+
+
+def named(arm: Arm, candidate: bool = False) -> Cell:
+    """How it decodes; below, in what it differs."""
+    way, *rest = name(arm).split(", ")
+    return Cell(way, ", ".join([*rest, *(["the candidate"] if candidate else [])]))
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def signed(value: float, places: int) -> str:
+    return "0" if abs(value) < 0.005 else f"{value:+.{places}f}".replace("-", "−")
+
+
+def days(number: float) -> str:
+    if math.isinf(number):
+        return "without end"
+    return f"{figure(number)} days" if number >= 2 else span(number * 86400)
+
+
+def grew(growth: Growth) -> Cell:
+    """In megabytes an hour."""
+    slope = growth.slope.scaled(3600 / 1e6)
+    shown = "growth is certain" if growth.certain else "no growth is certain"
+    return Cell(f"{figure(slope.estimate)} MB an hour", f"{figure(slope.low)} to {figure(slope.high)}; {shown}")

@@ -1,0 +1,324 @@
+"""The report's charts of a sweep and of a soak, and the figures that are worked out for it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from draftd.client.timing import inter_chunk, inter_token, quantile
+from draftd_acceptance.cost import Costs, alpha_of, measured_costs, speedup
+from draftd_acceptance.report.charts import SERIES, Chart, Line, lines, ranges
+from draftd_acceptance.report.figures import figure, name, share
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.soak import Window, soak_parts
+from draftd_acceptance.statistics import Interval
+from draftd_acceptance.summary import against, counted, measure, select
+from draftd_acceptance.sweep.result import Knee, Sweep
+from draftd_acceptance.ticks import Arm, Tick
+
+Curves = Mapping[Arm, Mapping[int, Interval]]
+
+_INTERVAL = "median, with 95 % interval"
+_STEP = "tokens drafted a step"
+_COMPARED = ("decode_tokens_per_second", "time_to_first_token", "inter_token_p95", "acceptance", "end_to_end")
+LEAST_ACCEPTED = 0.40
+"""Below it drafts are mostly waste; the shipped spec's line."""
+PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
+
+
+# block length
+
+
+def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
+    """Nothing where no block length was measured."""
+    accepted = sweep.curve("acceptance")
+    if not accepted:
+        return
+    curve = sweep.curve("decode_tokens_per_second")
+    plain, series = curve.get(0), [Line.of(_INTERVAL, "speculative", curve)]
+    if knee is not None and (at := curve.get(knee.block_length)) is not None:
+        label = f"the knee: {knee.block_length}"
+        series.append(Line(label, "second", [knee.block_length], [at.estimate], marks="ring"))
+    level = None if plain is None else (plain.estimate, "autoregressive", "autoregressive")
+    step: dict[str, Any] = {"across": _STEP, "xticks": sorted(curve)}
+    top = max(one.high for one in curve.values()) * 1.08
+    yield lines("throughput", series, up="tokens/s", top=top, level=level, band=plain, **step)
+    first = Line.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
+    series, step["xticks"] = [Line.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
+    yield lines("acceptance", series, up="% of drafted tokens", top=100, **step)
+    curve = sweep.curve("mean_accepted_length")
+    lengths = step["xticks"] = sorted(curve)
+    all_accepted = Line("all accepted", "quiet", lengths, [k + 1 for k in lengths], marks="dashed")
+    yield lines("yielded", [Line.of(_INTERVAL, "speculative", curve), all_accepted], up="tokens", **step)
+    shares = {k: sweep.summaries[sweep.by_length[k]].acceptance_per_position for k in _inks(sweep)}
+    series = [Line.through(f"blocks of {k}", ink, enumerate(shares[k], 1), 100) for k, ink in _inks(sweep).items()]
+    ticks = range(1, max(map(len, shares.values())) + 1)
+    yield lines("positions", series, across="position in the block", up="% of drafted tokens", xticks=ticks, top=100)
+
+
+def _inks(sweep: Sweep) -> dict[int, str]:
+    """A block length has one colour and shape on the whole page; the fifth and later ones have none."""
+    return dict(zip((k for k in sweep.by_length if k), SERIES[1:], strict=False))
+
+
+# what speculation is worth
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """By block length: the arm, its acceptance α, and where it was measured the α, speed-up and expected speed-up."""
+
+    costs: Costs
+    arms: Mapping[int, Arm]
+    alphas: Mapping[int, float | None]
+    points: Mapping[int, tuple[float, float, float]]
+
+    @property
+    def apart(self) -> float:
+        """By what share a measured speed-up is off the formula, at most."""
+        return max(abs(gain / formula - 1) for _, gain, formula in self.points.values())
+
+
+def worth(sweep: Sweep) -> Worth | None:
+    """None where no draft model's steps were measured beside autoregressive ones."""
+    costs = measured_costs(sweep.ticks)
+    if costs is None:
+        return None
+    arms = {k: arm for k, arm in sweep.by_length.items() if k in costs.verify_seconds}
+    alphas, points = {}, {}
+    for k, arm in arms.items():
+        counts, gain = counted(sweep.of(arm)), sweep.gains.get(arm)
+        alpha = alphas[k] = alpha_of(counts.accepted, counts.rollbacks)
+        if alpha is not None and gain is not None:
+            points[k] = alpha, gain.estimate, speedup(alpha, k, costs.step_cost(k))
+    return Worth(costs, arms, alphas, points)
+
+
+def worth_chart(sweep: Sweep, found: Worth) -> Chart:
+    """Leviathan's formula with this machine's costs, and where the run lies."""
+    grid = np.linspace(0, 1, 81).tolist()
+    series, told = [], []
+    for k, ink in _inks(sweep).items():
+        if k not in found.arms:
+            continue
+        cost, label = found.costs.step_cost(k), f"blocks of {k}"
+        series.append(Line(label, ink, [a * 100 for a in grid], [speedup(a, k, cost) for a in grid], marks="plain"))
+        if k in found.points:
+            alpha, gain, formula = found.points[k]
+            series.append(Line(f"_measured {k}", ink, [alpha * 100], [gain], marks="dot"))
+            told.append(f"{label}: {share(alpha)} accepted, {gain:.2f} measured, {formula:.2f} expected")
+    return lines(
+        "expected",
+        series,
+        across="% accepted of the tokens that the target reached",
+        up="× autoregressive",
+        told="; ".join(told),
+        xlim=(0, 100),
+        level=(1.0, "no gain", "quiet"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """For an answer of so many `tokens`: by arm the seconds of its parts, where all of them were timed."""
+
+    tokens: float
+    parts: Mapping[Arm, Mapping[str, float]]
+
+
+def waits(sweep: Sweep, candidate: Arm) -> Waits:
+    """Of the candidate and its autoregressive arm."""
+    arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
+    tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
+    found: dict[Arm, dict[str, float]] = {}
+    for arm in arms:
+        rate = sweep.figure(arm, "decode_tokens_per_second")
+        timed = {part: sweep.figure(arm, part) for part in ("queue", "prefill", "network")}
+        if rate is not None and timed["prefill"] is not None:
+            known = {part: max(0.0, one.estimate) if one is not None else 0.0 for part, one in timed.items()}
+            found[arm] = {part: known.get(part, tokens / rate.estimate) for part in PARTS}
+    return Waits(tokens, found)
+
+
+# every approach
+
+
+def same_texts(sweep: Sweep, arm: Arm) -> tuple[int, int]:
+    """How many of its texts are those of its autoregressive arm, and how many can be compared."""
+    said: dict[tuple[str, str], set[str]] = {}
+    for tick in sweep.of(arm.baseline):
+        said.setdefault(tick.place.key, set()).add(tick.digest)
+    both = [tick for tick in sweep.of(arm) if tick.place.key in said]
+    return sum(tick.digest in said[tick.place.key] for tick in both), len(both)
+
+
+# latency
+
+
+def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
+    """The whole distribution over all tokens, since a median hides what a reader feels."""
+    shares = np.linspace(0, 1, 300)
+    for what, gaps in (("tokens", inter_token), ("chunks", inter_chunk)):
+        arms = (candidate, candidate.baseline)
+        times = {arm: list(chain.from_iterable(gaps(tick) for tick in sweep.of(arm))) for arm in arms}
+        if not all(times.values()):
+            continue
+        series, told = [], []
+        for arm, found in times.items():
+            ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
+            at = (np.quantile(found, shares) * 1000).tolist()
+            series.append(Line(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
+            within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
+            told.append(f"{name(arm)}: {', '.join(within)}")
+        # What lies beyond is left to the table.
+        longest = max(float(np.quantile(found, 0.995)) for found in times.values()) * 1030
+        axis: dict[str, Any] = {"yticks": (0, 25, 50, 75, 95), "xlim": (0, longest), "level": (95, "95 %", "quiet")}
+        yield lines(what, series, across="ms, or less", up=f"% of {what}", told="; ".join(told), top=100, **axis)
+
+
+def median_chunk(ticks: Sequence[Tick]) -> float | None:
+    """Tokens of a chunk after the first."""
+    return quantile([chunk.tokens for tick in ticks for chunk in tick.chunks[1:]], 0.5)
+
+
+# kinds of prompt, and several at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """By kind of prompt, the one with the highest gain first: decode throughput over autoregressive; and for each arm
+    the time to the first token."""
+
+    gains: Mapping[str, Interval]
+    waits: Mapping[str, Mapping[Arm, Interval]]
+
+
+def kinds(sweep: Sweep, candidate: Arm) -> Kinds:
+    gains: dict[str, Interval] = {}
+    first: dict[str, dict[Arm, Interval]] = {}
+    for group in sorted({tick.place.group for tick in sweep.ticks if not tick.place.warm_up}):
+        ticks, title = select(sweep.ticks, group=group), group.replace("_", " ")
+        gain = against(ticks, candidate.id, candidate.baseline.id, "decode_tokens_per_second")
+        if gain is not None:
+            gains[title] = gain
+        for arm in (candidate, candidate.baseline):
+            if (wait := measure(select(ticks, arm=arm.id), "time_to_first_token")) is not None:
+                first.setdefault(title, {})[arm] = wait
+    return Kinds(dict(sorted(gains.items(), key=lambda one: -one[1].estimate)), first)
+
+
+def kind_charts(found: Kinds, candidate: Arm) -> Iterator[Chart]:
+    if not found.gains:
+        return
+    ours, plain = name(candidate), name(candidate.baseline)
+    rows = {kind: {ours: gain} for kind, gain in found.gains.items()}
+    yield ranges("gains", rows, {ours: "speculative"}, unit="× autoregressive", level=(1.0, "no gain"))
+    rows = {kind: {name(arm): one.scaled(1000) for arm, one in by.items()} for kind, by in found.waits.items()}
+    yield ranges("waits", rows, {ours: "speculative", plain: "autoregressive"}, unit="ms")
+
+
+def together(sweep: Sweep) -> tuple[Curves, Curves]:
+    """Of what ran several at a time, by how many: tokens a second of all together, and the time to the first token."""
+    total: dict[Arm, dict[int, Interval]] = {}
+    first: dict[Arm, dict[int, Interval]] = {}
+    greedy = [arm for arm in sweep.arms if not arm.temperature]
+    several = {replace(arm, concurrency=1) for arm in greedy if arm.concurrency > 1}
+    for arm in greedy:
+        one, summary = replace(arm, concurrency=1), sweep.summaries[arm]
+        if one in several and summary.total_tokens_per_second is not None:
+            total.setdefault(one, {})[arm.concurrency] = summary.total_tokens_per_second
+        if one in several and (wait := summary.figures["time_to_first_token"]) is not None:
+            first.setdefault(one, {})[arm.concurrency] = wait
+    return total, first
+
+
+def together_chart(id_: str, curves: Curves, unit: str, scale: float = 1.0) -> Chart:
+    series = [
+        Line.of(name(arm), "speculative" if arm.speculative else "autoregressive", curve, scale)
+        for arm, curve in curves.items()
+    ]
+    ticks = sorted({c for curve in curves.values() for c in curve})
+    return lines(id_, series, across="requests at a time", up=unit, xticks=ticks)
+
+
+# beside another run
+
+
+def ratios(ours: Sweep, theirs: Sweep) -> Mapping[Arm, Mapping[str, Interval]]:
+    """Of the approaches that both have, paired by prompt."""
+    found: dict[Arm, dict[str, Interval]] = {}
+    for arm in ours.arms:
+        if arm in theirs.arms:
+            mine, other = ours.of(arm), theirs.of(arm)
+            known = {metric: against(mine, arm.id, arm.id, metric, other) for metric in _COMPARED}
+            if kept := {metric: one for metric, one in known.items() if one is not None}:
+                found[arm] = kept
+    return found
+
+
+def change_charts(found: Mapping[Arm, Mapping[str, Interval]], other: str) -> Iterator[Chart]:
+    for metric in _COMPARED[:2]:
+        rows = {name(arm): {"this run": one[metric]} for arm, one in found.items() if metric in one}
+        if rows:
+            unit, level = f"× {other}", (1.0, "no change")
+            yield ranges(f"against-{metric}", rows, {"this run": "speculative"}, unit=unit, level=level)
+
+
+# a soak, minute by minute
+
+
+def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Sequence[Window]) -> Iterator[Chart]:
+    """Of what could be read. What came between two sessions is left out, as the windows leave it."""
+    readings = _readings(ticks, samples)
+    minutes = max(((one.start + one.seconds) / 60 for one in windows), default=None)
+
+    def read(label: str, ink: str, what: Callable[[Sample], float | None], scale: float = 1.0) -> list[Line]:
+        return kept(Line.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain"))
+
+    def window(label: str, ink: str, what: Callable[[Window], float | None], scale: float = 1.0) -> list[Line]:
+        middles = [((one.start + one.seconds / 2) / 60, what(one)) for one in windows]
+        return kept(Line.through(label, ink, middles, scale))
+
+    def kept(line: Line) -> list[Line]:
+        return [line] if len(line.ys) else []
+
+    def chart(id_: str, series: Sequence[Line], unit: str, **more: Any) -> Iterator[Chart]:
+        if series:
+            yield lines(id_, series, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
+
+    used = read("the daemon’s process", "speculative", lambda one: one.resident, 1e-9)
+    yield from chart("memory", used + read("MLX with its cache", "second", lambda one: one.mlx, 1e-9), "GB")
+    free = read("free above the floor", "speculative", lambda one: one.headroom, 1e-9)
+    yield from chart("headroom", free, "GB", level=(0.0, "the floor", "bad"))
+    if accepted := window("accepted / drafted", "speculative", lambda one: one.acceptance if one.enough else None, 100):
+        accepted += window("α, accepted / reached", "third", lambda one: one.alpha if one.enough else None, 100)
+    level = LEAST_ACCEPTED * 100, share(LEAST_ACCEPTED), "bad"
+    yield from chart("soak-acceptance", accepted, "% of drafted tokens", level=level, top=100)
+    rate = window("all streams together", "speculative", lambda one: one.tokens_per_second)
+    yield from chart("soak-throughput", rate, "tokens/s")
+    if slow := window("p95", "speculative", lambda one: one.inter_token_p95, 1000):
+        slow += window("p50", "third", lambda one: one.inter_token_p50, 1000)
+    yield from chart("soak-latency", slow, "ms")
+    heat = read("hottest sensor", "second", lambda one: one.temperature)
+    yield from chart("heat", heat, "°C", bottom=30.0, top=100.0)
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """The medians of the first and of the last tenth."""
+    tenth = max(1, len(values) // 10)
+    return median(values[:tenth]), median(values[-tenth:])
+
+
+def _readings(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
+    """Those that were taken while requests were under way, with the minute of the soak."""
+    found, before = [], 0.0
+    for part in soak_parts(ticks, samples):
+        there = [one for one in part.samples if part.began <= one.elapsed <= part.ended]
+        found += [((before + one.elapsed - part.began) / 60, one) for one in there]
+        before += part.seconds
+    return found

@@ -1,0 +1,376 @@
+"""Continuous decoding for a long time: does memory grow without bound, does acceptance hold, does anything fail?
+
+So many clients, each of which asks again as soon as it is answered. The result is derived from raw ticks and samples,
+as a whole and window by window, which an average would hide; what could not be read is None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass, fields, replace
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Any
+
+from draftd.client.timing import quantile
+from draftd.counts import total
+from draftd_acceptance.cost import alpha_of
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.session import Advance, MeasurementStopped, Progress, Session, Step, on_threads, sampling
+from draftd_acceptance.statistics import Curve, Growth, after_warm_up, growth
+from draftd_acceptance.sweep.plan import chosen_prompts
+from draftd_acceptance.ticks import Stage, Tick
+
+if TYPE_CHECKING:
+    from draftd.client.client import ModelReply
+    from draftd.client.prompts import Prompt
+
+FEWEST_DRAFTS = 50  # of a window, below which it says nothing of acceptance
+FEWEST_READINGS = 60  # of memory after the warm-up, below which its growth is not extrapolated to hours and days
+LEAST_SECONDS = 60.0  # that they span; likewise
+DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
+_DAY = 86_400.0
+_EXAMPLES = 5
+_PATIENCE_SECONDS = 60.0  # without one answer among all clients: then something is wrong that going on does not mend
+_LOOK_SECONDS = 0.5
+_LONGEST_PAUSE = 5.0  # of a client whose requests fail
+
+
+def soak_complete(folder: RunFolder) -> bool:
+    """Whether it was soaked for as long as was asked. False where it was not begun."""
+    plan = folder.plan(Stage.SOAK)
+    return plan is not None and soaked_seconds(folder) >= SoakOptions.from_plan(plan).duration
+
+
+def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress: Progress) -> None:
+    """For as long as is missing; what was soaked before an interruption counts.
+
+    Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
+    """
+    options = options.settled(model, session.max_batch)
+    prompts = chosen_prompts(SweepOptions(), model)  # of every group, those that its context holds
+    session.folder.freeze_plan(Stage.SOAK, options.plan())
+    before = soaked_seconds(session.folder)
+    if before >= options.duration:
+        return
+    asked, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
+    counts = Counter(requests=0, failed=0)
+    began = answered = time.perf_counter()
+    # The first request is asked, and the clock of a soak begins, a moment after this one.
+    ends = began + options.duration - before + 0.1
+
+    def note(tick: Tick) -> None:
+        nonlocal answered
+        with lock:
+            counts.update(requests=1, failed=bool(tick.error))
+            answered = answered if tick.error else time.perf_counter()
+            silent = time.perf_counter() - answered
+        if tick.error and silent > _PATIENCE_SECONDS:
+            raise MeasurementStopped(
+                f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}"
+            )
+
+    def stream() -> None:
+        pause = 0.0
+        try:
+            while not stop.is_set() and time.perf_counter() < ends:
+                with lock:
+                    passed, prompt = next(asked)
+                step = Step(options.arm, (prompt,), passed)
+                (tick,) = session.measure(step, options, chat=model.chat_template)
+                session.folder.keep_tick(tick)
+                note(tick)
+                pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
+                stop.wait(pause)
+        finally:
+            stop.set()  # where one fails all end; where its time is over theirs is too
+
+    with (
+        sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds),
+        on_threads("draftd-soak", [stream] * (options.streams or 1)) as streams,
+    ):
+        try:
+            while not all(one.done() for one in streams):
+                done = min(options.duration, before + time.perf_counter() - began)
+                said = "{requests} requests, {failed} failed".format_map(counts)
+                progress(Advance(Stage.SOAK, done, options.duration, options.duration - done, said))
+                wait(streams, _LOOK_SECONDS)
+        finally:
+            stop.set()
+        for one in streams:
+            one.result()
+
+
+def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:
+    """All prompts in a random order each time, with the number of the time, from 1; answers of mixed lengths."""
+    drawn = random.Random(f"{options.seed}/{session}")
+    for passed in count(1):
+        for prompt in drawn.sample(list(prompts), len(prompts)):
+            yield passed, replace(prompt, max_tokens=drawn.choice(options.lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One session's share of a soak, from `began` to `ended` on the session's clock; ticks and samples in time."""
+
+    session: int
+    began: float
+    ended: float
+    ticks: tuple[Tick, ...]
+    samples: tuple[Sample, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`start` is in seconds of soaking, what came between two sessions left out. A request's drafts count where it
+    ended, its tokens where they came. None where there is nothing to measure."""
+
+    session: int
+    start: float
+    seconds: float
+    requests: int
+    errors: int
+    drafts: int
+    acceptance: float | None  # accepted / drafted
+    alpha: float | None  # accepted / (accepted + rollbacks): the same at every block length
+    tokens_per_second: float | None
+    inter_token_p50: float | None
+    inter_token_p95: float | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether its acceptance rests on drafts enough."""
+        return self.drafts >= FEWEST_DRAFTS
+
+
+def windows(parts: Sequence[Part], seconds: float) -> tuple[Window, ...]:
+    """In order. A session's last one, where it is shorter than half, belongs to the one before."""
+    made: list[Window] = []
+    before = 0.0
+    for part in parts:
+        whole = max(1, int(part.seconds / seconds + 0.5))
+        edges = [*(part.began + number * seconds for number in range(whole)), part.ended]
+        for earlier, later in pairwise(edges):
+            made.append(_window(part, earlier, later, before + earlier - part.began, later == edges[-1]))
+        before += part.seconds
+    return tuple(made)
+
+
+def _window(part: Part, earlier: float, later: float, start: float, last: bool) -> Window:
+    def within(at: float) -> bool:
+        return earlier <= at < later or (last and at == later)
+
+    ended = [tick for tick in part.ticks if within(tick.elapsed + tick.ended)]
+    counts = total(tick.counts for tick in ended)
+    came = sum(chunk.tokens for tick in part.ticks for chunk in tick.chunks if within(tick.elapsed + chunk.at))
+    gaps = [
+        (chunk.at - before.at) / chunk.tokens
+        for tick in part.ticks
+        for before, chunk in pairwise(tick.chunks)
+        if within(tick.elapsed + chunk.at)
+        for _ in range(chunk.tokens)
+    ]
+    return Window(
+        session=part.session,
+        start=start,
+        seconds=later - earlier,
+        requests=len(ended),
+        errors=sum(bool(tick.error) for tick in ended),
+        drafts=counts.drafts,
+        acceptance=counts.acceptance,
+        alpha=alpha_of(counts.accepted, counts.rollbacks),
+        tokens_per_second=came / (later - earlier) if later > earlier else None,
+        inter_token_p50=quantile(gaps, 0.5),
+        inter_token_p95=quantile(gaps, 0.95),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SoakResult:
+    """Bytes and seconds. `seconds` is how long was soaked, over all its sessions, of `wanted_seconds`.
+
+    `swap_in` and `throttles` are what came in addition while it ran. `days_to_exhaustion` is the headroom at the end
+    over the least that memory grows by; inf where no growth is certain, None where it is not told. Where readings of
+    memory are too few to tell growth from, `too_few_samples` says how many there are and how many it takes; it is empty
+    where they suffice, and where memory cannot be read.
+    """
+
+    seconds: float
+    wanted_seconds: float | None
+    sessions: int
+    requests: int
+    output_tokens: int
+    errors: int
+    error_examples: tuple[str, ...]
+    peak_resident: int | None
+    resident: Growth | None
+    mlx: Growth | None  # MLX's active memory and its cache together
+    too_few_samples: str
+    days_to_exhaustion: float | None
+    least_headroom: int | None
+    floor: int | None
+    swap_in: int | None
+    longest_critical: float | None
+    throttles: int | None
+    windows: tuple[Window, ...]
+    readings: Mapping[str, int]  # of the machine, by what could be read: a field of Sample
+
+    @property
+    def complete(self) -> bool:
+        return self.wanted_seconds is not None and self.seconds >= self.wanted_seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all streams together."""
+        return self.output_tokens / self.seconds if self.seconds else None
+
+    @property
+    def grows_without_bound(self) -> bool:
+        return self.days_to_exhaustion is not None and self.days_to_exhaustion < DAYS
+
+    @property
+    def judged_windows(self) -> tuple[Window, ...]:
+        """Those with drafts enough to tell an acceptance from."""
+        return tuple(window for window in self.windows if window.enough)
+
+    def sustained_acceptance(self) -> float | None:
+        """Under which acceptance never was for two judged windows on end; None where there are fewer."""
+        shares = [window.acceptance for window in self.judged_windows if window.acceptance is not None]
+        return min(map(max, pairwise(shares)), default=None)
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Why it failed, each in a sentence; empty where it did not."""
+        said: list[str] = []
+        if self.grows_without_bound:
+            said.append(f"memory grows without bound: {_grown(self)}")
+        if self.errors:
+            said.append(f"{self.errors} of {self.requests} requests failed: {self.error_examples[0]}")
+        if not self.requests > self.errors:
+            said.append("no request was answered")
+        return tuple(said)
+
+
+def soak_result(folder: RunFolder) -> SoakResult | None:
+    """None where nothing was soaked. Raises RunError for lines that cannot be read."""
+    ticks, samples = folder.ticks(Stage.SOAK), folder.samples(Stage.SOAK)
+    if not ticks:
+        return None
+    plan: dict[str, Any] = folder.plan(Stage.SOAK) or {}
+    parts = soak_parts(ticks, samples)
+    failed = [tick for tick in ticks if tick.error]
+    common = Counter(tick.error for tick in failed).most_common(_EXAMPLES)
+    curves = [_curves(parts, what) for what in ("resident", "mlx")]
+    resident, mlx = (None if _too_few(found) else growth(found) for found in curves)
+    return SoakResult(
+        seconds=sum(part.seconds for part in parts),
+        wanted_seconds=plan.get("duration"),
+        sessions=len(parts),
+        requests=len(ticks),
+        output_tokens=sum(tick.output_tokens for tick in ticks),
+        errors=len(failed),
+        error_examples=tuple(f"{error} ({count} times)" if count > 1 else error for error, count in common),
+        peak_resident=max(_known(samples, "resident"), default=None),
+        resident=resident,
+        mlx=mlx,
+        too_few_samples="" if resident or mlx else max(map(_too_few, curves)),
+        days_to_exhaustion=_days([one for one in (resident, mlx) if one is not None], parts),
+        least_headroom=min(_known(samples, "headroom"), default=None),
+        floor=max(_known(samples, "floor"), default=None),
+        swap_in=_added(parts, "swap_in"),
+        longest_critical=_longest_critical(parts),
+        throttles=_added(parts, "throttles"),
+        windows=windows(parts, plan.get("window_seconds", WINDOW_SECONDS)),
+        readings={one.name: len(_known(samples, one.name)) for one in fields(Sample)},
+    )
+
+
+def soaked_seconds(folder: RunFolder) -> float:
+    """How long, in all sessions. Raises RunError for lines that cannot be read."""
+    return sum(part.seconds for part in soak_parts(folder.ticks(Stage.SOAK), ()))
+
+
+def soak_parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
+    """Each session's share, in order of time. Its time is that in which requests were under way."""
+    made: list[Part] = []
+    for session in sorted({tick.place.session for tick in ticks}):
+        asked = sorted((t for t in ticks if t.place.session == session), key=lambda tick: tick.elapsed)
+        began, ended = asked[0].elapsed, max(tick.elapsed + tick.ended for tick in asked)
+        beside = sorted((s for s in samples if s.session == session), key=lambda sample: sample.elapsed)
+        made.append(Part(session, began, ended, tuple(asked), tuple(beside)))
+    return made
+
+
+def _curves(parts: Sequence[Part], what: str) -> list[Curve]:
+    return [
+        [(one.elapsed, value) for one in part.samples if (value := getattr(one, what)) is not None] for part in parts
+    ]
+
+
+def _too_few(curves: Sequence[Curve]) -> str:
+    """Empty where they suffice, and where there are none."""
+    readings, seconds = after_warm_up(curves)
+    if not readings or (readings >= FEWEST_READINGS and seconds >= LEAST_SECONDS):
+        return ""
+    return f"{readings} in {int(seconds)} s after the warm-up, at least {FEWEST_READINGS} in {LEAST_SECONDS:.0f} s"
+
+
+def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:
+    """Of the worst. What is left is the headroom over the floor; where no floor is known, all that is available."""
+    last = [one for part in parts for one in part.samples if one.headroom is not None or one.available is not None]
+    if not growths or not last:
+        return None
+    left = last[-1].headroom if last[-1].headroom is not None else last[-1].available
+    assert left is not None
+    return min(max(left, 0) / one.certain / _DAY if one.certain else math.inf for one in growths)
+
+
+def _added(parts: Sequence[Part], what: str) -> int | None:
+    """What a counter of the daemon's rose by while it was soaked. Where it fell a new daemon began to count."""
+    read = [_known(part.samples, what) for part in parts]
+    if not any(read):
+        return None
+    return sum(later - earlier if later >= earlier else later for one in read for earlier, later in pairwise(one))
+
+
+def _longest_critical(parts: Sequence[Part]) -> float | None:
+    """Seconds on end in critical memory pressure, as the daemon counted them."""
+    read = [[one for one in part.samples if one.pressure is not None] for part in parts]
+    if not any(read):
+        return None
+    longest = 0.0
+    for one in read:
+        spell = 0.0
+        for earlier, later in pairwise(one):
+            spent = max(later.critical_seconds - earlier.critical_seconds, 0.0)
+            # The daemon reads more seldom than it is asked: a spell goes on while its counter rests.
+            throughout = earlier.pressure == later.pressure == "critical"
+            spell = spell + spent if spent or throughout else 0.0
+            longest = max(longest, spell)
+    return longest
+
+
+def _known(samples: Iterable[Sample], what: str) -> list[int]:
+    return [value for one in samples if (value := getattr(one, what)) is not None]
+
+
+def _grown(result: SoakResult) -> str:
+    kinds = (("the daemon's resident set", result.resident), ("MLX's memory", result.mlx))
+    name, worst = max(
+        ((name, one) for name, one in kinds if one is not None and one.certain), key=lambda pair: pair[1].certain
+    )
+    low, high = (rate * 3600 / 2**20 for rate in (worst.slope.low, worst.slope.high))
+    left = (result.days_to_exhaustion or 0.0) * _DAY
+    span = f"{left / _DAY:.1f} days" if left >= _DAY else f"{left / 3600:.1f} hours"
+    return f"{name} by {low:.0f} to {high:.0f} MiB an hour, so that it lasts {span} at most"

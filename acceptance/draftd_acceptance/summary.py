@@ -1,0 +1,213 @@
+"""From the ticks of a run to its figures: by arm, and of one arm against another, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from types import MappingProxyType
+
+from draftd.client import timing
+from draftd.counts import DraftCounts, total
+from draftd_acceptance import ticks as figures
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.statistics import Interval, Statistic, bootstrap, ratio
+from draftd_acceptance.ticks import Tick
+
+_PromptKey = tuple[str, str]  # Place.key
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDef:
+    """What is measured of one request, and which statistic of it stands for many."""
+
+    unit: str  # s, tokens/s, tokens, or 1 for a share
+    description: str
+    figure: Callable[[Tick], float | Sequence[float] | None]
+    statistic: Statistic = 0.5
+
+    def values(self, tick: Tick) -> Sequence[float]:
+        found = self.figure(tick)
+        return found if isinstance(found, Sequence) else () if found is None else (found,)
+
+
+_SHARED = "% of tokens take no longer; the tokens of one chunk share its time."
+_GAPS = "% of gaps between chunks are no longer."
+METRICS: Mapping[str, MetricDef] = MappingProxyType(
+    {
+        "decode_tokens_per_second": MetricDef(
+            "tokens/s",
+            "The tokens after the first chunk, divided by the time since that chunk.",
+            timing.decode_tokens_per_second,
+        ),
+        "output_tokens_per_second": MetricDef(
+            "tokens/s",
+            "All tokens of an answer, divided by the time of the whole answer.",
+            figures.output_tokens_per_second,
+        ),
+        "time_to_first_token": MetricDef("s", "The time from asking to the first token.", timing.time_to_first_token),
+        "queue": MetricDef(
+            "s",
+            "The time in the daemon from arrival until the request is scheduled.",
+            lambda tick: tick.served.queue if tick.served else None,
+        ),
+        "prefill": MetricDef(
+            "s",
+            "The time in the daemon until the whole prompt is in the cache.",
+            lambda tick: tick.served.prefill if tick.served else None,
+        ),
+        "network": MetricDef("s", "The time that the network adds to the first token, both ways.", figures.network),
+        "time_per_output_token": MetricDef(
+            "s", "The time after the first token, divided by the tokens after it.", figures.time_per_output_token
+        ),
+        **{f"inter_token_p{q}": MetricDef("s", f"{q} {_SHARED}", timing.inter_token, q / 100) for q in (50, 95, 99)},
+        **{f"inter_chunk_p{q}": MetricDef("s", f"{q} {_GAPS}", timing.inter_chunk, q / 100) for q in (50, 95, 99)},
+        "end_to_end": MetricDef("s", "The time from asking to the end of the answer.", lambda tick: tick.ended),
+        "acceptance": MetricDef(
+            "1", "The share of drafted tokens that the target accepts, by request.", lambda tick: tick.counts.acceptance
+        ),
+        "acceptance_at_position_0": MetricDef(
+            "1",
+            "The share of first tokens of a block that the target accepts; it can be compared between block lengths.",
+            lambda tick: next(iter(per_position(tick.counts)), None),
+        ),
+        "mean_accepted_length": MetricDef(
+            "tokens",
+            "The tokens that a draft yields; the target's own token is one of them.",
+            lambda tick: tick.counts.mean_accepted_length,
+        ),
+    }
+)
+
+
+def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None = None) -> list[Tick]:
+    """Those that count."""
+    return [
+        tick
+        for tick in ticks
+        if figures.usable(tick)
+        and (arm is None or tick.place.arm == arm)
+        and (group is None or tick.place.group == group)
+    ]
+
+
+def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
+    """Of those of the ticks that count, by prompt. `samples` are requests. None where there is nothing to measure."""
+    found = _by_prompt(ticks, METRICS[metric])
+    interval = bootstrap([list(chain(*one)) for one in found.values()], METRICS[metric].statistic)
+    return None if interval is None else replace(interval, samples=sum(map(len, found.values())))
+
+
+def against(
+    ticks: Iterable[Tick], arm: str, base: str, metric: str, others: Iterable[Tick] | None = None
+) -> Interval | None:
+    """`arm` over `base`, on the prompts that both have answered; `base` is of the same run, or of another one's ticks,
+    `others`. `samples` are requests, of the side with fewer."""
+    definition, ticks = METRICS[metric], list(ticks)
+    ours = _by_prompt(select(ticks, arm=arm), definition)
+    theirs = _by_prompt(select(ticks if others is None else others, arm=base), definition)
+    above, below = ({key: list(chain(*one)) for key, one in side.items()} for side in (ours, theirs))
+    found = ratio(above, below, definition.statistic)
+    if found is None:
+        return None
+    shared = ours.keys() & theirs.keys()
+    return replace(found, samples=min(sum(len(side[key]) for key in shared) for side in (ours, theirs)))
+
+
+def counted(ticks: Iterable[Tick]) -> DraftCounts:
+    """Of all of those that count, together."""
+    return total(tick.counts for tick in select(ticks))
+
+
+def per_position(counts: DraftCounts) -> tuple[float | None, ...]:
+    """Of the tokens drafted at each position of a block, the share that was accepted."""
+    pairs = zip_longest(counts.accepted_per_position, counts.drafted_per_position, fillvalue=0)
+    return tuple(accepted / drafted if drafted else None for accepted, drafted in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """All that a run says of one arm. `figures` has every metric by name, None where there was nothing to measure.
+    Peaks are bytes, of samples taken while the arm was in hand; watts and joules are of all that is measured."""
+
+    arm: str
+    requests: int
+    errors: int
+    output_tokens: int
+    figures: Mapping[str, Interval | None]
+    acceptance_per_position: tuple[float | None, ...]
+    target_forwards_per_token: float | None
+    draft_forwards_per_token: float | None
+    peak_resident: int | None
+    peak_mlx: int | None  # in use by models and caches, what MLX keeps for reuse left out
+    watts: float | None
+    joules_per_token: float | None
+    total_tokens_per_second: Interval | None
+
+
+def summarise(
+    ticks: Iterable[Tick], samples: Iterable[Sample], arm: str, metrics: Iterable[str] = METRICS
+) -> ArmSummary:
+    """`samples` are of the stage that the ticks are of. `metrics` are those that are wanted of all."""
+    mine = [tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up]
+    usable = select(mine)
+    counts = counted(usable)
+    beside = [sample for sample in samples if sample.arm == arm]
+    tokens = sum(tick.output_tokens for tick in usable)
+    power = [sample.watts for sample in beside if sample.watts is not None]
+    watts = sum(power) / len(power) if power else None
+    return ArmSummary(
+        arm=arm,
+        requests=len(usable),
+        errors=sum(bool(tick.error) for tick in mine),
+        output_tokens=tokens,
+        figures={name: measure(usable, name) for name in metrics},
+        acceptance_per_position=per_position(counts),
+        target_forwards_per_token=counts.target_forwards / tokens if tokens else None,
+        draft_forwards_per_token=counts.draft_forwards / tokens if tokens else None,
+        peak_resident=max((s.resident for s in beside if s.resident is not None), default=None),
+        peak_mlx=max((s.mlx_active for s in beside if s.mlx_active is not None), default=None),
+        watts=watts,
+        joules_per_token=watts * sum(map(_wall, _together(usable))) / tokens if watts is not None and tokens else None,
+        total_tokens_per_second=total_throughput(mine, arm),
+    )
+
+
+def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
+    """Tokens a second of requests that run at a time, together: all their tokens, over the time from the first asking
+    to the last end. A group with a request that does not count is left out. `samples` are groups."""
+    clusters: dict[tuple[_PromptKey, ...], list[float]] = {}
+    for together in _together(tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up):
+        wall = _wall(together)
+        if wall > 0 and all(figures.usable(tick) for tick in together):
+            key = tuple(sorted(tick.place.key for tick in together))
+            clusters.setdefault(key, []).append(sum(tick.output_tokens for tick in together) / wall)
+    return bootstrap(list(clusters.values()))
+
+
+def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> dict[_PromptKey, list[Sequence[float]]]:
+    """By prompt, the values of each request that gave any."""
+    found: dict[_PromptKey, list[Sequence[float]]] = {}
+    for tick in select(ticks):
+        if values := metric.values(tick):
+            found.setdefault(tick.place.key, []).append(values)
+    return found
+
+
+def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:
+    """Requests that ran at one time, each with another of its group."""
+    together: list[Tick] = []
+    until = 0, 0.0  # the session, and when the last of those that run ends
+    for tick in sorted(ticks, key=lambda tick: (tick.place.session, tick.elapsed)):
+        if together and (tick.place.session, tick.elapsed) >= until:
+            yield together
+            together = []
+        until = max(until, (tick.place.session, tick.elapsed + tick.ended))
+        together.append(tick)
+    if together:
+        yield together
+
+
+def _wall(together: Sequence[Tick]) -> float:
+    """Seconds in which at least one of them ran."""
+    return max(tick.elapsed + tick.ended for tick in together) - min(tick.elapsed for tick in together)

@@ -1,0 +1,336 @@
+"""What a sweep asks: which arms on which prompts, in which order; what is left out, and why. And asking it, or what is
+missing of it: every answer is kept as it comes, so that it can be stopped at any time.
+
+Prompts are three tiers that come with the package, the workload classes that suit the model, and the user's own. A
+tier says how long the prompt is: a short control, a problem of several steps, a question over retrieved passages, as
+many as fit into the model's context.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from draftd.client.prompts import Prompt, from_file, held_out, spread, suited_classes
+from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
+from draftd.errors import DraftdError
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.manifest import prompt_checksum
+from draftd_acceptance.options import LONG, MEDIUM, SHORT, TIERS, SweepOptions
+from draftd_acceptance.samples import Sample
+from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Key, Stage, Tick
+
+if TYPE_CHECKING:
+    from draftd.client.client import ModelReply
+
+CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
+_SETS = Path(__file__).parents[1] / "prompt_sets"
+_SYSTEM = "You answer questions from passages that were found for you. Say nothing that they do not say."
+_WARM_UP_TOKENS = 16
+_HOT = ("heavy", "trapping", "sleeping")
+_LOOK_SECONDS = 1.0
+
+
+def group(name: str, context_length: int, each: int) -> list[Prompt]:
+    """The prompts of one of GROUPS. `each` is how many of a workload class; a tier comes whole."""
+    if name in (SHORT, MEDIUM):
+        return from_file(_SETS / f"{name}.jsonl")
+    if name == LONG:
+        return [_over_passages(line, context_length) for line in _lines(LONG)]
+    return [replace(prompt, group=name) for prompt in spread(held_out(WorkloadClass(name)), each)]
+
+
+def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The same with a name each that no other has: what is measured of a prompt is found again by it."""
+    seen: set[str] = set()
+    found = []
+    for prompt in prompts:
+        name, number = prompt.name, 1
+        while name in seen:
+            number += 1
+            name = f"{prompt.name} #{number}"
+        seen.add(name)
+        found.append(replace(prompt, name=name, group=prompt.group or str(prompt.workload)))
+    return found
+
+
+def checksums(prompts: Sequence[Prompt]) -> dict[str, str]:
+    """Of each group, for the manifest."""
+    groups = dict.fromkeys(prompt.group for prompt in prompts)
+    return {name: prompt_checksum([prompt for prompt in prompts if prompt.group == name]) for name in groups}
+
+
+def tokens_of(prompt: Prompt) -> int:
+    """About how many, at most."""
+    return round(sum(len(content) for _, content in prompt.messages) / CHARACTERS_A_TOKEN)
+
+
+def _over_passages(line: dict[str, Any], context_length: int) -> Prompt:
+    """Those passages that the question needs, and as many of the others as fit into half of the context."""
+    passages = _lines("passages")
+    chosen = [p for p in passages if p["id"] in line["passages"]]
+    space = context_length * CHARACTERS_A_TOKEN / 2
+    for passage in passages:
+        with_it = [p for p in passages if p in chosen or p is passage]
+        if len(_SYSTEM) + len(_question(line["question"], with_it)) <= space:
+            chosen = with_it
+    messages = (("system", _SYSTEM), ("user", _question(line["question"], chosen)))
+    return Prompt(line["id"], messages, WorkloadClass.UNSPECIFIED, line["max_tokens"], LONG)
+
+
+def _question(question: str, passages: Sequence[dict[str, Any]]) -> str:
+    found = "\n\n".join(f"[{number}] {p['title']}\n{p['text']}" for number, p in enumerate(passages, 1))
+    return f"Passages:\n\n{found}\n\nQuestion: {question}"
+
+
+@cache
+def _lines(name: str) -> tuple[dict[str, Any], ...]:
+    return tuple(map(json.loads, (_SETS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()))
+
+
+class NothingToMeasure(DraftdError):
+    """No prompt that was asked for fits into the model's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """`left_out`: of arms, by their ids, the reason. `left_out_prompts` likewise, by name."""
+
+    options: SweepOptions
+    arms: tuple[Arm, ...]
+    prompts: tuple[Prompt, ...]
+    left_out: Mapping[str, str]
+    left_out_prompts: Mapping[str, str]
+
+    def frozen(self, requests: int) -> dict[str, Any]:
+        """As it lies in a run's folder. `requests` is how many there are to measure."""
+        return {
+            **self.options.plan(),
+            "arms": [arm.id for arm in self.arms],
+            "left_out": [{"arm": arm, "reason": reason} for arm, reason in self.left_out.items()],
+            "left_out_prompts": [{"prompt": name, "reason": reason} for name, reason in self.left_out_prompts.items()],
+            "prompt_checksums": checksums(self.prompts),
+            "requests": requests,
+        }
+
+
+def plan_sweep(options: SweepOptions, model: ModelReply, max_batch: int | None = None) -> SweepPlan:
+    """`max_batch` is how many requests the daemon decodes together, where that is known.
+
+    Raises NothingToMeasure.
+    """
+    prompts, left_out_prompts = _prompts(options, model)
+    arms: list[Arm] = []
+    left_out: dict[str, str] = {}
+    offered: list[DrafterName | None] = list(model.drafters)
+    for arm in _wanted(options, offered, model.max_draft_tokens):
+        reason = _obstacle(arm, model, max_batch, len(prompts))
+        if reason:
+            left_out.setdefault(arm.id, reason)
+        elif arm not in arms:
+            arms.append(arm)
+    return SweepPlan(options, tuple(arms), tuple(prompts), left_out, left_out_prompts)
+
+
+def chosen_prompts(options: SweepOptions, model: ModelReply) -> tuple[Prompt, ...]:
+    """Those that will be asked; their `checksums` are for the manifest. Raises NothingToMeasure."""
+    return tuple(_prompts(options, model)[0])
+
+
+def _prompts(options: SweepOptions, model: ModelReply) -> tuple[list[Prompt], dict[str, str]]:
+    groups = (*TIERS, *suited_classes(model.model)) if options.groups is None else options.groups
+    context_length = model.context_length
+    shipped = [prompt for name in groups for prompt in group(name, context_length, options.each)]
+    chosen, left_out = [], {}
+    for prompt in distinct([*shipped, *options.prompts]):
+        if options.max_tokens is not None:
+            prompt = replace(prompt, max_tokens=options.max_tokens)
+        needed = tokens_of(prompt) + (prompt.max_tokens or 1)
+        if needed > context_length:
+            left_out[prompt.name] = f"about {needed} tokens with its answer; the model's context is {context_length}"
+        else:
+            chosen.append(prompt)
+    if not chosen:
+        raise NothingToMeasure(f"no prompt fits into the model's context of {context_length} tokens")
+    return chosen, left_out
+
+
+def _wanted(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
+    """One parameter at a time, from the base. What the daemon cannot do is among them. `most` is the longest block that
+    it drafts: automatic depth may go up to that, or to the longest that is swept."""
+    drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
+    missing = [kind for kind in options.drafters or (DRAFT_MODEL,) if kind not in offered]
+    first = drafters[0] if drafters else (missing or [DRAFT_MODEL])[0]
+    # Where the daemon drafts no block as long as the base, the longest of the others that it does.
+    shorter = max((length for length in options.block_lengths if 0 < length <= most), default=options.block_length)
+    base = Arm(options.block_length if options.block_length <= most else shorter, first)
+    yield AUTOREGRESSIVE
+    for length in sorted(set(options.block_lengths) - {0}):
+        yield Arm(length, first)
+    yield base
+    if options.block_length != base.block_length:
+        yield replace(base, block_length=options.block_length)
+    yield Arm(max(1, min(options.longest_block, most)), first, automatic=True)
+    for kind in (*drafters, *missing):
+        yield replace(base, drafter=kind)
+    for temperature in sorted(set(options.temperatures) - {0.0}):
+        yield from (replace(arm, temperature=temperature) for arm in (AUTOREGRESSIVE, base))
+    for together in sorted(set(options.concurrency) - {1}):
+        yield from (replace(arm, concurrency=together) for arm in (AUTOREGRESSIVE, base))
+
+
+def _obstacle(arm: Arm, model: ModelReply, max_batch: int | None, prompts: int) -> str:
+    """Why this daemon cannot be measured so; empty where it can."""
+    if arm.speculative:
+        if not model.speculation_available and not model.drafters:
+            return f"the daemon does not speculate: {model.speculation_reason or 'it offers no drafter'}"
+        if arm.drafter not in model.drafters:
+            why = model.light_draft_reason if arm.drafter == LIGHT_DRAFT_MODEL else model.speculation_reason
+            return f"the daemon offers no {arm.drafter}" + (f": {why}" if why else "")
+        if arm.drafter == GRAMMAR:
+            return "a grammar drafts only for answers of a given format, and the prompts of a sweep ask for none"
+        if arm.block_length > model.max_draft_tokens:
+            return f"the daemon drafts {model.max_draft_tokens} tokens a step at most (engine.max_draft_tokens)"
+    if max_batch is not None and arm.concurrency > max_batch:
+        return f"the daemon decodes {max_batch} requests together at most (engine.max_batch)"
+    if arm.concurrency > prompts:
+        return f"there are {prompts} prompts, and each is asked once at a time"
+    return ""
+
+
+def schedule(plan: SweepPlan) -> list[Step]:
+    """All of it, and the same again for the same plan.
+
+    A block is one prompt with all arms of single requests, or as many prompts as are asked at once with all arms of
+    that concurrency. Within a block the order of the arms is drawn, within a repetition that of the blocks. Prompts
+    that are left over when they are asked in groups are others in each repetition.
+    """
+    steps: list[Step] = []
+    for repetition in range(1, plan.options.repetitions + 1):
+        drawn = random.Random(f"{plan.options.seed} {repetition}")
+        blocks: list[list[Step]] = []
+        for together in sorted({arm.concurrency for arm in plan.arms}):
+            arms = [arm for arm in plan.arms if arm.concurrency == together]
+            prompts = drawn.sample(plan.prompts, len(plan.prompts))
+            for at in range(0, len(prompts) - together + 1, together):
+                asked = tuple(prompts[at : at + together])
+                blocks.append([Step(arm, asked, repetition) for arm in drawn.sample(arms, len(arms))])
+        drawn.shuffle(blocks)
+        steps += [step for block in blocks for step in block]
+    return steps
+
+
+def key_of(tick: Tick) -> Key:
+    """Which request it answers."""
+    return tick.place.arm, *tick.place.key, tick.place.repetition
+
+
+def measured(ticks: Iterable[Tick]) -> set[Key]:
+    """What need not be asked again."""
+    return {key_of(tick) for tick in ticks if not tick.error and not tick.place.warm_up}
+
+
+def pending(steps: Iterable[Step], done: Collection[Key]) -> list[Step]:
+    """Requests that are asked at once are measured all together or not at all."""
+    return [step for step in steps if not all(key in done for key in step.keys)]
+
+
+def run_sweep(session: Session, options: SweepOptions, model: ModelReply, progress: Progress) -> None:
+    """Returns at once where nothing is missing. What failed is asked again by the next session.
+
+    Raises RunError where the run began with another plan, MeasurementStopped, NothingToMeasure.
+    """
+    plan = plan_sweep(options, model, session.max_batch)
+    steps = schedule(plan)
+    total = sum(len(step.prompts) for step in steps)
+    session.folder.freeze_plan(Stage.SWEEP, plan.frozen(total))
+    missing = pending(steps, measured(session.folder.ticks(Stage.SWEEP)))
+    if not missing:
+        return
+    heat, errors = Heat(options.heat_seconds), ErrorLimit()
+
+    def keep(sample: Sample) -> None:
+        heat.observe(sample)
+        session.folder.keep_sample(sample)
+
+    def ask(step: Step, *, warm_up: bool = False) -> None:
+        """Keeps a tick for each request."""
+        ticks = session.measure(step, options, chat=model.chat_template, warm_up=warm_up)
+        failed = next((tick.error for tick in ticks if tick.error), "")
+        for tick in ticks:
+            spoilt = f"one beside it failed: {failed}" if failed else ""
+            session.folder.keep_tick(replace(tick, error=tick.error or spoilt))
+        errors.count(step.arm, ticks)
+
+    def say(at: int, doing: str) -> None:
+        done = total - sum(len(step.prompts) for step in missing[at:])
+        remaining = (time.perf_counter() - began) / at * (len(missing) - at) if at else None
+        progress(Advance(Stage.SWEEP, done, total, remaining, doing))
+
+    with sampling(session, Stage.SWEEP, keep):
+        for arm in dict.fromkeys(step.arm for step in missing):
+            say(0, f"warming up: {arm.id}")
+            ask(_warm_up(arm, plan), warm_up=True)
+        began = time.perf_counter()
+        for at, step in enumerate(missing):
+            heat.wait(partial(say, at))
+            say(at, f"{step.arm.id} · {step.prompts[0].name}" + (" …" if len(step.prompts) > 1 else ""))
+            ask(step)
+            time.sleep(options.cool_down)
+        say(len(missing), "done")
+
+
+def sweep_complete(folder: RunFolder) -> bool:
+    """Whether all that the sweep began with is measured. False where there is none."""
+    plan = folder.plan(Stage.SWEEP)
+    return plan is not None and missing_requests(plan, measured(folder.ticks(Stage.SWEEP))) == 0
+
+
+def missing_requests(plan: Mapping[str, Any], done: Collection[Key]) -> int:
+    """Of those that the run's plan counts."""
+    wanted: int = plan.get("requests", 0)
+    return max(0, wanted - len(done))
+
+
+class Heat:
+    """Waits for a machine that throttles: what it measures meanwhile is heat.
+
+    Once a machine did not cool within `patience_seconds`, it is not waited for again until it was cool: a run on a
+    machine that is always hot ends too, and its samples show that it was.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience = patience_seconds
+        self._level: str | None = None
+        self._given_up = False
+
+    def observe(self, sample: Sample) -> None:
+        """On any thread."""
+        if sample.thermal is not None:
+            self._level = sample.thermal
+
+    def wait(self, say: Callable[[str], None]) -> None:
+        """Until the machine is cooler than heavy, or patience ends."""
+        ends = time.perf_counter() + (0.0 if self._given_up else self._patience)
+        while (level := self._level) in _HOT:
+            left = ends - time.perf_counter()
+            if left <= 0:
+                self._given_up = True
+                return
+            say(f"waiting for the machine to cool: thermal level {level}, {left:.0f} s at most")
+            time.sleep(min(_LOOK_SECONDS, left))
+        self._given_up = False
+
+
+def _warm_up(arm: Arm, plan: SweepPlan) -> Step:
+    """Once, and short: it compiles, and fills what is filled once."""
+    shortest = sorted(plan.prompts, key=lambda prompt: sum(len(content) for _, content in prompt.messages))
+    asked = tuple(replace(prompt, max_tokens=_WARM_UP_TOKENS) for prompt in shortest[: arm.concurrency])
+    return Step(arm, asked, 0)

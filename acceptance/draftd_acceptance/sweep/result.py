@@ -1,0 +1,160 @@
+"""What a sweep showed: each arm beside autoregressive decoding, where longer blocks stop paying, what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftd.core import DRAFT_MODEL, DrafterName
+from draftd_acceptance.folder import RunFolder
+from draftd_acceptance.options import LONGEST_BLOCK
+from draftd_acceptance.statistics import Interval
+from draftd_acceptance.summary import METRICS, ArmSummary, against, measure, select, summarise
+from draftd_acceptance.sweep.plan import key_of, measured, missing_requests
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
+
+_METRIC = "decode_tokens_per_second"
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """`block_length` is the shortest whose decode throughput, over that of the best, has an interval that reaches 1; 0
+    where that is autoregressive decoding. `curve` is those ratios by block length, shortest first: paired by prompt,
+    greedy, one request at a time. Of the best one the ratio is 1 and sure."""
+
+    block_length: int
+    best: int
+    curve: tuple[tuple[int, Interval], ...]
+    sentence: str
+
+
+def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | None:
+    """None where fewer than two block lengths were measured on the same prompts, or none of this drafter."""
+    ticks = select(ticks)
+    there = {tick.place.arm for tick in ticks}
+    arms = {0: AUTOREGRESSIVE.id} | {length: Arm(length, drafter).id for length in range(1, LONGEST_BLOCK + 1)}
+    arms = {length: arm for length, arm in arms.items() if arm in there}
+    if len(arms) < 2 or not max(arms):
+        return None
+
+    def over(base: int, lengths: Iterable[int]) -> dict[int, Interval]:
+        found = {length: against(ticks, arms[length], arms[base], _METRIC) for length in lengths}
+        return {length: one for length, one in found.items() if one is not None}
+
+    over_shortest = over(min(arms), arms)
+    if len(over_shortest) < 2:
+        return None
+    best = max(over_shortest, key=lambda length: over_shortest[length].estimate)
+    curve = over(best, over_shortest)
+    at = next(length for length, found in curve.items() if found.high >= 1)
+    return Knee(at, best, tuple(curve.items()), _sentence(at, best, curve))
+
+
+def swept_drafter(arms: Iterable[Arm]) -> DrafterName:
+    """The one whose block lengths were measured: the draft model, where there is one."""
+    drafters = [arm.drafter for arm in _plain(arms) if arm.drafter is not None]
+    return DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), DRAFT_MODEL)
+
+
+def _plain(arms: Iterable[Arm]) -> list[Arm]:
+    """Those with a fixed block length, greedy, one request at a time."""
+    return [arm for arm in arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
+
+
+def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:
+    if best == 0:
+        block = max((length for length in curve if length), key=lambda length: curve[length].estimate)
+        found = "does not pay" if curve[block].high < 1 else "is not shown to pay"
+        reached = _throughput(curve[block], "autoregressive decoding")
+        return f"Speculation {found} here: blocks of {block}, the fastest of all blocks, reach {reached}."
+    if at == best:
+        return f"The knee is at {at}: blocks of {at} decode fastest, and anything shorter is slower."
+    reached = _throughput(curve[at], f"blocks of {best}, the fastest")
+    if at == 0:
+        return f"Speculation is not shown to pay here: autoregressive decoding reaches {reached}."
+    return f"The knee is at {at}: blocks of {at} reach {reached}. Anything shorter is slower."
+
+
+def _throughput(ratio: Interval, other: str) -> str:
+    interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{ratio.estimate:.2f} times the throughput of {other} ({interval})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """`arms` that were measured: the greedy ones of one request by block length, then what differs from them. `gains`
+    are decode throughput over the autoregressive arm of the same temperature and concurrency."""
+
+    ticks: Sequence[Tick]
+    plan: Mapping[str, Any]
+    arms: tuple[Arm, ...]
+    summaries: Mapping[Arm, ArmSummary]
+    gains: Mapping[Arm, Interval | None]
+
+    @classmethod
+    def read(cls, folder: RunFolder, metrics: Iterable[str] = METRICS) -> Sweep | None:
+        """`metrics` are summarised of every arm. None where the run has no sweep."""
+        ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
+        found = {Arm.parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
+        arms = tuple(sorted((arm for arm in found if arm is not None), key=_order))
+        if not arms:
+            return None
+        gains = {arm: against(ticks, arm.id, arm.baseline.id, _METRIC) for arm in arms if arm.speculative}
+        summaries = {arm: summarise(ticks, samples, arm.id, metrics) for arm in arms}
+        return cls(ticks, folder.plan(Stage.SWEEP) or {}, arms, summaries, gains)
+
+    @property
+    def knee(self) -> Knee | None:
+        return knee(self.ticks, swept_drafter(self.arms))
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Arms and prompts, with the reason."""
+        return {
+            **{one["arm"]: one["reason"] for one in self.plan.get("left_out", ())},
+            **{one["prompt"]: one["reason"] for one in self.plan.get("left_out_prompts", ())},
+        }
+
+    @property
+    def missing(self) -> int:
+        """Requests that are still to be measured."""
+        return missing_requests(self.plan, measured(self.ticks))
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """What the missing requests failed with when they were asked, and how often."""
+        done = measured(self.ticks)
+        failed = [tick for tick in self.ticks if tick.error and not tick.place.warm_up and key_of(tick) not in done]
+        return dict(Counter(tick.error for tick in failed).most_common())
+
+    @property
+    def by_length(self) -> dict[int, Arm]:
+        """The arms that differ in nothing but the block length, from 0."""
+        drafters = (None, swept_drafter(self.arms))
+        return {arm.block_length: arm for arm in _plain(self.arms) if arm.drafter in drafters}
+
+    def figure(self, arm: Arm, metric: str) -> Interval | None:
+        """One of summary.METRICS; None where the arm was not measured."""
+        if arm not in self.summaries:
+            return None
+        figures = self.summaries[arm].figures
+        return figures[metric] if metric in figures else measure(self.of(arm), metric)
+
+    def curve(self, metric: str) -> dict[int, Interval]:
+        """By block length."""
+        found = {k: self.figure(arm, metric) for k, arm in self.by_length.items()}
+        return {k: one for k, one in found.items() if one is not None}
+
+    def ratio(self, arm: Arm, metric: str) -> Interval | None:
+        """Over its autoregressive arm."""
+        return against(self.ticks, arm.id, arm.baseline.id, metric)
+
+    def of(self, arm: Arm) -> list[Tick]:
+        return select(self.ticks, arm=arm.id)
+
+
+def _order(arm: Arm) -> tuple[object, ...]:
+    odd = arm.drafter not in (None, DRAFT_MODEL)
+    return arm.concurrency, arm.temperature, odd, str(arm.drafter) if odd else "", arm.automatic, arm.block_length

@@ -1,0 +1,121 @@
+"""Which daemon is measured, which run is gone on with, and what is said of the time that is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftd.cli.options import Daemon
+from draftd.client.client import DraftdClient
+from draftd.client.prompts import Prompt, from_texts
+from draftd.errors import ConfigError
+from draftd_acceptance.commands import progress as module
+from draftd_acceptance.commands.progress import progress, time_left
+from draftd_acceptance.commands.runs import Which, begin, measured, open_run
+from draftd_acceptance.folder import RunError, RunFolder
+from draftd_acceptance.session import Advance
+from draftd_acceptance.ticks import Stage
+from tests.scripted import scripted_models
+from tests.serving import serving
+
+PAIR = Which(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
+
+
+def test_a_run_alone_says_which_daemon_to_go_on_with(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", dataclasses.replace(PAIR, token="secret"))
+    folder, which = open_run(tmp_path / "run", Which(token="secret"))
+    assert which == dataclasses.replace(PAIR, token="secret")
+    assert "secret" not in (folder.path / "run.json").read_text() + repr(which) + repr(Daemon(token="secret"))
+
+
+def test_another_daemon_may_be_named_for_it(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", PAIR)
+    assert open_run(tmp_path / "run", Which(target="127.0.0.1:1"))[1].target == "127.0.0.1:1"
+
+
+def test_a_new_run_gets_a_folder_with_the_time_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, _ = open_run(None, PAIR)
+    assert re.fullmatch(r"draftd-runs/\d{8}-\d{6}-big", str(folder.path))
+
+
+def test_a_folder_with_something_else_in_it_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="an empty or new folder"):
+        open_run(tmp_path, PAIR)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.max_bath"), measured(Which(assignments=["engine.max_bath=2"])):
+        raise AssertionError
+
+
+def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between() -> None:
+    which = Which(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
+    with measured(which, block_length=6) as client:
+        assert client.model().max_draft_tokens == 6
+        settings = client.manifest().settings
+        wanted = {"engine.max_batch": "3", "fallback.guard": "false", "fallback.probe_share": "0"}
+        assert {name: settings[name] for name in wanted} == wanted
+        address = client.target
+    with DraftdClient(address) as gone:
+        assert not gone.serving()
+
+
+def code(text: str) -> list[Prompt]:
+    return [replace(one, group="code") for one in from_texts([text])]
+
+
+def test_a_run_whose_daemon_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with serving(tmp_path / "one", lambda: scripted_models(0.7)) as first:
+        assert begin(first.client, folder, {Stage.SWEEP: code("ab")}).number == 1
+        # another stage may ask other prompts of a group
+        assert begin(first.client, folder, {Stage.SOAK: code("cd")}).number == 2
+        with pytest.raises(RunError, match=r"prompts\.sweep\.code.*session 1"):
+            begin(first.client, folder, {Stage.SWEEP: code("cd")})
+    with (
+        serving(tmp_path / "two", lambda: scripted_models(0.7), engine={"max_batch": 2}) as second,
+        pytest.raises(RunError, match=r"settings\.engine\.max_batch: got '2'.*'8', as in session 1"),
+    ):
+        begin(second.client, folder, {Stage.SWEEP: code("ab")})
+    assert list(folder.manifests()) == [1, 2]
+
+
+def test_into_a_pipe_goes_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    with progress() as advance:
+        for done in range(0, 100, 10):
+            advance(Advance(Stage.SWEEP, done, 100, 10.0 * (100 - done), "k4"))
+            now[0] += 10
+    assert capsys.readouterr().err.splitlines() == [
+        "sweep: 0%, about 17 min left",
+        "sweep: 30%, about 12 min left",
+        "sweep: 60%, about 7 min left",
+        "sweep: 90%, about 2 min left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "time left not known yet"),
+        (0.0, "about 5 s left"),
+        (62.0, "about 60 s left"),
+        (90.0, "about 2 min left"),
+        (3600.0, "about 60 min left"),
+        (7200.0, "about 2.0 h left"),
+    ],
+)
+def test_the_time_left_is_no_more_exact_than_it_is_known(seconds: float | None, said: str) -> None:
+    assert time_left(seconds) == said
