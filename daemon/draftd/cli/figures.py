@@ -49,7 +49,9 @@ def in_local_time(text: str, zone: tzinfo | None = None) -> str:
     return _IN_UTC.sub(local, text)
 
 
-def size(count: int) -> str:
+def size(count: int | None) -> str:
+    if count is None:
+        return NOTHING
     value = abs(float(count))
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000 or unit == "GB":

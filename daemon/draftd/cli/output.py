@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, track
+from rich.progress import BarColumn, TextColumn, track
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
@@ -32,6 +32,9 @@ T = TypeVar("T")
 # line breaks; the rest, to which single-byte escape sequences belong, have no picture.
 _OBEYED = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _SHOWN = _OBEYED | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
+Row = tuple[str, Text]  # a name, and what it is now
 
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
 REMOTE = "underline"  # text that the daemon behind the one that was asked chose
@@ -134,64 +137,54 @@ class WaitingBar:
     """What an answer waits for, until it begins: a bar on a terminal, nothing elsewhere."""
 
     def __init__(self) -> None:
-        console = stderr()
-        columns = (TextColumn("{task.description}"), BarColumn())
-        self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-        self._task: TaskID | None = None
-        self._told = -_WAITING_SECONDS
+        console, columns = stderr(), (TextColumn("{task.description}"), BarColumn())
+        self._terminal, self._told = console.is_terminal, -_WAITING_SECONDS
+        self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False)
 
     def hear(self, response: inference_pb2.GenerateResponse) -> None:
         """Draws a `loading` or `prompt_progress` event."""
-        if self._bar is None:
-            return
-        told = response.prompt_progress
+        prompt = response.prompt_progress
         if response.HasField("loading"):
             self._draw(response.loading.progress)
         else:
-            done, total = told.processed_tokens, told.prompt_tokens
-            self._draw(f"prompt: {prompt_progress(told)}", done, total)
+            self._draw(f"prompt: {prompt_progress(prompt)}", prompt.processed_tokens, prompt.prompt_tokens)
 
     def hear_loading(self, line: str) -> None:
         """Draws what a daemon does that serves nothing yet; where there is no terminal, a line every ten seconds."""
-        if self._bar is not None:
-            found = _STILL_LOADING.fullmatch(line)
-            self._draw(found[1] if found else line)  # a terminal has few columns
+        if self._terminal:
+            loading = _STILL_LOADING.fullmatch(line)
+            self._draw(loading[1] if loading else line)  # a terminal has few columns
         elif time.monotonic() - self._told >= _WAITING_SECONDS:
             self._told = time.monotonic()
             complain(line)
 
     def _draw(self, line: str, done: float = 0, total: float | None = None) -> None:
         """`total`: None where it is not known."""
-        assert self._bar is not None
-        if self._task is None:
-            self._task = self._bar.add_task("")
+        if not self._terminal:
+            return
+        if not self._bar.tasks:
+            self._bar.add_task("")
             self._bar.start()
-        self._bar.update(self._task, description=escape(line), completed=done, total=total, refresh=True)
+        self._bar.update(self._bar.task_ids[0], description=escape(line), completed=done, total=total, refresh=True)
 
-    def end(self) -> None:
-        """Takes the bar away."""
-        if self._bar is not None and self._task is not None:
+    def close(self) -> None:
+        """Takes the bar away; it does not come back."""
+        if self._bar.live.is_started:
             self._bar.stop()
-            self._bar = None
 
     def before(self, shown: Callable[[T], None]) -> Callable[[T], None]:
         """Wraps what shows a part of the answer: the bar goes first."""
 
         def show(part: T) -> None:
-            self.end()
+            self.close()
             shown(part)
 
         return show
 
 
-@contextlib.contextmanager
-def waiting() -> Iterator[WaitingBar]:
+def waiting() -> contextlib.closing[WaitingBar]:
     """A bar that has gone when the block ends."""
-    bar = WaitingBar()
-    try:
-        yield bar
-    finally:
-        bar.end()
+    return contextlib.closing(WaitingBar())
 
 
 def prompt_progress(told: inference_pb2.PromptProgress) -> str:

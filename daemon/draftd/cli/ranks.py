@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from draftd.cli.figures import percent, size
+from draftd.cli.output import BAD, DIM, GOOD, WARN, Row
 from draftd.group import GroupState
 from draftd.v1 import control_pb2 as pb
 
-GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
 _STYLES = {GroupState.SERVING: GOOD, GroupState.STARTING: WARN, GroupState.RESTARTING: BAD, GroupState.FAILED: BAD}
 _SILENT_SECONDS = 3.0  # ranks report each second
 _BEHIND = 64  # records; followers wait for the forward before the last
 _MOST_RANKS = 8  # lines
-
-Row = tuple[str, Text]
 
 
 def rows(status: pb.GetStatusResponse, collective: Mapping[int, float] | None = None) -> list[Row]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from draftd.cli.figures import NOTHING, rate
 from draftd.cli.output import tracked
-from draftd.client.client import Ask, DraftdClient, gather
-from draftd.client.timing import quantile
+from draftd.client.client import Ask, DraftdClient
+from draftd.client.timing import capture, quantile
 from draftd.errors import ConfigError
 from draftd.planning.prices import money
 from draftd.protocol import enum_name
@@ -61,13 +60,12 @@ def run_ways(client: DraftdClient, asks: Sequence[tuple[str, Ask]], ways: Sequen
 
 def answered(client: DraftdClient, ask: Ask, name: str) -> Answered:
     assert ask.strategy is not None
-    began = time.perf_counter()
-    answer = gather(client.generate(**vars(ask), timeout=_ANSWER_SECONDS))
-    finished = answer.finished
+    captured = capture(client, ask, timeout=_ANSWER_SECONDS).checked()
+    answer, finished = captured.answer, captured.answer.finished
     return Answered(
         ask.strategy,
         name,
-        time.perf_counter() - began,
+        captured.ended,
         answer.time_to_first_token,
         answer.tokens,
         answer.tokens_per_second,
@@ -80,11 +78,8 @@ def answered(client: DraftdClient, ask: Ask, name: str) -> Answered:
 
 def summarise(answers: Sequence[Answered]) -> dict[str, dict[str, Any]]:
     """By way, under the names of JSON: medians, the mean cost, and the least class."""
-    return {way.value: _summary([one for one in answers if one.strategy is way]) for way in WAYS if _has(answers, way)}
-
-
-def _has(answers: Sequence[Answered], way: Strategy) -> bool:
-    return any(one.strategy is way for one in answers)
+    by_way = {way: [one for one in answers if one.strategy is way] for way in WAYS}
+    return {way.value: _summary(group) for way, group in by_way.items() if group}
 
 
 def _summary(answers: Sequence[Answered]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -59,6 +59,12 @@ class Capture:
     @property
     def complete(self) -> bool:
         return bool(self.responses) and self.responses[-1].WhichOneof("event") == "finished"
+
+    def checked(self) -> Self:
+        """Itself. Raises the CallError that ended it."""
+        if self.failure is not None:
+            raise self.failure
+        return self
 
 
 def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:

@@ -157,14 +157,11 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculati
     """Both ways, one after the other; the prompt is computed for each. Speculation is demanded: where it cannot be had,
     CallError is raised."""
 
-    def taken(mode: ModePreference) -> Capture:
-        found = capture(client, replace(ask, mode=mode, skip_prefix_cache=True), timeout=_ANSWER_SECONDS)
-        if found.failure is not None:
-            raise found.failure
-        return found
-
     order = [ModePreference.AUTOREGRESSIVE, ModePreference.SPECULATIVE]
-    captures = {mode: taken(mode) for mode in (reversed(order) if speculative_first else order)}
+    captures = dict[ModePreference, Capture]()
+    for mode in reversed(order) if speculative_first else order:
+        captured = capture(client, replace(ask, mode=mode, skip_prefix_cache=True), timeout=_ANSWER_SECONDS)
+        captures[mode] = captured.checked()
     return Pair(name, group, ask.sampling.greedy, *(captures[mode] for mode in order))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -11,8 +12,7 @@ from draftd.cli.figures import NOTHING, rate
 from draftd.client.client import Ask, message_of
 from draftd.core import WorkloadClass
 from draftd.planning.prices import money
-from draftd.protocol import enum_name
-from draftd.v1 import inference_pb2 as pb
+from draftd.protocol import plain
 
 _COLUMNS = ("way", "class", "seconds", "load", "queue", "prefill", "decode", "trips", "tokens/s", "cost", "", "why")
 
@@ -49,34 +49,28 @@ def command(
             caller=caller,
             **routing.asked(),
         )
-        found = client.route(message_of(**vars(ask)))
+        route = plain(client.route(message_of(**vars(ask))))
     if json:
-        output.print_json(found)
+        output.print_json(route)
     else:
         if explain:
-            tokens = f"{found.prompt_tokens} tokens of prompt, about {found.expected_tokens} of answer"
-            output.say(f"{tokens}; {_name(pb.QualityClass, found.quality)} or better")
-            output.print_table(_COLUMNS, [_row(row, found.currency) for row in found.rows])
-        output.say(f"refused: {found.refusal}" if found.refusal else found.reason)
-    if found.refusal:
+            tokens = f"{route['prompt_tokens']} tokens of prompt, about {route['expected_tokens']} of answer"
+            output.say(f"{tokens}; {route['quality']} or better")
+            output.print_table(_COLUMNS, [_row(row, route["currency"]) for row in route["rows"]])
+        output.say(f"refused: {route['refusal']}" if route["refusal"] else route["reason"])
+    if route["refusal"]:
         raise typer.Exit(1)
 
 
-def _row(row: pb.RouteRow, currency: str) -> tuple[str, ...]:
-    def seconds(name: str) -> str:
-        return f"{getattr(row, name).ToNanoseconds() / 1e9:.3g}" if row.HasField(name) else NOTHING
-
-    had = row.HasField("total")
+def _row(row: Mapping[str, Any], currency: str) -> tuple[str, ...]:
+    seconds = (row[name] for name in ("total", "load", "queue", "prefill", "decode", "round_trips"))
+    measured = "*" if row["measured"] else ""
     return (
-        _name(pb.Strategy, row.strategy),
-        _name(pb.QualityClass, row.quality),
-        *map(seconds, ("total", "load", "queue", "prefill", "decode", "round_trips")),
-        f"{rate(row.tokens_per_second)}{'*' if row.measured else ''}" if had else NOTHING,
-        money(currency, row.cost) if row.HasField("cost") else NOTHING,
-        "✓" if row.chosen else "",
-        row.why,
+        row["strategy"],
+        row["quality"],
+        *(NOTHING if value is None else f"{value:.3g}" for value in seconds),
+        NOTHING if row["total"] is None else f"{rate(row['tokens_per_second'])}{measured}",
+        NOTHING if row["cost"] is None else money(currency, row["cost"]),
+        "✓" if row["chosen"] else "",
+        row["why"],
     )
-
-
-def _name(kind: type, number: int) -> str:
-    return str(enum_name(kind.DESCRIPTOR, number))  # type: ignore[attr-defined]

@@ -24,9 +24,9 @@ from textual.widgets import Static
 from draftd.cli import figures
 from draftd.cli.failures import explain
 from draftd.cli.figures import NOTHING
+from draftd.cli.output import DIM, Row
 from draftd.cli.top import rows
 from draftd.cli.top.rates import History, Snapshot
-from draftd.cli.top.rows import DIM, Row
 from draftd.client.client import DraftdClient
 
 LEAST = (60, 20)  # columns and lines

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
+from typing import Any
 
 from rich.text import Text
 
@@ -12,14 +14,11 @@ from draftd.cli import figures, ladder
 from draftd.cli import ranks as group
 from draftd.cli import remote as two
 from draftd.cli.figures import NOTHING
+from draftd.cli.output import BAD, DIM, GOOD, WARN, Row
 from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
 from draftd.core import DRAFT_MODEL
-from draftd.protocol import enum_name
+from draftd.protocol import enum_name, plain
 from draftd.v1 import control_pb2 as pb
-
-GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
-
-Row = tuple[str, Text]  # a name, and what it is now
 
 _DAY = timedelta(days=1)
 _ABOUT_A_MINUTE = 55.0
@@ -30,7 +29,8 @@ _ESSENTIAL = frozenset(
         *("headroom", "pressure", "thermal"),
     )
 )
-_PRESSURE_STYLES = {pb.MEMORY_PRESSURE_NORMAL: GOOD, pb.MEMORY_PRESSURE_WARN: WARN, pb.MEMORY_PRESSURE_CRITICAL: BAD}
+_PRESSURE_STYLES = {"normal": GOOD, "warn": WARN, "critical": BAD}
+_THERMAL_STYLES = {None: "", "unspecified": WARN, "nominal": GOOD, "moderate": WARN}  # BAD above these
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,61 +235,51 @@ def remote(seen: History) -> list[Row]:
 
 
 def machine(seen: History) -> list[Row]:
-    status, h = seen.status, seen.status.hardware
-    held = f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}"
-    busy = h.gpu_utilization if h.HasField("gpu_utilization") else None
-    gpu = f"{figures.percent(busy)} busy, {_size(h, 'gpu_memory_bytes')}"
-    mlx = f"{_size(h, 'mlx_active_bytes')}, cache {_size(h, 'mlx_cache_bytes')}, peak {_size(h, 'mlx_peak_bytes')}"
+    status, hardware = seen.status, plain(seen.status.hardware)
+    sizes = {name: figures.size(value) for name, value in hardware.items() if name.endswith("_bytes")}
+    mlx = "{mlx_active_bytes}, cache {mlx_cache_bytes}, peak {mlx_peak_bytes}".format_map(sizes)
+    weights = f"{figures.size(status.weight_bytes)}, KV cache {figures.size(status.kv_cache_bytes)}"
+    gpu = f"{figures.percent(hardware['gpu_utilization'])} busy, {sizes['gpu_memory_bytes']}"
+    gpu_known = hardware["gpu_utilization"] is not None or hardware["gpu_memory_bytes"] is not None
     return [
-        ("headroom", _headroom(h)),
-        ("pressure", _pressure(h)),
-        ("MLX", Text(mlx if h.HasField("mlx_active_bytes") else NOTHING)),
-        ("weights", Text(held if status.model.model else NOTHING)),  # none: it is loading
-        ("GPU", Text(gpu if h.HasField("gpu_utilization") or h.HasField("gpu_memory_bytes") else NOTHING)),
-        ("thermal", _thermal(h)),
-        ("power", _power(h)),
+        ("headroom", _headroom(hardware["memory_headroom_bytes"], sizes)),
+        ("pressure", _pressure(hardware["memory_pressure"], hardware["swap_in_bytes"])),
+        ("MLX", Text(mlx if hardware["mlx_active_bytes"] is not None else NOTHING)),
+        ("weights", Text(weights if status.model.model else NOTHING)),  # none: it is loading
+        ("GPU", Text(gpu if gpu_known else NOTHING)),
+        ("thermal", _thermal(hardware)),
+        ("power", _power(hardware)),
     ]
 
 
-def _headroom(h: pb.Hardware) -> Text:
-    room = h.memory_headroom_bytes
-    if not h.HasField("memory_headroom_bytes"):
+def _headroom(room: int | None, sizes: Mapping[str, str]) -> Text:
+    if room is None:
         return Text(NOTHING)
-    limits = f", floor {_size(h, 'memory_floor_bytes')}", (f" of {_size(h, 'memory_limit_bytes')}", DIM)
-    return Text.assemble((figures.size(room), GOOD if room >= 0 else BAD), *limits)
+    free, floor, limit = (sizes[f"memory_{name}_bytes"] for name in ("headroom", "floor", "limit"))
+    return Text.assemble((free, GOOD if room >= 0 else BAD), f", floor {floor}", (f" of {limit}", DIM))
 
 
-def _pressure(h: pb.Hardware) -> Text:
-    known = h.HasField("memory_pressure")
-    name = str(enum_name(pb.MemoryPressure.DESCRIPTOR, h.memory_pressure)) if known else NOTHING
-    swapped = (_size(h, "swap_in_bytes"), WARN if h.swap_in_bytes else "")
-    return Text.assemble((name, _PRESSURE_STYLES.get(h.memory_pressure, "")), ", swapped in ", swapped)
+def _pressure(level: str | None, swapped: int | None) -> Text:
+    shown = (str(level or NOTHING), _PRESSURE_STYLES.get(level or "", ""))
+    return Text.assemble(shown, ", swapped in ", (figures.size(swapped), WARN if swapped else ""))
 
 
-def _thermal(h: pb.Hardware) -> Text:
-    name, style = NOTHING, ""
-    if h.HasField("thermal_level"):
-        name = str(enum_name(pb.ThermalLevel.DESCRIPTOR, h.thermal_level))
-        warm = BAD if h.thermal_level >= pb.THERMAL_LEVEL_HEAVY else WARN
-        style = GOOD if h.thermal_level == pb.THERMAL_LEVEL_NOMINAL else warm
-    shown = Text.assemble((name, style))
-    if h.HasField("throttles"):
-        shown.append(f", {h.throttles} throttles", WARN if h.throttles else "")
-    if h.temperatures:
-        shown.append(f", {max(h.temperatures.values()):.0f} °C")
+def _thermal(hardware: Mapping[str, Any]) -> Text:
+    level = hardware["thermal_level"]
+    shown = Text.assemble((str(level or NOTHING), _THERMAL_STYLES.get(level, BAD)))
+    if (throttles := hardware["throttles"]) is not None:
+        shown.append(f", {throttles} throttles", WARN if throttles else "")
+    if temperatures := hardware["temperatures"]:
+        shown.append(f", {max(temperatures.values()):.0f} °C")
     return shown
 
 
-def _power(h: pb.Hardware) -> Text:
+def _power(hardware: Mapping[str, Any]) -> Text:
     parts: list[tuple[str, str]] = []
-    if h.HasField("on_mains"):
-        parts.append(("mains" if h.on_mains else "battery", "" if h.on_mains else WARN))
-    if h.HasField("low_power"):
-        parts.append(("low-power mode" if h.low_power else "normal mode", WARN if h.low_power else ""))
-    if "system" in h.power:
-        parts.append((f"{h.power['system']:.0f} W", ""))
+    if (on_mains := hardware["on_mains"]) is not None:
+        parts.append(("mains", "") if on_mains else ("battery", WARN))
+    if (low_power := hardware["low_power"]) is not None:
+        parts.append(("low-power mode", WARN) if low_power else ("normal mode", ""))
+    if (watts := hardware["power"].get("system")) is not None:
+        parts.append((f"{watts:.0f} W", ""))
     return Text(", ").join(Text(*part) for part in parts) if parts else Text(NOTHING)
-
-
-def _size(h: pb.Hardware, field: str) -> str:
-    return figures.size(getattr(h, field)) if h.HasField(field) else NOTHING
