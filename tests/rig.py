@@ -39,6 +39,7 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.grammar import ForcedTokens
 from draftd.engine.drafters.prompt_lookup import PromptLookup
+from draftd.engine.limits import Limits
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, assemble
@@ -172,14 +173,16 @@ class Rig:
             vocabulary=info.vocab_size,
             context_length=info.context_length,
             observer=observer or EngineObserver(),
-            max_batch=max_batch,
-            prefill_chunk=prefill_chunk,
-            prefill_slice_seconds=prefill_slice_seconds,
+            limits=Limits(
+                max_batch=max_batch,
+                prefill_chunk=prefill_chunk,
+                prefill_slice_seconds=prefill_slice_seconds,
+                gather_seconds=gather_seconds,
+            ),
             clock=clock,
             depth=depth or DepthControl(StepCosts(), 16, measurement=measurement or PlainMeasurement(math.inf)),
             timer=timer,
             admission=admission,
-            gather_seconds=gather_seconds,
         )
         self.scheduler = Scheduler(local, clock=clock)
 

@@ -17,6 +17,7 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, DrafterName, 
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import Prices, StepCosts
 from draftd.engine.drafters.base import Draft, Drafter
+from draftd.engine.limits import Limits
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
@@ -240,8 +241,7 @@ class Simulation:
             vocabulary=8,
             context_length=1 << 20,
             observer=observer or EngineObserver(),
-            max_batch=max_batch,
-            prefill_chunk=512,
+            limits=Limits(max_batch=max_batch, prefill_chunk=512),
             clock=lambda: machine.now,
             timer=lambda: machine.now,
             depth=self.depth,

@@ -26,7 +26,6 @@ from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import free_bytes
-from draftd.engine.model_keys import ModelKeys
 from draftd.engine.observer import EngineObserver, PrefixStatus, RemoteStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
@@ -167,14 +166,10 @@ def assemble_engine(
         vocabulary=info.vocab_size,
         context_length=info.context_length,
         observer=observer,
-        max_batch=limits.max_batch,
-        prefill_chunk=limits.prefill_chunk,
-        prefill_slice_seconds=limits.prefill_slice_seconds,
+        limits=limits,
         cancelled=cancelled,
         depth=depth,
         admission=admission,
-        gather_seconds=limits.gather_seconds,
-        part_of_peer=limits.part_of_peer,
     )
     jobs = BackgroundJobs(decoder, drafters, lambda: local.model, limits.prefill_chunk)
     weights = Weights(
@@ -234,11 +229,10 @@ def _prefixes(
             found.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))
         return found
 
-    disk = keys = None
+    disk = None
     if folder is not None and cache.limit:
         disk = PrefixDisk(folder, limits.prefix_disk_bytes, limits.prefix_pinned_bytes)
-        keys = ModelKeys(folder, backend)
-    jobs = PrefixJobs(disk, keys, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK))
+    jobs = PrefixJobs(disk, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK), backend)
     jobs.start()
     return disk, jobs
 

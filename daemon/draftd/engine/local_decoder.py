@@ -23,7 +23,8 @@ from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import Drafting, LatestSampling
 from draftd.engine.fair_share import FairShare, charge
-from draftd.engine.observer import EngineObserver, PromptProgress
+from draftd.engine.limits import Limits
+from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
@@ -48,37 +49,31 @@ class LocalDecoder:
         vocabulary: int,
         context_length: int,
         observer: EngineObserver,
-        max_batch: int,
-        prefill_chunk: int,
-        prefill_slice_seconds: float = 1.0,
+        limits: Limits,
         clock: Callable[[], float] = time.monotonic,
         cancelled: Callable[[], Mapping[str, FinishReason]] = dict,
         depth: DepthControl | None = None,
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
-        gather_seconds: float = 0.0,
-        part_of_peer: float = 1.0,
     ) -> None:
-        """`prefill_slice_seconds`: the longest that running sequences wait for a slice of a prompt. `cancelled` is
-        asked after each forward: a step's tokens are not sent to requests that ended during it. `depth` is what is
-        known of costs and acceptance from before. `timer`: what steps and slices are timed by. `admission`: None lets
-        in as many as the batch takes. `gather_seconds`: the longest that a peer's step waits for those of others;
-        `part_of_peer`: of the target's time, that a peer has at most while others want it."""
+        """`cancelled` is asked after each forward: a step's tokens are not sent to requests that ended during it.
+        `depth` is what is known of costs and acceptance from before. `timer`: what steps and slices are timed by.
+        `admission`: None lets in as many as the batch takes."""
         self.target, self._steps, self.context_length = target, Steps(target), context_length
         self.drafting = Drafting(
             drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
         )
         self._sampling = LatestSampling()
-        self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / max_batch)
+        self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / limits.max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
-        self._shares = FairShare(part_of_peer, clock)
-        self._prefilling = Prefilling(
+        self._shares = FairShare(limits.part_of_peer, clock)
+        self.prefilling = Prefilling(
             target,
             self._steps,
             self.drafting,
             self.delivery,
-            chunk=prefill_chunk,
-            slice_seconds=prefill_slice_seconds,
+            chunk=limits.prefill_chunk,
+            slice_seconds=limits.prefill_slice_seconds,
             clock=clock,
             timer=timer,
             cancelled=cancelled,
@@ -89,7 +84,7 @@ class LocalDecoder:
             shares=self._shares,
         )
         self._admission = admission
-        self._max_batch, self._chunk = max_batch, prefill_chunk
+        self._max_batch, self._chunk = limits.max_batch, limits.prefill_chunk
         self.depth = depth or DepthControl(StepCosts(), DEEPEST - 1)
         self._running: list[DecodeSequence] = []  # in the order in which the target has them
         self._peers = 0  # of these, those that a peer drafts for
@@ -100,14 +95,14 @@ class LocalDecoder:
         self._of_peers = 0  # running and waiting
         self._wave, self._in_wave = Wave(), False
         self._opened = 0  # sequences that were numbered
-        self._gathering = Gathering(gather_seconds, clock)
+        self._gathering = Gathering(limits.gather_seconds, clock)
         self._pause = 0.0
         self._failed: list[DecodeSequence] = []  # with the caches of all; they have left the target
         self.paused = False  # without weights
 
     @property
     def idle(self) -> bool:
-        return not (self._running or self._prefilling.sequences or self._failed)
+        return not (self._running or self.prefilling.sequences or self._failed)
 
     @property
     def pause(self) -> float:
@@ -121,21 +116,17 @@ class LocalDecoder:
 
     @property
     def active(self) -> int:
-        return len(self._running) + len(self._prefilling.prefilling)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._prefilling.waiting)
+        return len(self._running) + len(self.prefilling.prefilling)
 
     @property
     def sequences(self) -> list[DecodeSequence]:
         """All in hand, running or not."""
-        return [*self._running, *self._prefilling.sequences, *self._failed]
+        return [*self._running, *self.prefilling.sequences, *self._failed]
 
     @property
     def prompts(self) -> bool:
         """Whether a prompt is being prefilled, or waits and might be."""
-        return bool(self._prefilling.prefilling or (self._prefilling.waiting and self.active < self._max_batch))
+        return bool(self.prefilling.prefilling or (self.prefilling.waiting and self.active < self._max_batch))
 
     @property
     def may_draft(self) -> bool:
@@ -145,32 +136,17 @@ class LocalDecoder:
     @property
     def not_begun(self) -> list[DecodeSequence]:
         """Those of which nothing has been prefilled."""
-        return self._prefilling.waiting
+        return self.prefilling.waiting
 
     @property
     def kv_cache_bytes(self) -> int:
         return self.target.nbytes + self.drafting.nbytes
 
-    @property
-    def held_back(self) -> int:
-        """Requests that wait for memory."""
-        return self._prefilling.held_back
-
-    @property
-    def prompt_progress(self) -> tuple[PromptProgress, ...]:
-        """Of clients' prompts that are being prefilled."""
-        return self._prefilling.progress
-
-    @property
-    def prefilled_tokens(self) -> int:
-        """Of all prompts, computed by the target since it started."""
-        return self._prefilling.prefilled_tokens
-
     def add(self, sequence: DecodeSequence) -> None:
         self._opened, self._pause = self._opened + 1, 0.0
         sequence.id = self._opened
         self._of_peers += sequence.of_peer
-        self._prefilling.add(sequence)
+        self.prefilling.add(sequence)
 
     def collect(self, now: float) -> None:
         """Does nothing: results are waited for in `advance`."""
@@ -184,11 +160,11 @@ class LocalDecoder:
             self._catch_up()
         else:
             self._prefill(turn.room, turn.hurried)
-        prefilling, pause = self._prefilling.in_turn, 0.0
+        prefilling, pause = self.prefilling.in_turn, 0.0
         if self._peers and not prefilling and self._ahead is None:
             pause = self._gathering.wait(self._running, turn.members, self.depth.costs)
         if turn.decodes and not pause:
-            began, copied = self._timer(), self._prefilling.joined_long
+            began, copied = self._timer(), self.prefilling.joined_long
             masked = masks_first([sequence.request for sequence in turn.members])
             ahead = runs_ahead(turn, prefilling=prefilling, masked=masked)
             self._decode(turn.members, may_run_ahead=ahead)
@@ -197,15 +173,11 @@ class LocalDecoder:
         if not (turn.members or self._in_wave or turn.catches_up or prefilling):
             pause = _HELD_SECONDS if self._peers_wait else math.inf
         self._pause = pause
-        joined = self._prefilling.joined()
+        joined = self.prefilling.joined()
         if joined:
             self._run([*self._running, *joined])
             self.interrupted()
         return False
-
-    def drain(self, until: float) -> None:
-        """From now on no slice of a prompt is to last beyond `until`, by the clock."""
-        self._prefilling.drain_until = until
 
     # between steps: what may draft
 
@@ -222,7 +194,7 @@ class LocalDecoder:
 
     def uses(self, kind: DrafterName) -> bool:
         """Whether a sequence that runs or is being prefilled drafts with it."""
-        inside = (*self._prefilling.prefilling, *self._running)
+        inside = (*self.prefilling.prefilling, *self._running)
         return any(one.drafter is not None and one.plan.drafter == kind for one in inside)
 
     def interrupted(self) -> None:
@@ -235,9 +207,9 @@ class LocalDecoder:
             in_turn = self._share_out()
         begun, behind = self._ahead, bool(self.depth.catching_up)
         # A draft catches up by turns with prefill: both would be two slices.
-        may_catch_up = behind and not (self._caught_up and self._prefilling.sequences)
+        may_catch_up = behind and not (self._caught_up and self.prefilling.sequences)
         self._in_wave = not self._peers and self._wave.goes_on(
-            self._timer(), len(self._running), self._prefilling.short(self._max_batch - len(self._running))
+            self._timer(), len(self._running), self.prefilling.short(self._max_batch - len(self._running))
         )
         turn = plan_turn(
             self._running,
@@ -259,7 +231,7 @@ class LocalDecoder:
 
     def _share_out(self) -> list[DecodeSequence]:
         """Returns the running sequences, less those of peers whose turn it is not."""
-        inside = self._prefilling.sequences
+        inside = self.prefilling.sequences
         self._shares.begin([*awake(self._running, self._clock()), *inside])
         clients_waiting = sum(not sequence.of_peer for sequence in inside)
         seconds = self.depth.batch_seconds(self._max_batch)
@@ -269,11 +241,11 @@ class LocalDecoder:
     def _peers_wait(self) -> bool:
         """Whether a sequence of a peer has something to do, which is held back."""
         due = [sequence for sequence in self._running if not rests(sequence)]
-        return any(sequence.of_peer for sequence in (*due, *self._prefilling.sequences))
+        return any(sequence.of_peer for sequence in (*due, *self.prefilling.sequences))
 
     def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
-        self._prefilling.step(room, running, self._step_seconds)
-        if self._prefilling.in_turn:
+        self.prefilling.step(room, running, self._step_seconds)
+        if self.prefilling.in_turn:
             self.interrupted()
 
     def _fits(self, sequence: DecodeSequence, prefilling: Sequence[DecodeSequence]) -> bool:
@@ -382,7 +354,7 @@ class LocalDecoder:
             if self._ahead is not None and left.isdisjoint(entry.sequence for entry in self._ahead.entries):
                 self._ahead = None
             self.interrupted()
-        self._prefilling.reap()
+        self.prefilling.reap()
         self._failed = []
         for sequence in ended:
             self.drafting.leave(sequence)
@@ -401,7 +373,7 @@ class LocalDecoder:
         self.interrupted()
         self.target.reset()
         self.drafting.reset()
-        self._prefilling.restart()
+        self.prefilling.restart()
         again = []
         for sequence in running:
             if sequence.id in failed:
@@ -411,7 +383,7 @@ class LocalDecoder:
                     sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
                 sequence.rebuilt_at = sequence.emitted
             sequence.replays = 0
-            if self._prefilling.retake(sequence):
+            if self.prefilling.retake(sequence):
                 again.append(sequence)
             else:
                 self._failed.append(sequence)

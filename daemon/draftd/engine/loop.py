@@ -279,7 +279,7 @@ class EngineWorker(EngineHandle):
             if taken is not None:
                 _hand_over(taken, engine)
                 drain_until = taken.drain_until if taken.closing else math.inf
-                local.drain(drain_until)
+                local.prefilling.drain_until = drain_until
                 if taken.closing and (scheduler.idle or time.monotonic() >= drain_until):
                     scheduler.abort(FinishReason.CANCELLED)
                     self._measure(engine, local.kv_cache_bytes)
@@ -332,9 +332,9 @@ class EngineWorker(EngineHandle):
 
     def _measure(self, engine: Engine, kv_bytes: int) -> None:
         local = engine.local
-        self._kv_bytes, self._held_back = kv_bytes, local.held_back
-        self._resting, self._prompts = local.resting, local.prompt_progress
-        self._prefilled_tokens = local.prefilled_tokens
+        self._kv_bytes, self._held_back = kv_bytes, local.prefilling.held_back
+        self._resting, self._prompts = local.resting, local.prefilling.progress
+        self._prefilled_tokens = local.prefilling.prefilled_tokens
         now = time.monotonic()
         if now - self._learnt_at >= _LEARNT_SECONDS:
             self._learnt, self._learnt_at = engine.learnt(), now

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from draftd.engine.cache.prefix_file import FORMAT
 from draftd.errors import DraftdError
-from draftd.models.fingerprint import Fingerprints, digest, model_digest, remember, remembered
+from draftd.models.fingerprint import Fingerprints, digest, model_digest
 from draftd.models.folder import ModelFiles
 
 _log = logging.getLogger(__name__)
@@ -33,11 +33,9 @@ class ModelKeys:
     size and time, so that a restart need not hash again."""
 
     def __init__(self, folder: Path, backend: str) -> None:
-        self._path, self._backend = folder / _FILE, backend
-        self._fingerprints: Fingerprints | None = None
+        self._backend, self._fingerprints = backend, Fingerprints(folder / _FILE)
         self._known: dict[Any, Future[ModelKey | None]] = {}
         self._hashing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-hash")
-        self._closed = False
 
     def of(self, files: ModelFiles | None) -> Future[ModelKey | None]:
         """None of a model that was made in memory, or whose files have changed since it was read."""
@@ -53,16 +51,12 @@ class ModelKeys:
 
     def close(self) -> None:
         """Gives up what it is at, within a piece."""
-        if self._fingerprints is not None:
-            self._fingerprints.close()
+        self._fingerprints.close()
         self._hashing.shutdown(wait=False, cancel_futures=True)
 
     def _computed(self, files: ModelFiles | None) -> ModelKey | None:
         if files is None or files.stamps is None:
             return None
-        if self._fingerprints is None:
-            self._fingerprints = Fingerprints(remembered(self._path))
-        before = self._fingerprints.known
         try:
             found = self._fingerprints.of(files.folder, files.adapter)
         except DraftdError as error:
@@ -71,8 +65,6 @@ class ModelKeys:
         if files.changed:
             _log.warning("no prefix of %s is read or kept on disk: its files have changed since then", files.folder)
             return None
-        if self._fingerprints.known != before:
-            remember(self._path, self._fingerprints.known)
         model = model_digest(found)
         return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES)]))
 

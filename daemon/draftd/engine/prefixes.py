@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from draftd.engine.cache.base import KVSegment, copied
+from draftd.engine.cache.base import KVSegment
 from draftd.engine.cache.pins import MOST_PINS, Pin
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_arrays import apart, loaded, stored, together
@@ -68,13 +68,14 @@ class PrefixJobs:
     def __init__(
         self,
         disk: PrefixDisk | None,
-        keys: ModelKeys | None,
         cache: PrefixCache,
         models: Callable[[], list[KeptTexts]],
         chunk: int,
+        backend: str,
     ) -> None:
-        """`disk` and `keys`: None where nothing is kept there. `models`: those in memory now, the target first."""
-        self._disk, self._keys, self._cache, self._models, self._chunk = disk, keys, cache, models, chunk
+        """`disk`: None where nothing is kept there. `models`: those in memory now, the target first."""
+        self._disk, self._cache, self._models, self._chunk = disk, cache, models, chunk
+        self._keys = None if disk is None else ModelKeys(disk.folder, backend)
         self._reads: deque[_Task] = deque()
         self._others: deque[_Task] = deque()
         self._saves: deque[tuple[str, Tokens[int]]] = deque()
@@ -97,7 +98,7 @@ class PrefixJobs:
     def start(self) -> None:
         """Looks at what is there, and has the pins of this model read or computed; what takes longer than a moment goes
         on between steps."""
-        if self._disk is None or self._keys is None:
+        if self._disk is None:
             return
         until, scanned = time.monotonic() + _START_SECONDS, self._disk.start()
         wait([scanned], _START_SECONDS)
@@ -116,9 +117,6 @@ class PrefixJobs:
             self._reads.append(_Task(self._read(sequence, tokens), until=time.monotonic() + _READ_SECONDS))
 
     def pin(self, command: PinPrefix) -> None:
-        if self._disk is None:
-            command.done.set_exception(NotNow("nothing is kept on disk"))
-            return
         if len(self._others) > MOST_PINS:
             command.done.set_exception(QueueFull(f"{MOST_PINS} pins wait to be computed", retry_after=1.0))
             return
@@ -231,7 +229,7 @@ class PrefixJobs:
             value = together(header.form, arrays, len(header.tokens) - header.start, caches)
             text = header.tokens
             if isinstance(value, KVSegment) and length < len(text):
-                value, text = copied(value.layers, 0, 0, length - header.start), text[:length]
+                value, text = value.copy(0, length - header.start), text[:length]
             if self._gone(model):
                 return
             store.put(text, value)

@@ -53,43 +53,26 @@ def model_digest(found: Fingerprint) -> str:
     return digest([(one.name, one.bytes, one.sha256) for one in found.files if one.kind in DECISIVE])
 
 
-def remembered(path: Path) -> dict[Path, tuple[Stamp, str]]:
-    """What `remember` wrote there; nothing where there is no such file, or none that says anything."""
-    try:
-        told = json.loads(path.read_bytes())
-        return {Path(file): (Stamp(**stamp), digest) for file, (stamp, digest) in told.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def remember(path: Path, known: Mapping[Path, tuple[Stamp, str]]) -> None:
-    """Writes down what was hashed, so that it need not be again; nothing where the disk takes no more."""
-    told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items()}
-    with contextlib.suppress(OSError):
-        replace_file(path, json.dumps(told))
-
-
 class Fingerprints:
     """Takes them, and remembers what it has hashed. On one thread; `close` and `hashed_bytes` from any."""
 
-    def __init__(self, known: Mapping[Path, tuple[Stamp, str]] | None = None) -> None:
-        """`known`: what was hashed before, with what the files were then."""
-        self._known = dict(known or {})
+    def __init__(self, path: Path | None = None) -> None:
+        """`path`: a file that remembers what was hashed, also by other processes."""
+        self._path = path
+        self._known = self._remembered()
         self._closing = threading.Event()
         self.hashed_bytes = 0
-
-    @property
-    def known(self) -> dict[Path, tuple[Stamp, str]]:
-        return dict(self._known)
 
     def of(self, folder: Path, adapter: Path | None = None) -> Fingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
         try:
-            found, own = dict(model_files(folder, adapter)), (folder, adapter)
+            found, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
             self._known = {
                 file: known for file, known in self._known.items() if file.parent not in own or file in found
             }
             files = [self._file(file, kind) for file, kind in found.items()]
+            if self.hashed_bytes > hashed:
+                self._remember()
             return Fingerprint(_quantization(folder), (*files, *_template(folder)))
         except OSError as error:
             raise NotNow(f"{Path(error.filename or folder).name}: {error.strerror}") from error
@@ -97,6 +80,23 @@ class Fingerprints:
     def close(self) -> None:
         """Gives up what it is at, within a piece."""
         self._closing.set()
+
+    def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
+        """Nothing where there is no such file, or none that says anything."""
+        try:
+            told = {} if self._path is None else json.loads(self._path.read_bytes())
+            return {Path(file): (Stamp(**stamp), digest) for file, (stamp, digest) in told.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _remember(self) -> None:
+        """Writes nothing where the disk takes no more."""
+        if self._path is not None:
+            known = self._remembered() | self._known
+            told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items()}
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                replace_file(self._path, json.dumps(told))
 
     def _file(self, file: Path, kind: str) -> FileFingerprint:
         for _ in range(_ATTEMPTS):

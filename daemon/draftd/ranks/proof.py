@@ -22,7 +22,7 @@ from draftd import __version__
 from draftd.errors import ModelLoadError
 from draftd.hardware.system import versions
 from draftd.models.blas import load_blas
-from draftd.models.fingerprint import DECISIVE, Fingerprints, remember, remembered
+from draftd.models.fingerprint import DECISIVE, Fingerprints
 from draftd.models.folder import ModelFolder, Stamp, model_files
 from draftd.settings import state_dir
 
@@ -113,8 +113,7 @@ class OwnProof:
         load_blas()  # looking at a hub id brings mlx-lm in
         self._folder = ModelFolder(model, adapter=adapter, offline=offline, progress=progress)
         self.proof = Proof.of(self._folder)
-        self._path = None if environ is None else state_dir(environ) / _FILE
-        self._fingerprints = Fingerprints(None if self._path is None else remembered(self._path))
+        self._fingerprints = Fingerprints(None if environ is None else state_dir(environ) / _FILE)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-rank-hash")
         self._hashes: Future[dict[str, str]] | None = None
 
@@ -141,7 +140,4 @@ class OwnProof:
     def _hash_files(self) -> dict[str, str]:
         files = self._folder.files()
         fingerprint = self._fingerprints.of(files.folder, files.adapter)
-        if self._path is not None and self._fingerprints.hashed_bytes:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            remember(self._path, remembered(self._path) | self._fingerprints.known)
         return {file.name: file.sha256 for file in fingerprint.files if file.kind in DECISIVE}

@@ -13,7 +13,7 @@ from mlx_lm.models import base
 from mlx_lm.models.cache import make_prompt_cache
 
 from draftd.engine.cache import attention
-from draftd.engine.cache.batched import BatchedCaches
+from draftd.engine.cache.batched import BatchedCaches, CacheLayout
 from draftd.engine.pair import load_models
 
 
@@ -40,7 +40,7 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
         alone.append(model(coming[i : i + 1], cache=cache))
 
     def together(call_cost: int | None = None) -> tuple[mx.array, list[int]]:
-        caches = BatchedCaches(model, apart=attention.installed(model), call_cost=call_cost)
+        caches = BatchedCaches(model, CacheLayout(True, apart=attention.installed(model), call_cost=call_cost))
         for one in texts:
             joining = caches.fresh()
             joining.forward(one, [one.shape[1]])

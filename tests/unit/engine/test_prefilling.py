@@ -145,7 +145,7 @@ def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_s
     scheduler = machine.rig.scheduler
     runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=3000))
     machine.rig.add(request(prompt(700, 99), autoregressive(), max_tokens=2))
-    while scheduler.local.waiting or scheduler.local.active > 1:
+    while scheduler.local.not_begun or scheduler.local.active > 1:
         scheduler.step()
     assert max(runs.gaps) <= 1.95 * 0.03
     scheduler.step()
@@ -166,10 +166,10 @@ def test_tokens_read_from_the_prefix_store_make_no_slice_seem_fast():
     runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=3000))
     for turn in range(10):
         machine.rig.add(request([*chat, *prompt(30, 50 + turn)], autoregressive(), max_tokens=2))
-        while scheduler.local.waiting or scheduler.local.active != 1:
+        while scheduler.local.not_begun or scheduler.local.active != 1:
             scheduler.step()
     machine.rig.add(request(prompt(400, 99), autoregressive(), max_tokens=2))
-    while scheduler.local.waiting or scheduler.local.active > 1:
+    while scheduler.local.not_begun or scheduler.local.active > 1:
         scheduler.step()
     assert runs.outcome is None
     assert max(runs.gaps) <= 0.03 + 0.05

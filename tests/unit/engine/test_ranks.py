@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from draftd.engine.cache.layouts import CacheLayout
+from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.pair import LoadedModels
 from draftd.engine.ranks.caches import lead
 from draftd.engine.ranks.channel import Op, Progress, RanksLost, RecordError, decoded, encoded

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import places_after
-from draftd.engine.cache.batched import BatchedCaches
+from draftd.engine.cache.batched import BatchedCaches, CacheLayout
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3, layers=4)
@@ -29,7 +29,7 @@ def row(caches: BatchedCaches, length: int, seed: int = 0) -> tuple[BatchedCache
 
 
 def batch(lengths: list[int], apart: bool = True) -> tuple[BatchedCaches, list[list[int]]]:
-    caches, texts = BatchedCaches(MODEL, apart=apart and installed(MODEL)), list[list[int]]()
+    caches, texts = BatchedCaches(MODEL, CacheLayout(True, apart=apart and installed(MODEL))), list[list[int]]()
     for seed, length in enumerate(lengths):
         new, text = row(caches, length, seed)
         caches.join(new)
@@ -91,7 +91,10 @@ def test_memory_is_in_proportion_to_the_tokens_however_unlike_the_rows_are(lengt
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_whoever_joins_leaves_and_grows_what_is_held_is_in_proportion(data):
-    caches, texts = BatchedCaches(MODEL, apart=data.draw(st.booleans()) and installed(MODEL)), list[list[int]]()
+    caches, texts = (
+        BatchedCaches(MODEL, CacheLayout(True, apart=data.draw(st.booleans()) and installed(MODEL))),
+        list[list[int]](),
+    )
     for seed in range(12):
         if texts and data.draw(st.integers(0, 3)) == 0:
             keep = places_after(len(texts), sorted(data.draw(st.sets(st.integers(0, len(texts) - 1)))))

@@ -28,18 +28,17 @@ class KVSegment:
 
     def split(self, n: int) -> tuple[KVSegment, KVSegment]:
         """The first `n` positions and the rest, each in memory of its own."""
-        return copied(self.layers, 0, 0, n), copied(self.layers, 0, n, self.length)
+        return self.copy(0, n), self.copy(n, self.length)
+
+    def copy(self, start: int, end: int) -> KVSegment:
+        """Positions `start` to `end`, in memory of their own."""
+        copies = [[mx.contiguous(a[:, :, start:end]) for a in arrays] for arrays in self.layers]
+        mx.eval(copies)
+        return KVSegment(copies, end - start)
 
     def head(self, n: int) -> KVSegment:
         """The first `n` positions, to be read at once: they keep all of them alive."""
         return self if n == self.length else KVSegment([[a[:, :, :n] for a in arrays] for arrays in self.layers], n)
-
-
-def copied(layers: Sequence[Sequence[mx.array]], row: int, start: int, end: int) -> KVSegment:
-    """Positions `start` to `end` of one row of each layer's arrays, which are rows × heads × capacity × dim."""
-    copies = [[mx.contiguous(a[row : row + 1, :, start:end]) for a in arrays] for arrays in layers]
-    mx.eval(copies)
-    return KVSegment(copies, end - start)
 
 
 class Snapshot(Protocol):

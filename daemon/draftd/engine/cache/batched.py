@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -48,31 +49,39 @@ LayerFactory = Callable[[LayerOwner], LayerCache]
 FULL = "full attention"
 
 
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """How caches lie: batched, or mlx-lm's own for each sequence. `apart`: the model's attention takes groups of rows
+    apart. `level`: only rows of equal width may share a forward. `axes`: a mask has so many between rows and queries.
+    `call_cost`: positions that could be read in the time of one more call of attention, where that is not what was
+    measured. `forwards`: how many a rollback may go back over."""
+
+    batched: bool = False
+    apart: bool = False
+    level: bool = False
+    axes: int = 1
+    call_cost: int | None = None
+    forwards: int = 1
+
+
+_PLAIN = CacheLayout(True)
+
+
 class BatchedCaches:
     """`Caches` of a model that batched layers are for."""
 
     def __init__(
         self,
         model: Any,
+        layout: CacheLayout = _PLAIN,
         *,
-        apart: bool = False,
-        call_cost: int | None = None,
-        forwards: int = 1,
-        level: bool = False,
-        axes: int = 1,
         segmented: bool = True,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
-        """`apart`: the model's attention takes groups of rows apart. `call_cost`: positions that could be read in the
-        time of one more call of it, where that is not what was measured. `forwards`: how many a rollback may go back
-        over. `level`: only rows of equal width may share a forward. `axes`: a mask has so many between rows and
-        queries. `segmented` off: rows are kept as a whole, whatever the layers are. `make`: the layers, where they are
-        not those that `batched_layers` has for the model."""
-        self._model = model
-        self.apart = apart
-        self._call_cost = (CALL if apart else _ONLY_ONE) if call_cost is None else call_cost
-        self.forwards = forwards
-        self._level, self._axes = level, axes
+        """`segmented` off: rows are kept as a whole, whatever the layers are. `make`: the layers, where they are not
+        those that `batched_layers` has for the model."""
+        self._model, self._layout = model, layout
+        self.apart, self.forwards = layout.apart, layout.forwards
         self._make = make or batched_layers(model)
         self.windows: dict[int | None, Window] = {}  # by size; None: all of a text is seen
         self._layers: list[LayerCache] = [made(self) for made in self._make]
@@ -87,7 +96,8 @@ class BatchedCaches:
     def window(self, size: int | None) -> Window:
         """The one that all layers with this size share."""
         if size not in self.windows:
-            self.windows[size] = Window(size, self._call_cost, self._axes)
+            cost = (CALL if self.apart else _ONLY_ONE) if self._layout.call_cost is None else self._layout.call_cost
+            self.windows[size] = Window(size, cost, self._layout.axes)
         return self.windows[size]
 
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
@@ -102,7 +112,7 @@ class BatchedCaches:
         if not self._even:
             self._regroup()
         self._listed = self._listed or listed(self._model, self._layers)
-        if self._level and any(w != tokens.shape[1] for w in widths):
+        if self._layout.level and any(w != tokens.shape[1] for w in widths):
             logits = self._by_width(tokens, widths, at)
         else:
             logits = logits_at(self._model, tokens, self._listed, at)
@@ -270,15 +280,7 @@ class BatchedCaches:
 
     def _another(self) -> BatchedCaches:
         """Of the same model, with no rows."""
-        return BatchedCaches(
-            self._model,
-            apart=self.apart,
-            call_cost=self._call_cost,
-            level=self._level,
-            axes=self._axes,
-            segmented=self.segmented,
-            make=self._make,
-        )
+        return BatchedCaches(self._model, replace(self._layout, forwards=1), segmented=self.segmented, make=self._make)
 
     def _regroup(self) -> None:
         """Before a forward: layers whose arrays are too small for it get their window's groups, and a few others."""

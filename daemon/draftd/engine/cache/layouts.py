@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
 from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import Caches, padded
-from draftd.engine.cache.batched import BatchedCaches, batched_layers
+from draftd.engine.cache.batched import BatchedCaches, CacheLayout, batched_layers
 from draftd.engine.cache.logits import without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.errors import ModelLoadError, NotServing
@@ -48,18 +47,6 @@ _BLOCKS = "index_block_size"
 _SELECTS = "its attention selects blocks of the batch's positions, not of each sequence's own"
 
 _RANKS = "_draftd_ranks"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheLayout:
-    """How caches lie: batched, with the arguments of `BatchedCaches`, or mlx-lm's own for each sequence."""
-
-    batched: bool = False
-    apart: bool = False
-    level: bool = False
-    axes: int = 1
-    call_cost: int | None = None
-    forwards: int = 1
 
 
 class Ranks(Protocol):
@@ -91,17 +78,9 @@ def _caches(model: Any, layout: CacheLayout) -> Caches:
 
 def local_caches(model: Any, layout: CacheLayout, *, segmented: bool = True) -> Caches:
     """Of this process, holding no sequences. `segmented`: as for `BatchedCaches`."""
-    if not layout.batched:
-        return PerSequenceCaches(model, layout.forwards)
-    return BatchedCaches(
-        model,
-        apart=layout.apart,
-        level=layout.level,
-        axes=layout.axes,
-        call_cost=layout.call_cost,
-        forwards=layout.forwards,
-        segmented=segmented,
-    )
+    if layout.batched:
+        return BatchedCaches(model, layout, segmented=segmented)
+    return PerSequenceCaches(model, layout.forwards)
 
 
 def why_not_batched(model: Any, *, weights: bool = True) -> str:
@@ -195,7 +174,7 @@ def refusals(model: Any) -> list[str]:
 def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
     each gets alone, before and after a rollback. Raises ModelLoadError where these are not finite. Without `weights`
-    nothing is computed: what the model asks the caches for shows all the same. `way`: as for `BatchedCaches`."""
+    nothing is computed: what the model asks the caches for shows all the same. `way`: fields of `CacheLayout`."""
     PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises what no layout can mend
     vocabulary = vocabulary_size(model)
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]

@@ -332,14 +332,9 @@ class PrefixDisk:
         with self._lock:
             self._files.pop(file.name, None)
             node, file.node = file.node, None
-            if node is None or file.header is None:
-                return
-            node.value = None
-            trie = self._tries[file.header.key]
-            while node.parent is not None and not node.children and node.value is None:
-                parent = node.parent
-                trie.remove(node)
-                node = parent
+            if node is not None and file.header is not None:
+                node.value = None
+                self._tries[file.header.key].prune(node)
 
     def _bound(self) -> None:
         """Removes what was not used for longest, of what is not pinned."""

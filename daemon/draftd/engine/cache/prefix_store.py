@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Snapshot, copied
+from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Snapshot
 from draftd.engine.cache.pins import LEAST
 from draftd.engine.cache.trie import Node, Tokens, TokenTrie, packed
 from draftd.engine.memory import give_back
@@ -146,9 +146,8 @@ class PrefixStore(ABC):
         """How many of the first tokens `find` would find, each of them included. Nothing is used by that."""
 
     @abstractmethod
-    def put(self, tokens: Sequence[int], value: CachedPrefix) -> bool:
-        """Keeps what was extracted elsewhere of the last positions of `tokens`, as many as it has; whether all of these
-        tokens are kept now."""
+    def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
+        """Keeps what was extracted elsewhere of the last positions of `tokens`, as many as it has, if it fits."""
 
     @abstractmethod
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None: ...
@@ -184,16 +183,15 @@ class SegmentStore(PrefixStore):
     def known(self, tokens: Sequence[int]) -> int:
         return sum(n for _, n in self._trie.path(packed(tokens)))
 
-    def put(self, tokens: Sequence[int], value: CachedPrefix) -> bool:
+    def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
         assert isinstance(value, KVSegment)
         start = len(tokens) - value.length
 
         def rest(known: int) -> KVSegment:
-            return value if known == start else copied(value.layers, 0, known - start, value.length)
+            return value if known == start else value.copy(known - start, value.length)
 
         if self.known(tokens) >= start:
             self._add(packed(tokens), value.nbytes // value.length, rest)
-        return self.known(tokens) == len(tokens)
 
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         each = caches.position_bytes
@@ -254,12 +252,11 @@ class SnapshotStore(PrefixStore):
         found = (n for node, n in self._candidates(tokens) if node.value is not None and node.value.least <= n)
         return next(found, 0)
 
-    def put(self, tokens: Sequence[int], value: CachedPrefix) -> bool:
+    def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
         assert not isinstance(value, KVSegment)
         assert value.length == len(tokens)
         if self.known(tokens) < len(tokens):
             self._add(packed(tokens), value)
-        return self.known(tokens) == len(tokens)
 
     def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[Snapshot], int]]:
         """Where a beginning of this text may be had from, and how long that is; the longest first."""
@@ -300,11 +297,11 @@ class SnapshotStore(PrefixStore):
             self._cache.held(value.nbytes)
             self._cache.used(self, [leaf])
         for node in before:
-            self._tidy(node)
+            self._trie.prune(node)
 
     def drop(self, node: Node[Snapshot]) -> None:
         self._let_go(node)
-        self._tidy(node)
+        self._trie.prune(node)
 
     def _serves(self, node: Node[Snapshot], length: int) -> Node[Snapshot] | None:
         """A node from this one on whose value holds the first `length` tokens, or can be cut back to them."""
@@ -317,10 +314,3 @@ class SnapshotStore(PrefixStore):
         self._cache.forget(node)
         node.value = None
         self._texts -= 1
-
-    def _tidy(self, node: Node[Snapshot]) -> None:
-        """Takes away what leads to no value."""
-        while node.parent is not None and not node.children and node.value is None:
-            parent = node.parent
-            self._trie.remove(node)
-            node = parent

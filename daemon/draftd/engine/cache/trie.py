@@ -91,6 +91,13 @@ class TokenTrie(Generic[V]):
         node.parent = node.value = None
         self.leaves -= bool(parent.children) or parent is self._root
 
+    def prune(self, node: Node[V]) -> None:
+        """Takes a node without a value away, and those before it, as far as they lead to no value."""
+        while node.parent is not None and not node.children and node.value is None:
+            parent = node.parent
+            self.remove(node)
+            node = parent
+
     def nodes(self) -> Iterator[Node[V]]:
         """All, each before those that go on from it."""
         for child in self._root.children.values():

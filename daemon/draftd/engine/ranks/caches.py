@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import mlx.core as mx
 
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions, Snapshot
-from draftd.engine.cache.layouts import CacheBytes, CacheLayout, share
+from draftd.engine.cache.batched import CacheLayout
+from draftd.engine.cache.layouts import CacheBytes, share
 from draftd.engine.limits import Limits
 from draftd.engine.memory import free_bytes
 from draftd.engine.ranks.channel import Op, RanksLost, RecordSender, encoded

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions
-from draftd.engine.cache.layouts import CacheLayout
+from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.memory import free_bytes, give_back
 from draftd.engine.ranks.channel import RecordError, RecordReceiver, decoded
 from draftd.engine.ranks.group import RankGroup, lost_by

@@ -15,8 +15,8 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions
-from draftd.engine.cache.batched import FULL, layer_kinds
-from draftd.engine.cache.layouts import WAYS, CacheBytes, CacheLayout, local_bytes, local_caches, refusals
+from draftd.engine.cache.batched import FULL, CacheLayout, layer_kinds
+from draftd.engine.cache.layouts import WAYS, CacheBytes, local_bytes, local_caches, refusals
 from draftd.engine.ranks.channel import Progress
 from draftd.engine.ranks.group import RankGroup
 from draftd.errors import ModelLoadError, in_one_line
