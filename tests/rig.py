@@ -213,7 +213,7 @@ class Rig:
         for row in rows:
             row.id = local._opened = local._opened + 1
             target.open(row.id, SequenceOptions(len(row.tokens), len(row.tokens), row.request.sampling))
-        target._prefill.clear()
+        target.texts.clear()
         logits = _taken_in(target._caches, rows)
         known = [target._sequences[row.id] for row in rows]
         target._running = [row.id for row in rows]

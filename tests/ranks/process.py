@@ -23,7 +23,7 @@ import mlx.core as mx  # noqa: E402
 import draftd.models.nano  # noqa: E402
 from draftd.engine.pair import LoadedModels, assemble, load_models  # noqa: E402
 from draftd.engine.ranks.caches import lead  # noqa: E402
-from draftd.engine.ranks.follower import attend, follow, load_follower  # noqa: E402
+from draftd.engine.ranks.follower import follow, load_follower  # noqa: E402
 from draftd.engine.ranks.group import RankGroup, join_group  # noqa: E402
 from draftd.engine.ranks.part import share_of  # noqa: E402
 from draftd.errors import ModelLoadError, in_one_line  # noqa: E402
@@ -78,7 +78,7 @@ def _follow(name: str, group: RankGroup, receiver: FollowerEnd) -> None:
             part = load_follower(str(_NANO / "target"), group, progress=_quiet)
         else:
             part = share_of(lambda: _model(name, group.size), group, tensor=not name.endswith(PIPELINED))
-            attend(part)
+            part.agree()
     except ModelLoadError:
         return
     done = follow(part, receiver)

@@ -144,7 +144,7 @@ class EngineWorker(EngineHandle):
         if len(tokens) < LEAST:
             raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {LEAST} tokens")
         disk = self._prefix_disk(engine)
-        pins, need = disk.pins.names, info.position_bytes * len(tokens) + info.sequence_bytes
+        pins, need = disk.pins.by_name, info.position_bytes * len(tokens) + info.sequence_bytes
         if name not in pins and len(pins) >= MOST_PINS:
             raise NoRoom(f"{len(pins)} prefixes are pinned, of at most {MOST_PINS}: drop one")
         if need > (most := engine.prefix.limit):
@@ -159,12 +159,12 @@ class EngineWorker(EngineHandle):
         if engine.disk is None:
             return []
         model = engine.prefixes.model
-        return [(pin, engine.disk.bytes_of(pin.files), pin.model == model) for pin in engine.disk.pins.all]
+        return [(pin, engine.disk.bytes_of(pin.files), pin.model == model) for pin in engine.disk.pins.oldest_first]
 
     def drop_prefix(self, name: str) -> Future[None]:
         disk = self._prefix_disk(self._loaded())
-        if disk.pins.get(name) is None:
-            raise InvalidRequest("name", name, ", ".join(disk.pins.names) or "no prefix is pinned")
+        if name not in disk.pins.by_name:
+            raise InvalidRequest("name", name, ", ".join(sorted(disk.pins.by_name)) or "no prefix is pinned")
         return disk.drop(name)
 
     def _prefix_disk(self, engine: Engine) -> PrefixDisk:

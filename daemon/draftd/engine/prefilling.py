@@ -14,6 +14,7 @@ from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import Drafting
 from draftd.engine.fair_share import FairShare
+from draftd.engine.limits import Limits
 from draftd.engine.observer import PromptProgress
 from draftd.engine.prefill_order import (
     BeginOrder,
@@ -43,8 +44,7 @@ class Prefilling:
         drafting: Drafting,
         delivery: Delivery,
         *,
-        chunk: int,
-        slice_seconds: float,
+        limits: Limits,
         clock: Callable[[], float],
         timer: Callable[[], float],
         cancelled: Callable[[], Mapping[str, FinishReason]],
@@ -52,15 +52,15 @@ class Prefilling:
         fits: Callable[[DecodeSequence, Sequence[DecodeSequence]], bool],
         shares: FairShare,
     ) -> None:
-        """`slice_seconds`: the longest that running sequences wait for a slice. `timer`: times slices. `drafted_for`:
-        whether a sequence that is ready to join, by itself or with others, is worth prefilling in its drafter's caches
-        first. `fits`: whether there is memory for a sequence beside those that are being prefilled. `shares`: says when
-        prompts of peers wait, and is charged for prompts."""
+        """`timer`: times slices. `drafted_for`: whether a sequence that is ready to join, by itself or with others, is
+        worth prefilling in its drafter's caches first. `fits`: whether there is memory for a sequence beside those that
+        are being prefilled. `shares`: says when prompts of peers wait, and is charged for prompts."""
         self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
         self._drafted_for, self._fits, self._shares = drafted_for, fits, shares
         self._clock, self._timer, self._cancelled = clock, timer, cancelled
         self.drain_until = math.inf  # by the clock: no slice is to last beyond it
-        self._chunk, self._planner = chunk, SlicePlanner(chunk, slice_seconds)
+        self._chunk = limits.prefill_chunk
+        self._planner = SlicePlanner(self._chunk, limits.prefill_slice_seconds)
         self._waiting: deque[DecodeSequence] = deque()
         self._prompts: list[Prompt] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the step

@@ -81,7 +81,7 @@ class PrefixJobs:
         self._saves: deque[tuple[str, Tokens[int]]] = deque()
         self._numbers = itertools.count(1)
         self._turn = 0
-        self._model = ""
+        self.model = ""  # the digest of the target's files; empty while it is not known. Any thread reads it
         self._closed = disk is None
         if disk is not None and disk.limit:
             cache.listener = self._kept
@@ -89,11 +89,6 @@ class PrefixJobs:
     @property
     def busy(self) -> bool:
         return bool(self._reads or self._others or self._saves)
-
-    @property
-    def model(self) -> str:
-        """The digest of the target's files; empty while it is not known. Any thread."""
-        return self._model
 
     def start(self) -> None:
         """Looks at what is there, and has the pins of this model read or computed; what takes longer than a moment goes
@@ -163,9 +158,7 @@ class PrefixJobs:
     def restore(self) -> None:
         """The weights were read again, and memory has no prefix any more."""
         if self._disk is not None and self._disk.usage.pins:
-            scanned: Future[None] = Future()
-            scanned.set_result(None)
-            self._others.append(_Task(self._restored(scanned)))
+            self._others.append(_Task(self._restored(None)))
 
     def close(self, error: Exception) -> None:
         """Takes no more, and ends what is under way. May be called again."""
@@ -212,7 +205,6 @@ class PrefixJobs:
         if key is None or disk is None or not store.open:
             return
         for file, length in disk.parts(key.key, tokens, store.known(tokens), segments=caches.segmented):
-            assert file.header is not None
             header, reading = file.header, disk.read(file)
             yield reading
             try:
@@ -303,7 +295,7 @@ class PrefixJobs:
                     raise NotNow("prefixes of this model cannot be told from those of another: its files have changed")
                 if key is None:
                     continue
-                self._model = model_key = model_key or key.model
+                self.model = model_key = model_key or key.model
                 yield from self._fetched(model, tokens)
                 yield from self._computed(model, tokens)
                 file = yield from self._saved(model, tokens, files)
@@ -338,7 +330,7 @@ class PrefixJobs:
         finally:
             texts.drop(key)
 
-    def _restored(self, scanned: Future[None]) -> Work:
+    def _restored(self, scanned: Waits) -> Work:
         """The pins of this model: read for as long as memory has room, and computed where the disk lacks them."""
         yield scanned
         assert self._disk is not None
@@ -346,8 +338,8 @@ class PrefixJobs:
         key = yield from self._key(target)
         for model in others:
             yield from self._key(model)
-        self._model = "" if key is None else key.model
-        for pin in self._disk.pins.all:
+        self.model = "" if key is None else key.model
+        for pin in self._disk.pins.oldest_first:
             if key is None or pin.model != key.model:
                 continue
             there = all(map(self._disk.has, pin.files)) and self._gain(target, pin.tokens)

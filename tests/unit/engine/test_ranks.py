@@ -16,7 +16,7 @@ from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.pair import LoadedModels
 from draftd.engine.ranks.caches import lead
 from draftd.engine.ranks.channel import Op, Progress, RanksLost, RecordError, decoded, encoded
-from draftd.engine.ranks.follower import FollowerCaches, attend
+from draftd.engine.ranks.follower import FollowerCaches
 from draftd.engine.ranks.group import RankGroup, join_group
 from draftd.engine.ranks.part import PIPELINE, TENSOR, Part, share_of
 from draftd.errors import ModelLoadError
@@ -32,7 +32,7 @@ class Mirror:
 
     def __init__(self, model: Any) -> None:
         part = share_of(lambda: model, join_group())
-        attend(part)
+        part.agree()
         self.follower = FollowerCaches(part)
         self.sent: list[bytes] = []
         self.progress = 0

@@ -205,7 +205,7 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
     forward for each, since what follows a position does not change it."""
     held, found, whole = [0] * len(texts), list[mx.array](), list[mx.array]()
     for text in texts:
-        whole.append(_caches(model, CacheLayout()).fresh().forward(_row(text), [len(text)])[0])
+        whole.append(_caches(model, CacheLayout()).fresh().forward(padded([text]), [len(text)])[0])
         mx.eval(whole)  # now: see `_batched`
     for widths, rolled_back in _STAGES:
         found += [whole[row][held[row] : held[row] + width] for row, width in enumerate(widths) if width]
@@ -222,7 +222,7 @@ def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx
     found: list[mx.array] = []
     for text, width in zip(texts, prefills, strict=True):
         one = caches.fresh()
-        found.append(one.forward(_row(text[:width]), [width])[0])
+        found.append(one.forward(padded([text[:width]]), [width])[0])
         if evaluated:
             mx.eval(found, one.arrays())
         caches.join(one)
@@ -238,10 +238,6 @@ def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx
         caches.rollback(held)
     caches.clear()
     return found
-
-
-def _row(tokens: list[int]) -> mx.array:
-    return mx.array([tokens], dtype=mx.uint32)
 
 
 def _difference(expected: list[mx.array], found: list[mx.array]) -> float:

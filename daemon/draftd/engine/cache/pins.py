@@ -8,8 +8,8 @@ import json
 import logging
 import os
 import re
-import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -44,32 +44,19 @@ def check_name(name: str) -> None:
 
 
 class Pins:
-    """Those of one folder. Any thread may read; one writes."""
+    """Those of one folder. Any thread may read; one writes, and replaces `by_name` by another."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
-        self._pins: dict[str, Pin] = {}
+        self.by_name: Mapping[str, Pin] = {}
 
     @property
-    def all(self) -> list[Pin]:
-        """The oldest first."""
-        with self._lock:
-            return sorted(self._pins.values(), key=lambda pin: pin.created)
-
-    @property
-    def names(self) -> list[str]:
-        with self._lock:
-            return sorted(self._pins)
+    def oldest_first(self) -> list[Pin]:
+        return sorted(self.by_name.values(), key=lambda pin: pin.created)
 
     @property
     def files(self) -> frozenset[str]:
-        with self._lock:
-            return frozenset(name for pin in self._pins.values() for name in pin.files)
-
-    def get(self, name: str) -> Pin | None:
-        with self._lock:
-            return self._pins.get(name)
+        return frozenset(name for pin in self.by_name.values() for name in pin.files)
 
     def load(self) -> None:
         """What cannot be read is put aside, with a line in the log."""
@@ -88,22 +75,19 @@ class Pins:
                 with contextlib.suppress(OSError):
                     os.replace(path, path.with_name(path.name + ".damaged"))
                 continue
-            with self._lock:
-                self._pins[pin.name] = pin
+            self.by_name = {**self.by_name, pin.name: pin}
 
     def save(self, pin: Pin) -> None:
         """It is on the disk when this returns. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(self._folder / _file(pin.name), json.dumps({"version": _VERSION, **asdict(pin)}))
-        with self._lock:
-            self._pins[pin.name] = pin
+        self.by_name = {**self.by_name, pin.name: pin}
 
     def drop(self, name: str) -> None:
         """Raises OSError where the disk keeps it."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (self._folder / _file(name)).unlink()
-        with self._lock:
-            self._pins.pop(name, None)
+        self.by_name = {other: pin for other, pin in self.by_name.items() if other != name}
 
 
 def _file(name: str) -> str:

@@ -42,17 +42,13 @@ _MOST_FILES = 4096
 
 @dataclass(slots=True, eq=False)
 class DiskPrefix:
-    """A file. `header` without its tokens' arrays; None of a file of another model. `used`: seconds since the epoch."""
+    """A file. `header` without its arrays. `used`: seconds since the epoch."""
 
     name: str
     nbytes: int
     used: float
-    header: PrefixHeader | None = None
+    header: PrefixHeader
     node: Node[DiskPrefix] | None = None
-
-    @property
-    def end(self) -> int:
-        return 0 if self.header is None else len(self.header.tokens)
 
 
 class Part(NamedTuple):
@@ -110,7 +106,7 @@ class PrefixDisk:
         with self._lock:
             sizes = {name: file.nbytes for name, file in self._files.items()}
         held, size = sum(size for name, size in sizes.items() if name in pinned), sum(sizes.values())
-        pins = len(self.pins.names)
+        pins = len(self.pins.by_name)
         return DiskUsage(size, self.limit, len(sizes), pins, held, self._errors, self._pin_errors)
 
     # finding
@@ -125,13 +121,13 @@ class PrefixDisk:
             found = {node.value: node.end for node, n in path if node.value is not None and n == len(node.edge)}
             if path:
                 longer = (node.value for node in TokenTrie.below(path[-1][0]) if node.value is not None)
-                found |= {file: min(shared, file.end) for file in longer}
+                found |= {file: min(shared, len(file.header.tokens)) for file in longer}
         chosen: list[Part] = []
         while True:
             fit = [
                 Part(file, length)
                 for file, length in found.items()
-                if file.header is not None and length > have and file.header.least <= length
+                if length > have and file.header.least <= length
                 if file.header.start <= have
             ]
             best = max(fit, key=lambda part: part.length, default=None)
@@ -315,14 +311,13 @@ class PrefixDisk:
                 old.unlink()
 
     def _add(self, file: DiskPrefix) -> None:
-        assert file.header is not None
         with self._lock:
             if (before := self._files.get(file.name)) is not None:
                 self._forget(before)
             trie = self._tries.setdefault(file.header.key, TokenTrie(lambda value, n: (None, value)))
             node = trie.grow(file.header.tokens)
             other = node.value
-            if other is None or (other.header is not None and other.header.start >= file.header.start):
+            if other is None or other.header.start >= file.header.start:
                 node.value, file.node = file, node
                 if other is not None:
                     other.node = None  # this one has all that it has
@@ -332,7 +327,7 @@ class PrefixDisk:
         with self._lock:
             self._files.pop(file.name, None)
             node, file.node = file.node, None
-            if node is not None and file.header is not None:
+            if node is not None:
                 node.value = None
                 self._tries[file.header.key].prune(node)
 

@@ -205,16 +205,16 @@ class Window:
 
     def _read(self, groups: Groups) -> Reads:
         found = []
-        for rows, slots, _ in groups:
-            held = [self.held[row] for row in rows]
+        for own, slots, _ in groups:
+            held = [self.held[row] for row in own]
             first = 0 if self.size is None else max(0, min(held) - self.size + 1)
             at = None
             if min(held) < max(held):
                 starts = mx.array([*held, *[0] * (slots - len(held))])
                 at = starts[:, None, None, None] + mx.arange(self._width)[:, None]
-            found.append(Read(_rows(rows, len(self.held)), len(rows), first, max(held) + self._width, at))
-        order = [row for group in groups for row in group.rows]
-        places = None if order == list(range(len(order))) else mx.array(_inverse(order))
+            found.append(Read(_rows(own, len(self.held)), len(own), first, max(held) + self._width, at))
+        order, rows = [row for group in groups for row in group.rows], list(range(len(self.held)))
+        places = None if order == rows else mx.array(sorted(rows, key=order.__getitem__))
         return Reads(found, places, found[0] if len(found) == 1 and places is None else None)
 
     def mask(self, width: int, return_array: bool, seen: int | None) -> Any:
@@ -235,10 +235,3 @@ def _rows(rows: tuple[int, ...], count: int) -> slice | mx.array | None:
     if rows != tuple(range(rows[0], rows[0] + len(rows))):
         return mx.array(rows)
     return None if len(rows) == count else slice(rows[0], rows[0] + len(rows))
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    places = [0] * len(order)
-    for place, row in enumerate(order):
-        places[row] = place
-    return places

@@ -16,7 +16,6 @@ from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions,
 from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.cache.layouts import CacheBytes, share
 from draftd.engine.limits import Limits
-from draftd.engine.memory import free_bytes
 from draftd.engine.ranks.channel import Op, RanksLost, RecordSender, encoded
 from draftd.engine.ranks.group import lost_by
 from draftd.engine.ranks.part import Part
@@ -101,9 +100,7 @@ class RankedModel:
 def lead(part: Part, sender: RecordSender) -> RankedModel:
     """Rank 0, once its weights are read: waits for the others. From then on what is done with the model's caches is
     done by all ranks."""
-    refusals, taken = part.agree()
-    (free,) = part.group.least([free_bytes()])
-    ranks = RankedModel(part, sender, refusals, taken, free)
+    ranks = RankedModel(part, sender, *part.agree())
     share(part.model, ranks)
     return ranks
 

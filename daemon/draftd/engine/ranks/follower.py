@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions
 from draftd.engine.cache.batched import CacheLayout
-from draftd.engine.memory import free_bytes, give_back
+from draftd.engine.memory import give_back
 from draftd.engine.ranks.channel import RecordError, RecordReceiver, decoded
 from draftd.engine.ranks.group import RankGroup, lost_by
 from draftd.engine.ranks.part import Part, open_share, read_share
@@ -31,15 +31,9 @@ def load_follower(
     progress(f"loading rank {group.rank} of {group.size} of {model}")
     part, _ = open_share(folder, group)
     read_share(part, folder.called)
-    attend(part)
+    part.agree()
     progress("ready")
     return part
-
-
-def attend(part: Part) -> None:
-    """A follower's side of `lead` (caches.py)."""
-    part.agree()
-    part.group.least([free_bytes()])
 
 
 def follow(part: Part, receiver: RecordReceiver) -> FollowerCaches:

@@ -17,6 +17,7 @@ import mlx.core as mx
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions
 from draftd.engine.cache.batched import FULL, CacheLayout, layer_kinds
 from draftd.engine.cache.layouts import WAYS, CacheBytes, local_bytes, local_caches, refusals
+from draftd.engine.memory import free_bytes
 from draftd.engine.ranks.channel import Progress
 from draftd.engine.ranks.group import RankGroup
 from draftd.errors import ModelLoadError, in_one_line
@@ -44,9 +45,9 @@ class Part:
         self._each = 0  # collectives of one forward of the model
         _dispatching(model, self)
 
-    def agree(self) -> tuple[list[str], CacheBytes]:
+    def agree(self) -> tuple[list[str], CacheBytes, int]:
         """All ranks call it, once, before any other operation: why each way to batch is wrong, as for `refusals`, of
-        any rank; and what caches take of the rank where they take most."""
+        any rank; what caches take of the rank where they take most; and the free bytes of the rank with the least."""
         own, self._each = refusals(self.model), self._count()
         right = self.group.least([not why for why in own])
         together = [
@@ -54,7 +55,8 @@ class Part:
         ]
         way = next((i for i, ok in enumerate(right) if ok), None)
         taken = local_bytes(self.caches(CacheLayout() if way is None else CacheLayout(True, **WAYS[way])))
-        return together, CacheBytes(*self.group.most(taken))
+        (free,) = self.group.least([free_bytes()])
+        return together, CacheBytes(*self.group.most(taken)), free
 
     def caches(self, layout: CacheLayout) -> Caches:
         """This rank's own."""

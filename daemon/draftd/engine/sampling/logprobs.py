@@ -73,11 +73,6 @@ class PromptLogprobs:
             self.finite = self.finite and bool(finite.item())
 
 
-def logprobs(logits: mx.array, asked: Sequence[int | None]) -> Logprobs | None:
-    """None where no row asks."""
-    return None if all(most is None for most in asked) else Logprobs(logits, asked)
-
-
 def _told(row: tuple[list[float], list[int], list[Any], list[Any]], most: int) -> tuple[TokenLogprobs, ...]:
     if not most:
         return tuple(TokenLogprobs(own, rank=rank) for own, rank in zip(*row[:2], strict=True))

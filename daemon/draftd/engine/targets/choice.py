@@ -14,7 +14,7 @@ import mlx.core as mx
 from draftd.core import DecodeRequest, TokenLogprobs
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
-from draftd.engine.sampling.logprobs import PromptLogprobs, logprobs
+from draftd.engine.sampling.logprobs import Logprobs, PromptLogprobs
 from draftd.engine.sampling.processors import Processor, penalised, process
 from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
 from draftd.engine.targets.base import SequenceOptions
@@ -77,7 +77,8 @@ class StepChoice:
         self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
         self._greatest = greatest(logits)
         self._greatest_read: list[list[float]] | None = None
-        self._told = logprobs(logits, [one.options.logprobs for one in rows])
+        asked = [one.options.logprobs for one in rows]
+        self._told = None if all(most is None for most in asked) else Logprobs(logits, asked)
         logits = process(logits, [one.processor for one in rows], starts, unread=unread, drafts=drafts)
         self._bound = [row for row, one in enumerate(rows) if one.grammar is not None]
         self._late = bool(self._bound) and not masks_first([one.options for one in rows])

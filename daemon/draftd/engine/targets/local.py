@@ -52,16 +52,16 @@ class LocalTarget:
     ) -> None:
         """What sequences leave is kept in `prefix`. `dice`: for each new sequence. `grammars`: None where no sequence
         has one."""
-        self._model, self._vocabulary, self._dice, self._grammars = model, vocabulary, dice, grammars
+        self.model, self._vocabulary, self._dice, self._grammars = model, vocabulary, dice, grammars
         self._masks = None if grammars is None else GrammarMasks(vocabulary, grammars.vocabulary)
         self._prefix_cache = prefix or PrefixCache()
         self._tidied = 0  # steps since memory was given back
         self._begin()
 
     def _begin(self) -> None:
-        self._caches = make_caches(self._model)
+        self._caches = make_caches(self.model)
         self._store = self._prefix_cache.store(self._caches)
-        self._prefill = Prefill(self._caches, self._store)
+        self.texts = Prefill(self._caches, self._store)  # what is being prefilled, and the store of what was
         self._sequences: dict[int, HeldSequence] = {}
         self._running: list[int] = []
         self._resting: dict[int, _Resting] = {}
@@ -77,7 +77,7 @@ class LocalTarget:
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
         prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
-        found = self._prefill.open(sequence, options.length, options.prefix, computed=prompt is not None)
+        found = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None)
         ids = list(options.prefix[: found or 0])
         known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if wanted(options.sampling, options.min_tokens):
@@ -90,7 +90,7 @@ class LocalTarget:
         return self._store.known(tokens) if self._store.open else None
 
     def fork(self, sequence: int, length: int) -> None:
-        self._prefill.fork(sequence, length)
+        self.texts.fork(sequence, length)
 
     def submit(self, plan: StepPlan) -> None:
         taking = [entry for entry in plan.entries if entry.tokens]
@@ -118,8 +118,8 @@ class LocalTarget:
         known = self._sequences.get(sequence)
         if known is None:
             return
-        if sequence in self._prefill:
-            self._prefill.keep(sequence, known.ids[:length])
+        if sequence in self.texts:
+            self.texts.keep(sequence, known.ids[:length])
         elif last or self._caches.segmented:
             caches, row = self._caches, 0
             if sequence in self._resting:
@@ -133,7 +133,7 @@ class LocalTarget:
         gone = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
         for sequence in sequences:
             self._sequences.pop(sequence, None)
-            self._prefill.drop(sequence)
+            self.texts.drop(sequence)
             if (rested := self._resting.pop(sequence, None)) is not None:
                 rested.caches.clear()
         if not gone:
@@ -158,35 +158,26 @@ class LocalTarget:
         for rested in self._resting.values():
             rested.caches.clear()
         self._resting.clear()
-        self._prefill.clear()
+        self.texts.clear()
         self._caches.clear()
         self._prefix_cache.give_up(self._store)
 
     @property
     def nbytes(self) -> int:
         rested = sum(one.caches.nbytes for one in self._resting.values())
-        return self._caches.nbytes + self._prefill.nbytes + rested
+        return self._caches.nbytes + self.texts.nbytes + rested
 
     # what weights and pins ask
 
     def unload(self) -> None:
         """Lets go of the model and of all caches. No sequence may be open; nothing is computed before `load`."""
         self._clear()
-        self._model = None
+        self.model = None
 
     def load(self, model: Any) -> None:
         """The same model anew."""
-        self._model = model
+        self.model = model
         self._begin()
-
-    @property
-    def model(self) -> Any:
-        return self._model
-
-    @property
-    def texts(self) -> Prefill:
-        """What is being prefilled, and the store of what was; another one after a reset."""
-        return self._prefill
 
     # what calibration asks
 
@@ -208,13 +199,13 @@ class LocalTarget:
     def _take_in(self, entries: list[Entry]) -> _Read:
         known = [self._sequences[entry.sequence] for entry in entries]
         for entry, one in zip(entries, known, strict=True):
-            assert self._prefill.held(entry.sequence) == entry.position, entry
+            assert self.texts.held(entry.sequence) == entry.position, entry
             one.ids.extend(entry.tokens)
         keys = [entry.sequence for entry in entries]
         if len(entries) > 1:
-            logits = self._prefill.take_in_together({entry.sequence: entry.tokens for entry in entries})
+            logits = self.texts.take_in_together({entry.sequence: entry.tokens for entry in entries})
         else:
-            logits = self._prefill.take_in(keys[0], entries[0].tokens, known[0].prompt)
+            logits = self.texts.take_in(keys[0], entries[0].tokens, known[0].prompt)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
         for one in known:
@@ -231,10 +222,10 @@ class LocalTarget:
         if not left:
             return []
         if tokens is None or choice is None:
-            self._prefill.settle(left[0])
-            self._prefill.keep_piece(left[0], self._sequences[left[0]].ids)
+            self.texts.settle(left[0])
+            self.texts.keep_piece(left[0], self._sequences[left[0]].ids)
             return [EntryResult(left[0], [], None)]
-        self._prefill.settle(left[0], tokens)
+        self.texts.settle(left[0], tokens)
         done, prompt = self._grown(keys, tokens, choice), self._sequences[left[0]].prompt
         if prompt is not None:  # it had a forward of its own
             done = [done[0]._replace(prompt=prompt.told, error=done[0].error or ("" if prompt.finite else NOT_FINITE))]
@@ -253,7 +244,7 @@ class LocalTarget:
 
     def _join(self, sequences: list[int]) -> None:
         assert not self._plain, "sequences join between forwards"
-        self._running = [*self._running, *self._prefill.join(sequences)]
+        self._running = [*self._running, *self.texts.join(sequences)]
         self._again = [*self._again, *([] for _ in sequences)]
         self._sampling = None
 
@@ -381,7 +372,7 @@ class LocalTarget:
         """Exactly these run from here on."""
         leaving = set(self._running).difference(sequences)
         resumed = [sequence for sequence in sequences if sequence in self._resting]
-        joining = [sequence for sequence in sequences if sequence in self._prefill]
+        joining = [sequence for sequence in sequences if sequence in self.texts]
         if leaving or resumed:
             self._running, self._again, self._sampling = list(self._running), list(self._again), None
             self._rest([sequence for sequence in self._running if sequence in leaving])
