@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import NotNow, NotServing
-from draftd.files import replace_file
+from draftd.files import remove_leftovers, replace_file
 from draftd.models.folder import Stamp, model_files
 
 _PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock: others run meanwhile
 _ATTEMPTS = 3  # at a file that changes while it is read
+_LEFT_SECONDS = 60.0  # after which what a killed process was writing is removed
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 DECISIVE = ("weights", "config", "adapter")  # what the model computes depends on no other
@@ -96,6 +97,7 @@ class Fingerprints:
             told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items()}
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                remove_leftovers(self._path, _LEFT_SECONDS)
                 replace_file(self._path, json.dumps(told))
 
     def _file(self, file: Path, kind: str) -> FileFingerprint:

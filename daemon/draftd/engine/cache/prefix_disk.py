@@ -280,7 +280,7 @@ class PrefixDisk:
         self.pins.load()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in sorted(self.folder.iterdir()):
-                if path.name.endswith(TEMPORARY) or path.name.startswith("."):  # what a killed process has left
+                if path.name.endswith(TEMPORARY) or path.name.startswith(".pin-"):  # what a killed process has left
                     with contextlib.suppress(OSError):
                         path.unlink()
                 elif path.name.endswith(SUFFIX):
