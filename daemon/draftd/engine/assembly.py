@@ -26,7 +26,7 @@ from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import free_bytes
-from draftd.engine.observer import EngineObserver, PrefixStatus, RemoteStatus
+from draftd.engine.observer import EngineObserver, PrefixStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
 from draftd.engine.ranks.channel import RanksLost
@@ -71,16 +71,6 @@ class Engine:
     def pause(self) -> float:
         """Seconds for which there is nothing to do for sequences, unless something comes."""
         return 0.0 if self.weights.unloaded and self.scheduler.wants_weights else self.scheduler.pause
-
-    @property
-    def remote_status(self) -> RemoteStatus:
-        """The figures of another daemon's target, as they were last estimated."""
-        return RemoteStatus() if self.remote is None else self.remote.status
-
-    def estimate(self) -> None:
-        """Estimates anew what another daemon's target promises."""
-        if self.remote is not None:
-            self.remote.estimate()
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
         """What was counted of requests, with what is kept now."""

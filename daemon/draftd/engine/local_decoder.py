@@ -170,7 +170,8 @@ class LocalDecoder:
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
         if not (turn.members or self._in_wave or turn.catches_up or prefilling):
-            pause = _HELD_SECONDS if self._peers_wait else math.inf
+            due = [sequence for sequence in self._running if not rests(sequence)]  # of peers, and held back
+            pause = _HELD_SECONDS if any(one.of_peer for one in (*due, *self.prefilling.sequences)) else math.inf
         self._pause = pause
         joined = self.prefilling.joined()
         if joined:
@@ -184,12 +185,13 @@ class LocalDecoder:
         """Does nothing: how each sequence goes on is decided before each step."""
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
-        """The running sequences that draft with it, but for those that it does not know."""
+        """The running sequences that draft with it. Left out are those that it does not know and need not know: of a
+        peer, or of automatic depth. For all others it drafts in each step."""
         drafter = self.drafting.drafters.get(kind)
         found = [one for one in self._running if one.drafter is not None and one.plan.drafter == kind]
         if drafter is None:
             return found
-        return [one for one in found if _must_know(one) or drafter.behind(one) is not None]
+        return [one for one in found if not (one.of_peer or automatic(one)) or drafter.behind(one) is not None]
 
     def uses(self, kind: DrafterName) -> bool:
         """Whether a sequence that runs or is being prefilled drafts with it."""
@@ -235,12 +237,6 @@ class LocalDecoder:
         clients_waiting = sum(not sequence.of_peer for sequence in inside)
         seconds = self.depth.batch_seconds(self._max_batch)
         return self._shares.choose(self._running, clients_waiting, seconds, self._max_batch)
-
-    @property
-    def _peers_wait(self) -> bool:
-        """Whether a sequence of a peer has something to do, which is held back."""
-        due = [sequence for sequence in self._running if not rests(sequence)]
-        return any(sequence.of_peer for sequence in (*due, *self.prefilling.sequences))
 
     def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
         self.prefilling.step(room, running, self._step_seconds)
@@ -387,8 +383,3 @@ class LocalDecoder:
             else:
                 self._failed.append(sequence)
         self._run(again)
-
-
-def _must_know(sequence: DecodeSequence) -> bool:
-    """Whether its drafter must know its text: it drafts in each step."""
-    return not sequence.of_peer and not automatic(sequence)

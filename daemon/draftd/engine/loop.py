@@ -185,7 +185,7 @@ class EngineWorker(EngineHandle):
                 draft_weight_bytes=held.weight_bytes,
                 prefix=engine.prefix_status(status.prefix),
                 kv_cache_limit_bytes=engine.admission.limit,
-                remote=engine.remote_status,
+                remote=status.remote if engine.remote is None else engine.remote.status,
             )
         active, queued = self._inbox.counts
         return replace(
@@ -255,7 +255,8 @@ class EngineWorker(EngineHandle):
             engine.scheduler.abort(FinishReason.ERROR, self.error)
             engine.jobs.close(NotServing(self.error))
             engine.prefixes.close(NotServing(self.error))
-            self._refuse()
+            for request, sink in self._inbox.shut(NotServing(self.error)):
+                self._end(request, sink, FinishReason.ERROR)
             self.state = EngineState.FAILED
             return
         finally:
@@ -339,7 +340,8 @@ class EngineWorker(EngineHandle):
         if now - self._learnt_at >= _LEARNT_SECONDS:
             self._learnt, self._learnt_at = engine.learnt(), now
             self.step_seconds = local.depth.step_seconds
-            engine.estimate()
+            if engine.remote is not None:
+                engine.remote.estimate()
             self._tell_of_unfit(engine.prefix_status(self._totals.status().prefix), now)
         self._inbox.report(*engine.scheduler.in_hand, self._totals.seconds_per_request)
 
@@ -348,10 +350,6 @@ class EngineWorker(EngineHandle):
         if prefix.warning and prefix.unfit > self._unfit and now - self._unfit_at >= _UNFIT_SECONDS:
             self._unfit, self._unfit_at = prefix.unfit, now
             _log.warning("%s", prefix.warning)
-
-    def _refuse(self) -> None:
-        for request, sink in self._inbox.shut(NotServing(self.error)):
-            self._end(request, sink, FinishReason.ERROR)
 
     def _end(self, request: DecodeRequest, sink: TokenSink, reason: FinishReason) -> None:
         """Of a request that the engine did not take."""

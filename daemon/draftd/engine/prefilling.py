@@ -223,8 +223,8 @@ class Prefilling:
     # slices
 
     def _run_slices(self, step_seconds: float | None) -> None:
-        began = self._timer()
-        planned: PromptSlice | None = self._planner.first(self._candidates, step_seconds, self._seconds_left)
+        began, seconds_left = self._timer(), max(0.0, self.drain_until - self._clock())
+        planned: PromptSlice | None = self._planner.first(self._candidates, step_seconds, seconds_left)
         while planned is not None:
             current = self._open_shared(planned)
             rest = current.tokens - current.left
@@ -236,11 +236,6 @@ class Prefilling:
     @property
     def _candidates(self) -> list[Prompt]:
         return [prompt for prompt in self._in_turn if prompt.sequence not in self._ready]
-
-    @property
-    def _seconds_left(self) -> float:
-        """Until the drain's end."""
-        return max(0.0, self.drain_until - self._clock())
 
     def _open_shared(self, planned: PromptSlice) -> PromptSlice:
         """Opens the sequences that are to share a forward; returns the slice without those that have a cached prefix.
