@@ -12,8 +12,8 @@ import pytest
 from mlx_lm.models import base
 from mlx_lm.models.cache import make_prompt_cache
 
-from draftd.engine.cache import attention
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout
+from draftd.engine.cache.model_layers import take_rows_apart
 from draftd.engine.pair import load_models
 
 
@@ -40,7 +40,7 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
         alone.append(model(coming[i : i + 1], cache=cache))
 
     def together(call_cost: int | None = None) -> tuple[mx.array, list[int]]:
-        caches = BatchedCaches(model, CacheLayout(True, apart=attention.installed(model), call_cost=call_cost))
+        caches = BatchedCaches(model, CacheLayout(True, apart=take_rows_apart(model), call_cost=call_cost))
         for one in texts:
             joining = caches.fresh()
             joining.forward(one, [one.shape[1]])
@@ -64,8 +64,8 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
 
 
 def test_nothing_but_the_models_own_layers_is_changed(target) -> None:
-    assert attention.installed(target.target)
-    assert attention.installed(target.target), "a second time changes nothing"
+    assert take_rows_apart(target.target)
+    assert take_rows_apart(target.target), "a second time changes nothing"
     own = type(target.target.layers[0].self_attn)
     theirs = own.__base__
     assert own.__name__ == theirs.__name__
@@ -77,4 +77,4 @@ def test_nothing_but_the_models_own_layers_is_changed(target) -> None:
 def test_a_model_that_asks_mlx_itself_is_left_as_it_is(tmp_path: Path) -> None:
     from tests.scripted import scripted_models
 
-    assert not attention.installed(scripted_models(0.7).target)
+    assert not take_rows_apart(scripted_models(0.7).target)

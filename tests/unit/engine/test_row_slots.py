@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import places_after
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout
+from draftd.engine.cache.model_layers import take_rows_apart
 from tests.rig import tiny_llama
 
 MODEL = tiny_llama(3, layers=4)
@@ -29,7 +29,7 @@ def row(caches: BatchedCaches, length: int, seed: int = 0) -> tuple[BatchedCache
 
 
 def batch(lengths: list[int], apart: bool = True) -> tuple[BatchedCaches, list[list[int]]]:
-    caches, texts = BatchedCaches(MODEL, CacheLayout(True, apart=apart and installed(MODEL))), list[list[int]]()
+    caches, texts = BatchedCaches(MODEL, CacheLayout(True, apart=apart and take_rows_apart(MODEL))), list[list[int]]()
     for seed, length in enumerate(lengths):
         new, text = row(caches, length, seed)
         caches.join(new)
@@ -92,7 +92,7 @@ def test_memory_is_in_proportion_to_the_tokens_however_unlike_the_rows_are(lengt
 @given(data=st.data())
 def test_whoever_joins_leaves_and_grows_what_is_held_is_in_proportion(data):
     caches, texts = (
-        BatchedCaches(MODEL, CacheLayout(True, apart=data.draw(st.booleans()) and installed(MODEL))),
+        BatchedCaches(MODEL, CacheLayout(True, apart=data.draw(st.booleans()) and take_rows_apart(MODEL))),
         list[list[int]](),
     )
     for seed in range(12):

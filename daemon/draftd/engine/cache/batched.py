@@ -30,7 +30,7 @@ from draftd.engine.cache.base import (
 )
 from draftd.engine.cache.groups import CALL
 from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
-from draftd.engine.cache.logits import logits_at
+from draftd.engine.cache.model_layers import logits_at
 from draftd.engine.cache.recurrent import RecurrentState
 from draftd.engine.cache.window import Window
 from draftd.models.mlx_lm import (

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
-from draftd.engine.cache.attention import installed
 from draftd.engine.cache.base import Caches, padded
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout, batched_layers
-from draftd.engine.cache.logits import without_head
+from draftd.engine.cache.model_layers import take_rows_apart, without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.errors import ModelLoadError, NotServing
 from draftd.models.mlx_lm import vocabulary_size
@@ -115,7 +114,7 @@ def _tried(model: Any, weights: bool) -> str:
     """Why there is no way in which its sequences can share forwards; empty where one is, which is noted."""
     together, ranks = "", ranks_of(model)
     for i, way in enumerate(WAYS):
-        if ranks is None and "apart" in way and not installed(model):
+        if ranks is None and "apart" in way and not take_rows_apart(model):
             continue
         with shallow(model), without_head(model) if ranks is None else contextlib.nullcontext():
             reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
@@ -167,7 +166,7 @@ def refusals(model: Any) -> list[str]:
     """Why each of `WAYS` is wrong, as far as that shows before anything is computed; empty where nothing does."""
     if reason := _without_layout(model):
         return [reason] * len(WAYS)
-    lacks = "" if installed(model) else "its attention does not take sequences apart"
+    lacks = "" if take_rows_apart(model) else "its attention does not take sequences apart"
     return [("apart" in way and lacks) or ragged_trial(model, weights=False, **way) for way in WAYS]
 
 

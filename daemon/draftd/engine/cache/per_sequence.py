@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.engine.cache.base import CachedPrefix, Caches, Positions, RollbackFailed, flat
-from draftd.engine.cache.logits import logits_at
+from draftd.engine.cache.model_layers import logits_at
 from draftd.models.mlx_lm import make_prompt_cache
 
 

@@ -1,0 +1,210 @@
+"""What layers of mlx-lm's models do otherwise here. The layers of one model get classes of their own: other models of
+the process, and mlx-lm itself, are left as they are.
+
+Attention over rows of unlike length is a call for each group of rows that lie in one array. The layers call a function
+of their own module for it; `take_rows_apart` gives them another, which asks the cache for the groups and calls mlx-lm's
+for each. And where a model counts positions itself (GPT-BigCode, Llama 4), it counts from each row's offset.
+
+Logits are computed of the positions that are read, and of no others. mlx-lm's models end in a linear layer called
+`lm_head`, or use their embedding as one. Of a prompt only the last position is read there, and with a large vocabulary
+the others would take a quarter of its time; of a step, none that is replayed. So that layer is given the positions that
+are read alone. A model that ends otherwise computes all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from draftd.engine.cache.base import Positions
+from draftd.engine.cache.layers import BatchedAttention, KeyPositions
+from draftd.models.mlx_lm import base
+
+_ATTENTION = "scaled_dot_product_attention"
+_THEIRS = ((_ATTENTION, base.scaled_dot_product_attention), ("np", np), ("mx", mx))
+_KEEPS_APART = "_draftd_keeps_rows_apart"
+_ASKS = "_draftd_last_positions"
+
+
+def take_rows_apart(model: Any) -> bool:
+    """Has the model's own layers call attention for groups of rows, for good; whether there is one that does. Models
+    that call MLX's directly have none: their rows share a call."""
+    found = False
+    kinds: dict[type, type] = {}
+    for layer in model.modules():
+        kind = type(layer)
+        if kind not in kinds:
+            kinds[kind] = _keeping_apart(kind)
+        if kinds[kind] is not kind:
+            layer.__class__ = kinds[kind]
+        found = found or hasattr(kinds[kind], _KEEPS_APART)
+    return found
+
+
+def _keeping_apart(kind: type) -> type:
+    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`, and `arange` of
+    numpy or MLX ours; `kind` itself where none does, or where all do already."""
+    if hasattr(kind, _KEEPS_APART):
+        return kind
+    ours: dict[str, Any] = {_ATTENTION: _apart, "np": _Numpy(), "mx": _Mlx()}
+    methods = {
+        name: _calling(method, ours)
+        for name in dir(kind)
+        if isinstance(method := inspect.getattr_static(kind, name), FunctionType)
+        and any(_calls(method, name, one) for name, one in _THEIRS)
+    }
+    mark = {_KEEPS_APART: True} if any(_ATTENTION in method.__code__.co_names for method in methods.values()) else {}
+    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, **mark}) if methods else kind
+
+
+def _calls(method: FunctionType, name: str, what: Any) -> bool:
+    """Whether it refers to `what` by this name; to MLX or numpy, to count positions from the cache's."""
+    names = method.__code__.co_names
+    counts = name == _ATTENTION or ("arange" in names and "offset" in names)
+    return counts and name in names and method.__globals__.get(name) is what
+
+
+def _calling(method: FunctionType, ours: dict[str, Any]) -> FunctionType:
+    there = {**method.__globals__, **{name: ours[name] for name in method.__code__.co_names if name in ours}}
+    own = FunctionType(method.__code__, there, method.__name__, method.__defaults__, method.__closure__)
+    own.__kwdefaults__ = method.__kwdefaults__
+    return own
+
+
+class _Numpy:
+    """numpy, but that `arange` counts from each of several offsets: rows × positions."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def arange(self, start: Any, stop: Any = None, *more: Any) -> Any:
+        if not isinstance(start, mx.array):
+            return np.arange(start, stop, *more)
+        offsets = np.array(start)
+        return offsets[:, None] + np.arange(np.array(stop)[0] - offsets[0])
+
+
+class _Mlx:
+    """MLX, but that `arange` counts from each of several offsets, rows × positions × 1, so that they can be those of
+    queries; and of keys as the cache says, rows × 1 × 1 × positions."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mx, name)
+
+    def arange(self, start: Any, stop: Any = None, *more: Any) -> Any:
+        if isinstance(start, KeyPositions):
+            return start.positions[:, None, None]
+        if not isinstance(start, mx.array) or start.ndim == 0:
+            return mx.arange(start, stop, *more)
+        count = int((stop[0] - start[0]).item())  # both are made of numbers, and no forward is waited for
+        return start[:, None, None] + mx.arange(count)[:, None]
+
+
+@functools.wraps(base.scaled_dot_product_attention)
+def _apart(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    attend = base.scaled_dot_product_attention
+    groups = cache.apart() if isinstance(cache, BatchedAttention) else ()
+    if not groups:
+        return attend(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+    out = []
+    for (rows, _, first, end, _), held_keys, held_values in groups:
+        own, seen = queries if rows is None else queries[rows], mask
+        if isinstance(mask, mx.array):
+            seen = mask[..., first - cache.window.first : end - cache.window.first]
+            if rows is not None and mask.ndim == 4 and mask.shape[0] > 1:
+                seen = seen[rows]
+        out.append(attend(own, held_keys, held_values, cache=cache, scale=scale, mask=seen, sinks=sinks))
+    whole = mx.concatenate(out, axis=0)
+    return whole if cache.order is None else whole[cache.order]
+
+
+class _Wanted:
+    """`at`: rows × n, the positions whose logits the next forward computes; None for all positions."""
+
+    at: mx.array | None = None
+    asked = False  # whether a layer has
+    skipped = False  # that layer gives its input
+
+
+def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
+    """Runs mlx-lm's `model` on `tokens`, rows × width. Returns the logits of positions `at`, rows × n × vocabulary; of
+    all where that is None."""
+    if at is None or tokens.shape[1] == len(at[0]) == 1:
+        return model(tokens, cache=caches)
+    wanted = _wanted(model)
+    positions = wanted.at = mx.array(at)
+    wanted.asked = False
+    try:
+        logits = model(tokens, cache=caches)
+    finally:
+        wanted.at = None
+    return logits if wanted.asked else _taken(logits, positions)
+
+
+@contextlib.contextmanager
+def without_head(model: Any) -> Iterator[None]:
+    """Has `model` give the hidden states that its last layer makes logits of, in place of these, with zeros behind
+    them: with a large vocabulary that layer takes most of a short forward. A model that ends otherwise gives its logits
+    all the same."""
+    wanted = _wanted(model)
+    wanted.skipped = True
+    try:
+        yield
+    finally:
+        wanted.skipped = False
+
+
+def _wanted(model: Any) -> _Wanted:
+    """Has the model's last layer ask for the positions, for good."""
+    known: _Wanted | None = getattr(model, _ASKS, None)
+    if known is None:
+        known = _Wanted()
+        for path, layer in model.named_modules():
+            for method in ("as_linear", *(["__call__"] if path.rpartition(".")[2] == "lm_head" else [])):
+                if hasattr(type(layer), method):
+                    layer.__class__ = _asking(type(layer), method, known)
+        setattr(model, _ASKS, known)
+    return known
+
+
+def _asking(kind: type, method: str, wanted: _Wanted) -> type:
+    """The same class, but that `method` computes what is wanted only."""
+    whole = getattr(kind, method)
+
+    def some(self: Any, x: mx.array) -> Any:
+        if wanted.skipped:
+            return _as_wide(self, x)
+        if wanted.at is None:
+            return whole(self, x)
+        wanted.asked = True
+        return whole(self, _taken(x, wanted.at))
+
+    return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__})
+
+
+def _as_wide(layer: Any, x: mx.array) -> mx.array:
+    """`x` with zeros up to as many as `layer` gives logits. Some models (Phi-3-small) write to these by their ids
+    afterwards, and MLX writes beyond an array's end."""
+    weight = getattr(layer, "weight", None)
+    more = 0 if weight is None else weight.shape[0] - x.shape[-1]
+    return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, more)]) if more > 0 else x
+
+
+def _taken(x: mx.array, at: mx.array) -> mx.array:
+    """rows × width × features at positions of each row."""
+    return mx.take_along_axis(x, at[:, :, None], axis=1)
