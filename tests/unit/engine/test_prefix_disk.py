@@ -279,6 +279,15 @@ def test_what_was_not_used_for_longest_goes_and_pins_stay(tmp_path):
     again.close(10)
 
 
+def test_a_damaged_pin_is_put_aside(tmp_path):
+    (tmp_path / "pin-1.json").write_text("{")
+    disk = PrefixDisk(tmp_path, limit_bytes=1000, pinned_bytes=1000)
+    disk.start().result(10)
+    assert [path.name for path in tmp_path.iterdir()] == [f"pin-1.json{ASIDE}"]
+    assert disk.pins.oldest_first == []
+    disk.close(10)
+
+
 def test_pins_are_bounded_and_say_by_what(engine, tmp_path):
     one = engine(on_disk(tmp_path), prefix_pinned_bytes=150_000, prefix_cache_bytes=200_000)
     worker, prompt = one.worker, words(1, 100)

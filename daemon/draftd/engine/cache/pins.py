@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
-import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from draftd.errors import InvalidRequest
 from draftd.files import replace_file
-
-_log = logging.getLogger(__name__)
 
 MOST_PINS = 32
 LEAST = 16  # tokens of a pin: what is shorter is not looked up
@@ -58,8 +54,8 @@ class Pins:
     def files(self) -> frozenset[str]:
         return frozenset(name for pin in self.by_name.values() for name in pin.files)
 
-    def load(self) -> None:
-        """What cannot be read is put aside, with a line in the log."""
+    def load(self, put_aside: Callable[[Path, Exception], None]) -> None:
+        """`put_aside` takes files that cannot be read, and why."""
         for path in sorted(self._folder.glob("pin-*.json")):
             try:
                 if path.stat().st_size > _MOST_BYTES:
@@ -71,9 +67,7 @@ class Pins:
                 if path.name != _file(pin.name) or not _NAME.fullmatch(pin.name):
                     raise ValueError("its name is not that of what it has")
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                _log.warning("the pin %s cannot be used: %s; it is put aside", path, error)
-                with contextlib.suppress(OSError):
-                    os.replace(path, path.with_name(path.name + ".damaged"))
+                put_aside(path, error)
                 continue
             self.by_name = {**self.by_name, pin.name: pin}
 

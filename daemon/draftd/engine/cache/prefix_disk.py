@@ -277,7 +277,7 @@ class PrefixDisk:
     # the files that there are
 
     def _scan(self) -> None:
-        self.pins.load()
+        self.pins.load(self._put_aside)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in sorted(self.folder.iterdir()):
                 if path.name.endswith(TEMPORARY) or path.name.startswith(".pin-"):  # what a killed process has left
@@ -302,9 +302,9 @@ class PrefixDisk:
         try:
             os.replace(path, path.with_name(path.name + ASIDE))
         except OSError as failed:
-            _log.warning("the prefix %s cannot be used: %s (%s)", path, why, failed.strerror)
+            _log.warning("the prefix or pin %s cannot be used: %s (%s)", path, why, failed.strerror)
             return
-        _log.warning("the prefix %s cannot be used: %s; it is put aside as %s%s", path, why, path.name, ASIDE)
+        _log.warning("the prefix or pin %s cannot be used: %s; it is put aside as %s%s", path, why, path.name, ASIDE)
         aside = sorted(self.folder.glob(f"*{ASIDE}"), key=lambda one: one.stat().st_mtime)
         for old in aside[:-_MOST_ASIDE]:
             with contextlib.suppress(OSError):
