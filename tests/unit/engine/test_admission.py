@@ -60,12 +60,13 @@ def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
     one.scheduler.step()
     third = one.add(request([6], autoregressive(), max_tokens=40))
     one.scheduler.step()
-    assert (one.scheduler.local.active, one.scheduler.local.waiting, one.scheduler.local.held_back) == (2, 1, 1)
+    local = one.scheduler.local
+    assert (local.active, len(local.not_begun), local.prefilling.held_back) == (2, 1, 1)
     while third.outcome is None:
         assert one.scheduler.local.active <= 2
         one.scheduler.step()
     assert first.finishes == second.finishes == 1
-    assert one.scheduler.local.held_back == 0
+    assert one.scheduler.local.prefilling.held_back == 0
     told = [record.getMessage() for record in caplog.records if "memory" in record.getMessage()]
     assert told == ["requests wait for memory", "no request waits for memory any more"]
 

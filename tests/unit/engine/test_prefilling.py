@@ -247,7 +247,7 @@ def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_o
         else:
             assert sink.tokens == alone
     assert scheduler.local.kv_cache_bytes == 0
-    assert scheduler.local.active == scheduler.local.waiting == 0
+    assert scheduler.local.active == len(scheduler.local.not_begun) == 0
 
 
 @pytest.mark.parametrize("state", ["waiting", "first slice", "last slice"])
@@ -335,7 +335,7 @@ def test_slices_of_a_drain_end_with_it():
     machine.rig.add(request(prompt(3000), autoregressive(), max_tokens=4))
     machine.rig.scheduler.step()
     assert machine.prefills[-1][1] == 512  # ten seconds
-    machine.rig.scheduler.local.drain(until := machine.now + 20)
+    machine.rig.scheduler.local.prefilling.drain_until = until = machine.now + 20
     while machine.now < until:
         machine.rig.scheduler.step()
     assert machine.now - until < 16 * 0.06

@@ -111,7 +111,7 @@ def test_a_short_common_beginning_makes_no_prompt_wait() -> None:
     rig, _ = counted(MODELS["full attention"](), prefill_chunk=512)
     sinks = [rig.add(ask(SYSTEM[:200] + words(i, 30))) for i in range(1, 4)]
     rig.scheduler.step()
-    assert rig.scheduler.local.waiting == 0
+    assert len(rig.scheduler.local.not_begun) == 0
     rig.drain()
     assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
 
@@ -121,7 +121,7 @@ def test_a_beginning_that_the_store_has_already_makes_no_prompt_wait() -> None:
     rig.run([ask(SYSTEM)])
     sinks = [rig.add(ask(question)) for question in QUESTIONS]
     rig.scheduler.step()
-    assert rig.scheduler.local.waiting == 0
+    assert len(rig.scheduler.local.not_begun) == 0
     rig.drain()
     assert read(sinks) == [450] * 4
 
@@ -130,7 +130,7 @@ def test_without_a_prefix_store_no_prompt_waits() -> None:
     rig, target = counted(MODELS["full attention"](), prefix_bytes=0)
     sinks = [rig.add(ask(question)) for question in QUESTIONS]
     rig.scheduler.step()
-    assert rig.scheduler.local.waiting == 0
+    assert len(rig.scheduler.local.not_begun) == 0
     rig.drain()
     assert read(sinks) == [0] * 4
     assert target.computed == sum(map(len, QUESTIONS))
@@ -141,7 +141,7 @@ def test_no_prompt_waits_for_one_of_the_daemons_own_requests() -> None:
     own, first, second = (replace(ask(SYSTEM), origin=origin) for origin in (Origin.PROBE, Origin.CLIENT, Origin.PROBE))
     sinks = [rig.add(one) for one in (own, first, second)]
     rig.scheduler.step()
-    assert rig.scheduler.local.waiting == 0
+    assert len(rig.scheduler.local.not_begun) == 0
     rig.drain()
     assert read(sinks) == [0, 0, 0]
     assert target.computed == 3 * 450
@@ -196,7 +196,7 @@ def test_a_prompt_that_waits_for_another_can_be_cancelled_and_keeps_its_deadline
     asked = [ask(SYSTEM), ask(SYSTEM), ask(SYSTEM, deadline=5.0)]
     first, cancelled, late = [rig.add(one) for one in asked]
     rig.scheduler.step()
-    assert rig.scheduler.local.waiting == 2
+    assert len(rig.scheduler.local.not_begun) == 2
     rig.scheduler.end({asked[1].id: FinishReason.CANCELLED})
     assert cancelled.done.reason is FinishReason.CANCELLED
     now[0] = 5.0
