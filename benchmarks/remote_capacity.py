@@ -25,9 +25,9 @@ from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import load_tokenizer
 from draftd.engine.remote.verifier_link import Close, Closed, Connected, LinkLost, Open, Step, Verdict
 from draftd.engine.targets.base import SequenceOptions
-from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
 from draftd.v1 import inference_pb2 as pb
+from draftd.verifier_client.link import GrpcLink
 from tests.remote.asking import Reference, Wanted
 
 EDGES = (1, 4, 16)

@@ -37,9 +37,9 @@ from benchmarks import options
 from benchmarks.run import load_prompts
 from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
-from draftd.remote.messages import VERSION
 from draftd.v1 import inference_pb2
 from draftd.v1 import verification_pb2 as pb
+from draftd.verifier_client.messages import VERSION
 
 BOUND = 2.0  # times the p99 without an attack
 _VERIFY = f"/{pb.DESCRIPTOR.services_by_name['VerificationService'].full_name}/Verify"

@@ -17,11 +17,11 @@ from draftd.core import DepthMode
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.verifier_link import LinkState
-from draftd.fallback.journal import Journal
 from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
 from draftd.hardware.state import HardwareView
+from draftd.journal import Journal
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
 from draftd.planning.router import Router

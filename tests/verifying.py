@@ -14,9 +14,9 @@ import grpc
 
 from draftd.core import FinishReason
 from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
-from draftd.remote.messages import VERSION, from_edge, to_edge
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
+from draftd.verifier_client.messages import VERSION, from_edge, to_edge
 from tests.edge import left_of
 
 VOCABULARY = 97

@@ -24,9 +24,9 @@ from draftd.engine.remote.verifier_link import (
     Verdict,
 )
 from draftd.engine.targets.base import SequenceOptions
-from draftd.remote.messages import VERSION, from_verifier, to_verifier
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
+from draftd.verifier_client.messages import VERSION, from_verifier, to_verifier
 from tests.edge import left_of
 from tests.serving import Served
 

@@ -140,7 +140,7 @@ def _refuses_alerts() -> None:
 
 
 def _forgets_events() -> None:
-    from draftd.fallback.journal import History
+    from draftd.journal import History
 
     _skipped(History, "append", every=2)
 

@@ -17,8 +17,8 @@ from google.protobuf.duration_pb2 import Duration
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
-from draftd.fallback.journal import Subject
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.journal import Subject
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc
 from tests.fallback import LADDER, NOW, FakeController

@@ -12,9 +12,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from draftd.client.client import CallError, DraftdClient
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
-from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
+from draftd.verifier_client.link import GrpcLink
 from tests.certificates import Authority
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving

@@ -16,9 +16,9 @@ import pytest
 from draftd.core import SamplingParams
 from draftd.engine.remote.verifier_link import Close, Closed, Open, Opened, Step, Verdict
 from draftd.fronts.grpc import verification
-from draftd.remote.messages import VERSION
 from draftd.service.peers import MOST_UNREAD, Refusals
 from draftd.v1 import verification_pb2 as pb
+from draftd.verifier_client.messages import VERSION
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
 from tests.waiting import until

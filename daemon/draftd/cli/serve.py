@@ -43,10 +43,10 @@ from draftd.planning.router import EngineNow, Router
 from draftd.process.handle import EngineProcess
 from draftd.ranks.followers import Followers
 from draftd.ranks.plan import GroupPlan, plan_group
-from draftd.remote.link import GrpcLink
 from draftd.settings import ModelSettings, ServerSettings, Settings
 from draftd.strategies import QualityClass
 from draftd.telemetry.setup import Sources, Telemetry
+from draftd.verifier_client.link import GrpcLink
 
 _HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
 _LINK_CLOSE_SECONDS = 2.0

@@ -15,10 +15,10 @@ from typing import Any
 from draftd.core import DRAFT_MODEL
 from draftd.engine.depth.saved import DrafterWorth, Learnt
 from draftd.errors import ConfigError, in_one_line
-from draftd.fallback.journal import History, Journal
 from draftd.fallback.store import LearntFile, StateFolder, StateStore
 from draftd.files import replace_file
 from draftd.hardware.system import device, versions
+from draftd.journal import History, Journal
 from draftd.models.blas import load_blas
 from draftd.models.folder import stamps
 from draftd.models.hub import cached_folder, is_hub_id

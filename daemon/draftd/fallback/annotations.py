@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from draftd.fallback.journal import Journal, Subject, Transition
-from draftd.fallback.logs import OutageLog
 from draftd.fallback.seams import FallbackTelemetry
+from draftd.journal import Journal, Subject, Transition
+from draftd.rate_limited_log import OutageLog
 from draftd.settings import AnnotationSettings
 from draftd.threads import lasting
 

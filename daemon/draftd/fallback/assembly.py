@@ -11,7 +11,6 @@ from draftd.engine.handle import EngineHandle
 from draftd.engine.remote.verifier_link import VerifierLink
 from draftd.fallback.annotations import Annotator
 from draftd.fallback.controller import Controller
-from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Ladder, LadderSettings, configured_ladder
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
@@ -20,6 +19,7 @@ from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
+from draftd.journal import Journal, Subject
 from draftd.settings import Settings, WebhookSettings
 from draftd.strategies import RemoteLevel
 

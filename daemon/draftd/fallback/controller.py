@@ -21,11 +21,9 @@ from draftd.core import GRAMMAR, DrafterName, FallbackLevel, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
-from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Hold, Ladder, Signal
 from draftd.fallback.leases import Applied, Lease, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters
-from draftd.fallback.logs import OutageLog
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
@@ -36,6 +34,8 @@ from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed
 from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
+from draftd.journal import Journal, Subject
+from draftd.rate_limited_log import OutageLog
 from draftd.settings import FallbackSettings
 from draftd.strategies import RemoteLevel
 from draftd.threads import lasting

@@ -24,7 +24,7 @@ from typing import Annotated, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, LadderLevel
-from draftd.fallback.journal import Journal, Subject
+from draftd.journal import Journal, Subject
 from draftd.settings import FallbackSettings, Settings
 from draftd.strategies import RemoteLevel
 

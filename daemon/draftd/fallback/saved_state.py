@@ -18,8 +18,8 @@ from draftd.core import FallbackLevel, LadderLevel, drafter_cost_rank
 from draftd.fallback.baselines import Baselines, ProbeBaselines
 from draftd.fallback.ladder import Cause, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
-from draftd.fallback.logs import OutageLog
 from draftd.fallback.store import Document, StateStore, explained
+from draftd.rate_limited_log import OutageLog
 
 log = logging.getLogger(__name__)
 

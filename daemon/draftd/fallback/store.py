@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from draftd.errors import ConfigError, FieldError, wrong_field
-from draftd.fallback.logs import OutageLog
 from draftd.files import remove_leftovers, replace_file
+from draftd.rate_limited_log import OutageLog
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
 from draftd.errors import DeadlineExceeded, FlagReadOnly
-from draftd.fallback.journal import Journal, Subject
+from draftd.journal import Journal, Subject
 from draftd.planning import flag_file
 from draftd.planning.flag_file import SPECULATION, STRATEGY, Flag, FlagFile, FlagResolution
 from draftd.planning.planner import FlagContext

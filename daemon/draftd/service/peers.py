@@ -34,8 +34,8 @@ from draftd.errors import (
     Unauthenticated,
     reason_of,
 )
-from draftd.fallback.logs import RateLimitedLog
 from draftd.models.grammar import Compiled
+from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.stream import Mailbox
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan

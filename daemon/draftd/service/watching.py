@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
-from draftd.fallback.journal import Journal, Transition
+from draftd.journal import Journal, Transition
 from draftd.service.stream import stall_guard
 
 MOST_WATCHERS = 32

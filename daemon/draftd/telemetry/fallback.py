@@ -12,8 +12,8 @@ from opentelemetry.context import Context
 
 from draftd.core import FallbackLevel, Origin
 from draftd.fallback.controller import FallbackState
-from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.journal import Subject, Transition
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote

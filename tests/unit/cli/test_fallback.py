@@ -17,10 +17,10 @@ from draftd.cli.commands.fallback import following
 from draftd.client.client import CallError
 from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
-from draftd.fallback.journal import Subject
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.fronts.grpc import reply
+from draftd.journal import Subject
 from draftd.v1 import control_pb2 as pb
 from tests.fallback import LADDER, LEASE, NOW, FakeController, fallback_state
 from tests.scripted import scripted_models

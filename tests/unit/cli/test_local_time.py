@@ -14,9 +14,9 @@ import pytest
 from draftd.cli import logs
 from draftd.cli.commands import fallback
 from draftd.cli.figures import in_local_time
-from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
+from draftd.journal import Subject, Transition
 from draftd.protocol import plain
 from draftd.settings import LogSettings
 from draftd.v1 import control_pb2 as pb

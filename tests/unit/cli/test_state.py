@@ -19,9 +19,9 @@ from draftd.engine.depth.costs import DEEPEST, Prices
 from draftd.engine.depth.saved import Learnt
 from draftd.errors import ConfigError
 from draftd.fallback.baselines import ProbeBaselines
-from draftd.fallback.journal import Subject
 from draftd.fallback.ladder import LadderState
 from draftd.fallback.saved_state import SavedState
+from draftd.journal import Subject
 from draftd.settings import EngineSettings, FallbackSettings, ModelSettings, Settings
 from tests.fallback import LADDER
 

@@ -10,8 +10,8 @@ from draftd.core import DecodeRequest, WorkloadClass
 from draftd.engine.observer import EngineObserver
 from draftd.engine.remote.mode_control import RemoteCosts, RemoteTimes, break_even
 from draftd.engine.remote.verifier_link import Open
-from draftd.remote.messages import from_edge, to_verifier
 from draftd.strategies import RemoteMode, Strategy
+from draftd.verifier_client.messages import from_edge, to_verifier
 from tests.links import MODEL, Clock, Edge, ScriptedLink
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models

@@ -37,7 +37,6 @@ from draftd.errors import NotNow
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.controller import Controller
 from draftd.fallback.drift import Baseline
-from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Ladder, LadderSettings, Signal, ladder_levels
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
@@ -46,6 +45,7 @@ from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteGuard
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
+from draftd.journal import Journal, Subject
 from draftd.model_info import ModelInfo
 from draftd.settings import FallbackSettings
 from tests.answering import Told

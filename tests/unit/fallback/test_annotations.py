@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from draftd.errors import ConfigError
 from draftd.fallback.annotations import Annotator
-from draftd.fallback.journal import Journal, Subject
+from draftd.journal import Journal, Subject
 from draftd.settings import AnnotationSettings, load_settings
 from tests.answering import Told
 from tests.http_server import Answer, Request, serving

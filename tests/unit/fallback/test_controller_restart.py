@@ -10,10 +10,10 @@ import pytest
 
 from draftd.core import DrafterName
 from draftd.errors import ConfigError
-from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause
 from draftd.fallback.probes import Verdict
 from draftd.fallback.store import StateStore
+from draftd.journal import Journal, Subject
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from draftd.errors import ModelLoadError
-from draftd.fallback.journal import Subject
 from draftd.fallback.leases import Applied
 from draftd.fallback.probes import Verdict
+from draftd.journal import Subject
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from draftd.cli.state import Kept
-from draftd.fallback.journal import History, Journal, Subject, Transition
+from draftd.journal import History, Journal, Subject, Transition
 from draftd.settings import FallbackSettings, Settings
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_written_is_logged_once_and_stops_nobody(
     folder.rmdir()
 
     def logged() -> int:
-        return sum(one.name == "draftd.fallback.journal" for one in caplog.records)
+        return sum(one.name == "draftd.journal" for one in caplog.records)
 
     with caplog.at_level(logging.WARNING):
         record(journal, "a", "b")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from draftd.fallback.journal import Journal, Subject, Transition
+from draftd.journal import Journal, Subject, Transition
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

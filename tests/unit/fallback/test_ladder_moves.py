@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
-from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Ladder, Signal, ladder_levels
+from draftd.journal import Journal, Subject
 
 LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 DRIFT = Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK, "0.31 in two windows")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from draftd.fallback.logs import Changes, OutageLog, RateLimitedLog
+from draftd.rate_limited_log import Changes, OutageLog, RateLimitedLog
 from tests.links import Clock
 
 LOG = logging.getLogger("test")

@@ -10,9 +10,9 @@ from draftd.core import FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import InvalidRequest
-from draftd.fallback.journal import Subject
 from draftd.fallback.leases import Notice
 from draftd.fallback.remote_guard import REMOTE_LADDER
+from draftd.journal import Subject
 from draftd.strategies import RemoteCounts, RemoteLevel, Strategy
 from tests.unit.fallback.controlled import (
     BOTTOM,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from draftd.core import PROMPT_LOOKUP, FallbackLevel
-from draftd.fallback.journal import Subject, Transition
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
 from draftd.fronts.grpc import reply
+from draftd.journal import Subject, Transition
 from tests.fallback import LADDER, LEASE, NOW, fallback_state
 
 

@@ -22,7 +22,7 @@ from openfeature.schemas.protobuf.flagd.sync.v1 import sync_pb2, sync_pb2_grpc
 
 from draftd.core import WorkloadClass
 from draftd.errors import FlagReadOnly, InvalidRequest
-from draftd.fallback.journal import Journal
+from draftd.journal import Journal
 from draftd.planning.flag import FlagService
 from draftd.planning.flag_file import FLAG_KEY, STRATEGY, FlagResolution
 from draftd.planning.planner import FlagContext

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
-from draftd.fallback.journal import Journal, Subject, Transition
+from draftd.journal import Journal, Subject, Transition
 from draftd.service.watching import MOST_WATCHERS, Transitions
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from openfeature.contrib.provider.flagd.config import ResolverType
 from openfeature.evaluation_context import EvaluationContext
 
 from draftd.errors import QueueFull
-from draftd.fallback.journal import Journal, Subject
+from draftd.journal import Journal, Subject
 from draftd.telemetry import catalog
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import Scene, errors_of

@@ -19,9 +19,9 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.errors import QueueFull
-from draftd.fallback.journal import Journal, Subject
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.journal import Journal, Subject
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger

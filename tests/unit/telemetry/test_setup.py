@@ -17,7 +17,7 @@ import pytest
 
 from draftd import __version__
 from draftd.engine.observer import EngineObserver
-from draftd.fallback.journal import Subject, Transition
+from draftd.journal import Subject, Transition
 from draftd.telemetry import catalog
 from draftd.telemetry.pipeline import process_uptime, propagator, wanted_exporters
 from tests.otlp import OtlpReceiver

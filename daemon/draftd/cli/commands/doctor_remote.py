@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from draftd.cli.figures import milliseconds
 from draftd.cli.findings import Finding, bad, note, ok
-from draftd.remote.connection import Vocabulary, check_verifier
-from draftd.remote.failures import REFUSED, LinkError
-from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
+from draftd.verifier_client.connection import Vocabulary, check_verifier
+from draftd.verifier_client.failures import REFUSED, LinkError
+from draftd.verifier_client.messages import VERSION
 
 
 def check_remote(settings: RemoteSettings, tokenizer: Vocabulary | None) -> list[Finding]:

@@ -15,8 +15,8 @@ from typing import Any
 from aiohttp import web
 
 from draftd.fallback.alerts.payload import Result
-from draftd.fallback.logs import OutageLog
 from draftd.http_listener import BoundedConnection
+from draftd.rate_limited_log import OutageLog
 from draftd.settings import WebhookSettings
 from draftd.settings.certificates import load_certificates, server_context, webhook_certificates
 from draftd.threads import lasting

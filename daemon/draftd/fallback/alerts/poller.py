@@ -16,8 +16,8 @@ from draftd.errors import InvalidRequest, NotServing, QueueFull
 from draftd.fallback.alerts.connections import LoopThread
 from draftd.fallback.alerts.payload import LEVEL_LABEL, PollResult, notice_of, parse_alerts
 from draftd.fallback.leases import Notice
-from draftd.fallback.logs import OutageLog, RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
+from draftd.rate_limited_log import OutageLog, RateLimitedLog
 from draftd.settings import WebhookSettings
 
 log = logging.getLogger(__name__)

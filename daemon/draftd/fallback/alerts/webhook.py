@@ -41,9 +41,9 @@ from draftd.fallback.alerts.payload import (
     parse_notification,
 )
 from draftd.fallback.leases import Applied, Notice
-from draftd.fallback.logs import RateLimitedLog
 from draftd.fallback.seams import FallbackTelemetry
 from draftd.listening import BodyTooLarge, listening_sockets, read_whole
+from draftd.rate_limited_log import RateLimitedLog
 from draftd.settings import WebhookSettings, secrets_of
 
 log = logging.getLogger(__name__)

@@ -20,13 +20,13 @@ from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import InvalidRequest, NotServing
 from draftd.fallback.controller import Controller
-from draftd.fallback.journal import Journal
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.inference import request_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
+from draftd.journal import Journal
 from draftd.planning.flag import FlagService
 from draftd.planning.flag_file import FLAGS, SPECULATION, STRATEGY, Flag
 from draftd.planning.planner import FlagContext, Planner

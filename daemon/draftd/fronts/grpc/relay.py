@@ -15,7 +15,6 @@ from draftd.client.client import CallError
 from draftd.core import Emission, FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
 from draftd.protocol import REASONS, draft_counts, number, sampling_message
-from draftd.remote.connection import credentials_of, metadata_of
 from draftd.service.messages import Chat, Message, ToolMode
 from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
@@ -36,6 +35,7 @@ from draftd.settings import RemoteSettings
 from draftd.strategies import Verifier
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
+from draftd.verifier_client.connection import credentials_of, metadata_of
 
 _LONGEST_CALL_SECONDS = 86400.0
 _RETRY_SECONDS = 1.0  # where the remote says nothing of it

@@ -16,12 +16,12 @@ from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotServing
 from draftd.fallback.controller import FallbackState
-from draftd.fallback.journal import Transition
 from draftd.fallback.ladder import Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteState
 from draftd.group import GroupStatus
 from draftd.hardware.state import HardwareView
+from draftd.journal import Transition
 from draftd.planning.routing import Way
 from draftd.protocol import duration, number
 from draftd.service.request import Routed, ServedModel

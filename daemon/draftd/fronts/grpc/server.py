@@ -10,7 +10,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from draftd.errors import ConfigError, DraftdError
-from draftd.fallback.logs import RateLimitedLog
 from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
@@ -18,6 +17,7 @@ from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.hardware.descriptors import most_connections
 from draftd.listening import free_port
 from draftd.protocol import MESSAGE_SLACK
+from draftd.rate_limited_log import RateLimitedLog
 from draftd.settings import ServerSettings, secrets_of
 from draftd.settings.certificates import load_certificates, server_certificates
 from draftd.telemetry.rpc import RpcInterceptor

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from draftd.errors import DeadlineExceeded, DraftdError, InvalidRequest, NotEnabled, OtherProtocol
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.reply import filled
-from draftd.remote.messages import VERSION, from_edge, to_edge
 from draftd.service.peers import Connection
 from draftd.service.stream import stall_guard
 from draftd.service.verification import VerificationService
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
+from draftd.verifier_client.messages import VERSION, from_edge, to_edge
 
 HELLO_SECONDS = 10.0
 """That an edge has for its greeting."""

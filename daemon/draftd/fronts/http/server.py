@@ -16,7 +16,6 @@ from functools import partial
 from aiohttp import web
 
 from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServing, Unauthenticated
-from draftd.fallback.logs import RateLimitedLog
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
 from draftd.fronts.http.connections import REQUEST_SECONDS, Connections, HttpConnection, listening, tls
@@ -26,6 +25,7 @@ from draftd.fronts.http.store import ResponseStore, Stored
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
 from draftd.hardware.descriptors import most_connections
 from draftd.listening import is_any, is_bearer
+from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.inference import InferenceService
 from draftd.service.request import Request
 from draftd.settings import ServerSettings, secrets_of

@@ -16,7 +16,7 @@ from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, BadLevel, Ignored, N
 from draftd.fallback.alerts.webhook import Rate
 from draftd.fallback.ladder import Cause
 from draftd.fallback.leases import Notice
-from draftd.fallback.logs import RateLimitedLog
+from draftd.rate_limited_log import RateLimitedLog
 from draftd.strategies import RemoteLevel
 
 NOW = 1769860800.0

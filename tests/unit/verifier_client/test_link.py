@@ -14,9 +14,9 @@ import pytest
 from draftd.core import SamplingParams
 from draftd.engine.remote.verifier_link import Open
 from draftd.engine.targets.base import SequenceOptions
-from draftd.remote.link import GrpcLink
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass, Strategy
+from draftd.verifier_client.link import GrpcLink
 from tests.links import EdgeEngine, Heard
 from tests.proxy import Proxy, proxied
 from tests.rig import Rig, autoregressive, request

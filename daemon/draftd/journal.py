@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, TypeAdapter
 
-from draftd.fallback.logs import OutageLog
+from draftd.rate_limited_log import OutageLog
 
 log = logging.getLogger(__name__)
 

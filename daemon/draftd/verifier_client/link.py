@@ -26,15 +26,15 @@ from draftd.engine.remote.verifier_link import (
     ToVerifier,
     Verdict,
 )
-from draftd.fallback.journal import Journal, Subject
-from draftd.fallback.logs import Changes, changes_left_out
-from draftd.remote.connection import Connection, Traffic, Vocabulary
-from draftd.remote.failures import LinkError
-from draftd.remote.messages import from_verifier, to_verifier
+from draftd.journal import Journal, Subject
+from draftd.rate_limited_log import Changes, changes_left_out
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.threads import lasting
 from draftd.v1 import verification_pb2 as pb
+from draftd.verifier_client.connection import Connection, Traffic, Vocabulary
+from draftd.verifier_client.failures import LinkError
+from draftd.verifier_client.messages import from_verifier, to_verifier
 
 log = logging.getLogger(__name__)
 

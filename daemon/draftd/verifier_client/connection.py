@@ -21,12 +21,12 @@ import grpc
 
 from draftd.engine.remote.verifier_link import RemoteModel
 from draftd.errors import DraftdError, in_one_line, in_words
-from draftd.remote.failures import LinkError, connect_error, failure_of
-from draftd.remote.messages import VERSION
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
+from draftd.verifier_client.failures import LinkError, connect_error, failure_of
+from draftd.verifier_client.messages import VERSION
 
 _FRAME_BYTES = 5  # gRPC's own, before each message
 _MOST_OUT = 4096  # messages that wait to be sent

@@ -19,17 +19,17 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from draftd.cli.commands.doctor_remote import check_remote
 from draftd.cli.findings import Finding, Verdict
 from draftd.errors import DraftdError, NotEnabled, NotServing, OtherProtocol, TooManyPeers, Unauthenticated
-from draftd.fallback.journal import Journal, Subject
 from draftd.fronts.grpc.interceptors import rich_status
+from draftd.journal import Journal, Subject
 from draftd.protocol import DETAILS_KEY
-from draftd.remote.failures import LinkError
-from draftd.remote.link import GrpcLink, LinkAnnouncements
-from draftd.remote.messages import VERSION
 from draftd.service.peers import Refusals
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
+from draftd.verifier_client.failures import LinkError
+from draftd.verifier_client.link import GrpcLink, LinkAnnouncements
+from draftd.verifier_client.messages import VERSION
 from tests.certificates import Authority
 from tests.links import MODEL, Clock
 from tests.proxy import proxied
@@ -179,7 +179,7 @@ def linked(settings: RemoteSettings, journal: Journal) -> Iterator[GrpcLink]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.remote.link"]
+    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.verifier_client.link"]
     return [line.partition(": ")[2] for line in lines]
 
 
