@@ -141,7 +141,7 @@ def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.s
     ratios = {
         name: statistics.median(a / b for a, b in zip(taken["plain"], taken[name], strict=True)) for name in senders
     }
-    each = _microseconds(lambda: records.send(encoded(1, Op.FORWARD, 5, 1, [1] * shape[0], None)))
+    each = _microseconds(lambda: records.send(encoded(Op.FORWARD, 5, 1, [1] * shape[0], None)))
     step = 1e6 * statistics.median(taken["plain"]) / steps
     return {
         "sequences": shape[0],

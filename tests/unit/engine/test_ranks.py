@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -39,7 +39,7 @@ class Mirror:
         self.fails: Op | None = None
 
     def send(self, record: bytes) -> None:
-        if decoded(record)[1] is self.fails:
+        if decoded(record)[0] is self.fails:
             raise RanksLost(Loss.DIED, "rank 1 is gone")
         self.sent.append(record)
         self.follower.execute(record)
@@ -73,25 +73,18 @@ class Agreeing(RankGroup):
 
 
 def test_a_record_comes_as_it_was_sent_or_not_at_all() -> None:
-    data = encoded(7, Op.RESTORE, 3, (5, 1 << 40), [])
-    assert decoded(data) == (7, Op.RESTORE, [3, [5, 1 << 40], []])
+    data = encoded(Op.RESTORE, 3, (5, 1 << 40), [])
+    assert decoded(data) == (Op.RESTORE, [3, [5, 1 << 40], []])
     for at in range(len(data)):
         with pytest.raises(RecordError):
             decoded(data[:at])
-    for wrong in (b"{}", b"7", b"[7]", b'[7,"erase"]', b"\xff"):
+    for wrong in (b"{}", b"7", b"[7]", b'["erase"]', b"\xff"):
         with pytest.raises(RecordError, match="is no record"):
             decoded(wrong)
 
 
 def test_each_operation_has_a_method_of_a_follower() -> None:
     assert all(callable(getattr(FollowerCaches, op)) for op in Op)
-
-
-def test_a_follower_refuses_a_record_out_of_order() -> None:
-    follower = FollowerCaches(share_of(lambda: tiny_llama(1), join_group()))
-    follower.execute(encoded(1, Op.NEW, 1, asdict(CacheLayout(True, apart=True))))
-    with pytest.raises(RecordError, match="record 3 follows 1"):
-        follower.execute(encoded(3, Op.CLEAR, 1))
 
 
 @pytest.mark.parametrize("sliding", [None, 8], ids=["segments", "snapshots"])

@@ -13,6 +13,7 @@ import pytest
 
 from draftd.engine.ranks.channel import Progress, RanksLost, RecordReceiver
 from draftd.group import Loss
+from draftd.ranks.frames import VERSION, Kind, frame
 from tests.conftest import NanoPair
 from tests.proxy import Proxy
 from tests.ranked import BOUNDS, Channels
@@ -189,11 +190,19 @@ def test_rank_that_stays_behind_ends_the_group(nano_pair: NanoPair) -> None:
         assert made.leader.records == 11
 
 
-def test_damaged_records_end_the_group(nano_pair: NanoPair) -> None:
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\0\0\0\1" + bytes([VERSION, Kind.RECORD]) + bytes(8) + b"\0\0\0\0" + b"?", "its checksum is wrong"),
+        (frame(Kind.RECORD, 3, b"third"), "record 3 after record 1"),
+    ],
+    ids=["damaged", "out of order"],
+)
+def test_wrong_records_end_the_group(nano_pair: NanoPair, data: bytes, why: str) -> None:
     with group(nano_pair) as made:
         made.send(1)
-        made.leader._receivers[0].follower.sock.send(b"\0\0\0\1" + b"\1\x0a" + bytes(8) + b"\0\0\0\0" + b"?")
-        assert losses(made, 1)[1].message == "rank 0 sends what cannot be read: its checksum is wrong"
+        made.leader._receivers[0].follower.sock.send(data)
+        assert losses(made, 1)[1].message == f"rank 0 sends what cannot be read: {why}"
 
 
 def test_failure_of_a_rank_is_told(nano_pair: NanoPair) -> None:

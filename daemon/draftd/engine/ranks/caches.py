@@ -87,7 +87,7 @@ class RankedModel:
     def _send(self, op: Op, *arguments: Any) -> None:
         if self._lost is not None:
             raise self._lost
-        record = encoded(self.records + 1, op, *arguments)
+        record = encoded(op, *arguments)
         try:
             self._sender.send(record)
         except Exception as error:

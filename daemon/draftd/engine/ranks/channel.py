@@ -1,8 +1,8 @@
 """The seam between what ranks execute and what carries it: records from rank 0 to all followers, in order.
 
-A record is one operation on caches, as JSON: a list of its number, which counts from 1, the operation, and what this
-takes. Caches and cached prefixes go by numbers that rank 0 gives. No tokens: they come with the forward itself. What
-carries records detects damage. What is lost ends the group: nothing is sent twice."""
+A record is one operation on caches, as JSON: a list of the operation, and what this takes. Caches and cached prefixes
+go by numbers that rank 0 gives. No tokens: they come with the forward itself. What carries records keeps their order
+and detects damage. What is lost ends the group: nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Op(enum.StrEnum):
 
 
 class RecordError(Exception):
-    """Bytes that are no record, or not the next one."""
+    """Bytes that are no record."""
 
 
-def encoded(number: int, op: Op, *arguments: Any) -> bytes:
-    return _to_json([number, op, *arguments]).encode()
+def encoded(op: Op, *arguments: Any) -> bytes:
+    return _to_json([op, *arguments]).encode()
 
 
-def decoded(data: bytes) -> tuple[int, Op, list[Any]]:
-    """Number, operation, and what it takes. Raises RecordError."""
+def decoded(data: bytes) -> tuple[Op, list[Any]]:
+    """The operation, and what it takes. Raises RecordError."""
     try:
-        number, op, *arguments = json.loads(data)
-        return number, Op(op), arguments
+        op, *arguments = json.loads(data)
+        return Op(op), arguments
     except (ValueError, TypeError) as error:
         raise RecordError(f"{data[:80]!r} is no record ({error})") from None
 
