@@ -145,7 +145,7 @@ class FollowerChannel:
 
     def _ping(self) -> bytes:
         self._reported = self._progress.records
-        return Report(self._progress, self._limit).ping()
+        return Report.of(self._progress, self._limit).ping()
 
     def _send(self, data: bytes, *, last: bool = False) -> None:
         """`last`: if it cannot be sent, that does not matter any more."""

@@ -3,8 +3,8 @@
     4 bytes  length of the body     1 byte  version     1 byte  kind     8 bytes  step     4 bytes  CRC-32     body
 
 All numbers are unsigned and big-endian. The checksum is over version, kind, step and body. `step` numbers the RECORDs
-of a connection from 1, and is 0 in others. A RECORD's body is `engine.ranks.channel`'s, a PING's is a
-`Report`; all others are JSON objects. Whoever reads a damaged frame ends the connection: nothing is sent twice.
+of a connection from 1, and is 0 in others. A RECORD's body is `engine.ranks.channel`'s; all others are JSON objects.
+Whoever reads a damaged frame ends the connection: nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from draftd.engine.ranks.channel import Progress
@@ -23,7 +22,6 @@ VERSION = 1
 MOST_BYTES = 16 << 20  # of a body; records have a few dozen, lists of files some hundred thousand
 _HEAD = struct.Struct("!IBBQI")
 _SUMMED = struct.Struct("!BBQ")
-_REPORT = struct.Struct("!QQQd")
 
 
 class Kind(enum.IntEnum):
@@ -105,25 +103,27 @@ class FrameReader:
             del self._rest[:begin]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A PING's body: what a rank has executed, and the memory that it may hold (0: not known)."""
+class Report(NamedTuple):
+    """A PING's body: what a rank has executed, the memory that it holds and may hold (0: not known), and its time in
+    collectives."""
 
-    progress: Progress = field(default_factory=lambda: Progress(0, 0, 0.0))
+    records: int = 0
+    memory_bytes: int = 0
     limit_bytes: int = 0
+    collective_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, progress: Progress, limit_bytes: int) -> Report:
+        return cls(progress.records, progress.memory_bytes, limit_bytes, progress.collective_seconds)
 
     def ping(self) -> bytes:
         """The PING with this report."""
-        done = self.progress
-        return frame(
-            Kind.PING, 0, _REPORT.pack(done.records, done.memory_bytes, self.limit_bytes, done.collective_seconds)
-        )
+        return json_frame(Kind.PING, self._asdict())
 
     @classmethod
-    def parse(cls, body: bytes) -> Report:
+    def parse(cls, ping: Frame) -> Report:
         """Raises BadFrame."""
         try:
-            records, memory, limit, seconds = _REPORT.unpack(body)
-        except struct.error as error:
+            return cls(**ping.fields())
+        except TypeError as error:
             raise BadFrame(f"no report ({error})") from None
-        return cls(Progress(records, memory, seconds), limit)

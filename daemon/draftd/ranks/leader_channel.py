@@ -47,7 +47,7 @@ class _Receiver:
 
     @property
     def records(self) -> int:
-        return self.report.progress.records
+        return self.report.records
 
 
 class LeaderChannel:
@@ -112,18 +112,15 @@ class LeaderChannel:
     def ranks(self) -> tuple[RankStatus, ...]:
         """The state of all, rank 0 first. Any thread."""
         now = time.monotonic()
-        each = [(0, self._host, Report(self._own, self._limit), 0.0)]
+        each = [(0, self._host, Report.of(self._own, self._limit), 0.0)]
         each += [(one.follower.rank, one.follower.host, one.report, now - one.vitals.heard) for one in self._receivers]
         return tuple(
             RankStatus(
                 rank=rank,
                 host=host,
-                memory_bytes=report.progress.memory_bytes,
-                limit_bytes=report.limit_bytes,
-                records=report.progress.records,
-                lag=max(0, self.records - report.progress.records),
-                collective_seconds=report.progress.collective_seconds,
+                lag=max(0, self.records - report.records),
                 seconds_silent=silent,
+                **report._asdict(),
             )
             for rank, host, report, silent in each
         )
@@ -204,7 +201,7 @@ class LeaderChannel:
         """Sends a sign of life, unless records are being sent, which are one too, or it takes nothing."""
         if not receiver.writing.acquire(blocking=False):
             return
-        data = Report(self._own, self._limit).ping()
+        data = Report.of(self._own, self._limit).ping()
         try:
             sent = receiver.follower.sock.send(data)
             if sent < len(data):
@@ -245,8 +242,8 @@ class LeaderChannel:
                 self._all_ready = all(each.ready for each in self._receivers)
                 self._changed.notify_all()
         elif received.kind is Kind.PING:
-            report = Report.parse(received.body)
-            if report.progress.records > receiver.records:
+            report = Report.parse(received)
+            if report.records > receiver.records:
                 receiver.vitals.moved = receiver.vitals.heard
             receiver.report = report
             with self._changed:
