@@ -17,7 +17,7 @@ from draftd.engine.ranks.channel import RanksLost
 from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
 from draftd.ranks.environment import RankEnvironment
-from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, Report, frame, json_frame
+from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
 from draftd.ranks.handshake import (
     PING_SECONDS,
     PROGRESS_SECONDS,
@@ -60,10 +60,6 @@ class Follower:
     @property
     def sock(self) -> socket.socket:
         return self.line.sock
-
-    @property
-    def reader(self) -> FrameReader:
-        return self.line.reader
 
     @property
     def rank(self) -> int:

@@ -86,9 +86,12 @@ class LeaderChannel:
         self._thread.start()
 
     def send(self, record: bytes) -> None:
-        """Sends to all followers; the first call waits until all have read their weights. Bounded: raises RanksLost."""
-        if self._lost is not None or not self._all_ready:
-            self.wait_ready()
+        """Sends to all followers; the first call waits until all have read their weights, for at most `start_seconds`.
+        Bounded: raises RanksLost."""
+        if not self._all_ready:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lost is not None or self._all_ready)
+        self._check()
         self.records += 1
         self.record_bytes += len(record)
         data = frame(Kind.RECORD, self.records, record)
@@ -102,12 +105,6 @@ class LeaderChannel:
         if progress.records > self._own.records:
             self._vitals.moved = time.monotonic()
         self._own = progress
-
-    def wait_ready(self) -> None:
-        """Waits until all followers have read their weights. Raises RanksLost, also after `start_seconds`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._lost is not None or self._all_ready)
-        self._check()
 
     def ranks(self) -> tuple[RankStatus, ...]:
         """The state of all, rank 0 first. Any thread."""
@@ -219,7 +216,7 @@ class LeaderChannel:
         try:
             data = receiver.follower.sock.recv(1 << 16)
             receiver.vitals.heard = time.monotonic()
-            for received in receiver.follower.reader.feed(data):
+            for received in receiver.follower.line.reader.feed(data):
                 self._take(receiver, received)
         except BlockingIOError:
             return
