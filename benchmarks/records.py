@@ -58,12 +58,14 @@ class Arm:
     def __init__(self, target: Any, vocabulary: int, sequences: int, depth: int) -> None:
         import mlx.core as mx
 
+        from draftd.engine.drafters.base import Draft
         from draftd.engine.step import Entry
         from draftd.engine.targets.base import SequenceOptions, Steps
 
         self._target, self._steps, self._entry = target, Steps(target), Entry
         self._depth, self._sequences = depth, list(range(sequences))
-        self._drafts = mx.ones((sequences, depth), dtype=mx.uint32) if depth else None
+        tokens = mx.ones((sequences, depth), dtype=mx.uint32)
+        self._draft = Draft(tokens, [depth] * sequences, None, [0] * sequences) if depth else None
         for one in self._sequences:
             prompt = tuple((7 * i + one) % vocabulary for i in range(_PROMPT))
             target.open(one, SequenceOptions(prompt=_PROMPT, length=_PROMPT))
@@ -73,9 +75,9 @@ class Arm:
     def run(self, steps: int) -> float:
         """Seconds of so many; plain ones are pipelined, as decoding is. All sequences hold as many tokens as before."""
         began = time.perf_counter()
-        if self._drafts is not None:
+        if self._draft is not None:
             for _ in range(steps):
-                self._steps.result(self._steps.submit(self._entries(), self._drafts))
+                self._steps.result(self._steps.submit(self._entries(), self._draft))
         else:
             ahead = self._steps.submit(self._entries())
             for left in reversed(range(steps)):
