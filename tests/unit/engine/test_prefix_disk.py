@@ -279,6 +279,16 @@ def test_what_was_not_used_for_longest_goes_and_pins_stay(tmp_path):
     again.close(10)
 
 
+def test_files_of_an_earlier_format_are_removed(tmp_path):
+    old, other = tmp_path / f"{'0' * 16}-{'a' * 32}.safetensors", tmp_path / "model.safetensors"
+    for file in (old, other):
+        file.write_bytes(b"old")
+    disk = PrefixDisk(tmp_path, DISK, DISK)
+    disk.start().result(30)
+    disk.close(10)
+    assert [file.exists() for file in (old, other)] == [False, True], "the name tells whose a file is"
+
+
 def test_a_damaged_pin_is_put_aside(tmp_path):
     (tmp_path / "pin-1.json").write_text("{")
     disk = PrefixDisk(tmp_path, limit_bytes=1000, pinned_bytes=1000)

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 ASIDE = ".damaged"
 _MOST_ASIDE = 8  # files that were put aside and stay
+_OLD_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}\.safetensors(\.damaged)?")  # what earlier versions kept here
 _MOST_FILES = 4096
 
 
@@ -280,7 +282,8 @@ class PrefixDisk:
         self.pins.load(self._put_aside)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in sorted(self.folder.iterdir()):
-                if path.name.endswith(TEMPORARY) or path.name.startswith(".pin-"):  # what a killed process has left
+                killed = path.name.endswith(TEMPORARY) or path.name.startswith(".pin-")  # left by a process
+                if killed or _OLD_NAME.fullmatch(path.name):
                     with contextlib.suppress(OSError):
                         path.unlink()
                 elif path.name.endswith(SUFFIX):
