@@ -123,7 +123,7 @@ def check_trusted(settings: DistributedSettings, addresses: list[str]) -> None:
     if beyond is not None and not settings.trusted_network:
         allowed = (
             f"true, where no other machine can reach the network of {beyond}: ranks send tokens and activations "
-            "unencrypted, and do what whoever connects sends them"
+            "unencrypted, and MLX's own connections ask for no key"
         )
         raise ConfigError("distributed.trusted_network", False, allowed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
 import subprocess
 import threading
 import time
@@ -84,9 +84,7 @@ class Supervisor:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(process.stdout, selectors.EVENT_READ)
-                self._watch(process, selector, process.stdout.fileno())
+            self._watch(process, process.stdout.fileno())
         finally:
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -105,11 +103,11 @@ class Supervisor:
             for line in BufferedReader(cast(RawIOBase, stream)):
                 self._out(line.decode(errors="replace").rstrip())
 
-    def _watch(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, out: int) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], out: int) -> None:
         """Returns when it has ended, was silent for too long, or `stop` was called."""
         vitals, watchdog = Vitals("its process", heard=time.monotonic()), Watchdog(_START_SECONDS)
         while not self._stopped.is_set():
-            if selector.select(_LOOK_SECONDS):
+            if select.select([out], [], [], _LOOK_SECONDS)[0]:
                 if not (signs := os.read(out, 4096)):
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(_GRACE_SECONDS)
