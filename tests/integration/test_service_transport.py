@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 from pathlib import Path
 
 import grpc
@@ -81,6 +82,18 @@ def test_the_credentials_that_handshakes_ask_live_as_long_as_the_server(tmp_path
     with serving(tmp_path, models, server={"tls_cert": server.cert, "tls_key": server.key}, wait=False):
         gc.collect()  # gRPC itself does not hold them: a handshake would then end the process
         assert any(isinstance(one, grpc.ServerCredentials) for one in gc.get_objects())
+
+
+def test_connections_that_end_within_their_handshakes_end_no_server(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    server = authority.issue("server")
+    tls = {"tls_cert": server.cert, "tls_key": server.key}
+    with serving(tmp_path, models, server=tls, client={"tls_ca": authority.file}) as served:
+        for _ in range(10):  # crowds of connections that say nothing, each gone at once
+            crowd = [socket.create_connection(("127.0.0.1", served.daemon.port), timeout=5) for _ in range(100)]
+            for one in crowd:
+                one.close()
+        assert served.client.serving()
 
 
 def test_mutual_tls_serves_those_whom_its_authority_certified(tmp_path: Path) -> None:

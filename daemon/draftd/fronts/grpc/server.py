@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -57,12 +58,15 @@ class GrpcServer:
             interceptors.append(self._auth)
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
-        self._certificates = certificate_configuration(settings)
-        # Held here: gRPC keeps no reference, and each handshake asks this object for the certificate.
+        certificates = certificate_configuration(settings)
+        self._reloaded: list[grpc.ServerCertificateConfiguration] = []  # and no handshake has taken it over yet
+        # Held here: gRPC keeps no reference, and each handshake asks this object for a new certificate.
         self._credentials = None
-        if self._certificates is not None:
+        if certificates is not None:
             self._credentials = grpc.dynamic_ssl_server_credentials(
-                self._certificates, self._shown, settings.tls_client_ca is not None
+                certificates,
+                self._next_certificates,  # type: ignore[arg-type]  # its stubs lack None
+                settings.tls_client_ca is not None,
             )
         self.port = _bind(self._server, settings, self._credentials)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -93,7 +97,8 @@ class GrpcServer:
     def reload(self, settings: ServerSettings, certificates: grpc.ServerCertificateConfiguration | None) -> None:
         """The next calls need these tokens, and the next connections see these certificates."""
         self._auth.tokens = secrets_of(settings.token)
-        self._certificates = certificates
+        if certificates is not None:
+            self._reloaded = [certificates]
 
     async def stop(self, grace: float) -> None:
         """Calls that go on for longer than `grace` seconds are cancelled."""
@@ -106,10 +111,12 @@ class GrpcServer:
             host = peer.rpartition(":")[0]
             self._log.write(logging.WARNING, method, f"{method} of {peer} was refused: {error.message}", host)
 
-    def _shown(self) -> grpc.ServerCertificateConfiguration:
-        """To the next connection. Called on gRPC's threads."""
-        assert self._certificates is not None
-        return self._certificates
+    def _next_certificates(self) -> grpc.ServerCertificateConfiguration | None:
+        """Returns those of a reload, once; else None: those before. Called in each handshake, on gRPC's threads, which
+        replace what they are told without a lock: told the same at every handshake, they end the process."""
+        with contextlib.suppress(IndexError):
+            return self._reloaded.pop()
+        return None
 
     async def _set_inference(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", INFERENCE):
