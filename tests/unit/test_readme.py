@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from draftd.cli.main import COMMANDS
+from draftd.cli.main import COMMANDS, find
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,7 +38,6 @@ def test_the_table_of_commands_has_every_command() -> None:
 
 
 def _commands() -> Iterator[str]:
-    for name, (place, _) in COMMANDS.items():
-        module, _, function = place.partition(".")
-        found = getattr(import_module(f"draftd.cli.commands.{module}"), function)
+    for name in COMMANDS:
+        found = find(name)
         yield from [name] if callable(found) else (f"{name} {sub}".strip() for sub in found)

@@ -78,12 +78,7 @@ class _Commands(TyperGroup):
 
 def load(name: str) -> Any:
     """The command of that name, or group of commands."""
-    place, line = COMMANDS[name]
-    if place == HARNESS:
-        found = _entry_point(name)
-    else:
-        module, _, function = place.partition(".")
-        found = getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
+    found, line = find(name), COMMANDS[name][1]
     if callable(found):
         app = _app(add_completion=False)
         app.command(name)(found)
@@ -96,6 +91,15 @@ def load(name: str) -> Any:
         if sub:
             app.command(sub)(command)
     return typer.main.get_command(app)
+
+
+def find(name: str) -> Any:
+    """Returns the function of that name, or a group's functions by name. Raises ModuleNotFoundError."""
+    place = COMMANDS[name][0]
+    if place == HARNESS:
+        return _entry_point(name)
+    module, _, function = place.partition(".")
+    return getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
 
 
 def _entry_point(name: str) -> Any:
