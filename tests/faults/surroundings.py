@@ -44,7 +44,7 @@ class Collector(OtlpReceiver):
         self.awake = threading.Event()  # else it takes connections and requests, and answers none
         self.awake.set()
         self._model = model
-        self._starts = (time.monotonic(), time.monotonic())
+        self._starts = (time.monotonic(),) * 3  # of the daemons that may still be heard
         self._requests: set[str] = set()
 
     def take(self, kind: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode | None:
@@ -60,14 +60,14 @@ class Collector(OtlpReceiver):
 
     def begins(self) -> None:
         """A daemon starts: what an earlier one sent is forgotten."""
-        self._starts = self._starts[1], time.monotonic()
+        self._starts = (*self._starts[1:], time.monotonic())
         with self.store.lock:
             self.store.metrics.clear()
             self._requests.clear()
 
     def _judge(self, kind: str, request: Any) -> None:
         """Durations; and the requests that spans are of."""
-        most = time.monotonic() - self._starts[0]  # a daemon that has ended may be heard late
+        most = time.monotonic() - self._starts[0]  # one that ended two starts ago may be heard late
         for group in request.resource_spans if kind == "traces" else ():
             for span in (span for scoped in group.scope_spans for span in scoped.spans):
                 length = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
