@@ -114,9 +114,7 @@ class Session:
         has an error where the daemon decoded otherwise than the arm asks. `json_schema`: what the answers must be."""
         arm, repetition = step.arm, step.repetition
         asks = [ask_for(prompt, arm, chat=chat, seed=options.seed, repetition=repetition) for prompt in step.prompts]
-        if (
-            options.stage is not Stage.SOAK
-        ):  # which has one arm: of several, a later one would find the first one's work
+        if options.stage is not Stage.SOAK:  # of several arms a later one would find the first one's work
             asks = [replace(ask, skip_prefix_cache=True) for ask in asks]
         if json_schema:
             # A thought may be longer than an answer may be. A template that knows no such argument takes no notice.
@@ -144,9 +142,8 @@ def sampling(
     A call that fails leaves a gap: the requests show whether the daemon still answers. `keep` is called on the
     sampler's thread.
     """
-    stop = threading.Event()
 
-    def run() -> None:
+    def run(stop: threading.Event) -> None:
         while True:
             arm = next(iter(session.in_hand), "")
             with contextlib.suppress(CallError):
@@ -155,13 +152,21 @@ def sampling(
             if stop.wait(period_seconds):
                 return
 
-    thread = threading.Thread(target=run, name="draftd-sampler", daemon=True)
+    with _background("draftd-sampler", run, _SAMPLE_SECONDS + 1):
+        yield
+
+
+@contextlib.contextmanager
+def _background(name: str, run: Callable[[threading.Event], None], join_seconds: float) -> Iterator[None]:
+    """Runs it on a thread of its own, until the event is set that it is given: at the block's end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run, args=(stop,), name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
-        thread.join(_SAMPLE_SECONDS + 1)
+        thread.join(join_seconds)
 
 
 class ErrorLimit:
@@ -325,24 +330,21 @@ def held(client: DraftdClient) -> Iterator[None]:
             raise NotMeasurable("level", f"held at {level}", "no hold, or one on full: draftd level release")
         yield
         return
-    until, done = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until, threading.Event()
+    until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until
 
-    def renew() -> None:
+    def renew(stop: threading.Event) -> None:
         """Until another hold is in the place of ours."""
         nonlocal until
-        while not done.wait(_RENEW_SECONDS):
+        while not stop.wait(_RENEW_SECONDS):
             with contextlib.suppress(CallError):  # while the daemon is away the next one may find it
                 if client.level().hold.until != until:
                     return
                 until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until
 
-    thread = threading.Thread(target=renew, name="draftd-hold", daemon=True)
-    thread.start()
     try:
-        yield
+        with _background("draftd-hold", renew, _JOIN_SECONDS):
+            yield
     finally:
-        done.set()
-        thread.join(_JOIN_SECONDS)
         with contextlib.suppress(CallError):  # it expires by itself
             if client.level().hold.until == until:
                 client.release_level()

@@ -150,7 +150,7 @@ class _Engine:
         self.hardware.close(_HARDWARE_CLOSE_SECONDS)
 
     def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
-        """As `Daemon.reloading`, of the credentials for the other daemon."""
+        """Reads the credentials for the other daemon; see `Daemon.reloading`."""
 
         async def reload() -> None:
             if self.link is not None:

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class Kept:
-    """What outlives a run: the ladder's state, the transitions, the flags, what is learnt and the prefixes, or nothing.
-    `prefixes`: their folder; None where they are not kept."""
+    """Keeps what outlives a run: the ladder's state, the transitions, the flags, what is learnt and the prefixes, or
+    nothing. `prefixes`: their folder; None where they are not kept."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], *, named: bool = True, shared: bool = False
