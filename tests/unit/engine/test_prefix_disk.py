@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import mlx.core as mx
 import numpy as np
@@ -277,6 +278,16 @@ def test_what_was_not_used_for_longest_goes_and_pins_stay(tmp_path):
     assert not again.has(pinned)
     assert {path.name for path in tmp_path.iterdir()} == {names[2]}
     again.close(10)
+
+
+def test_a_compressed_file_is_not_read(tmp_path):
+    path = tmp_path / f"one{SUFFIX}"
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", '["prefix 2", "key", 0, 0, [], []]')
+        archive.writestr("tokens", bytes(1 << 24))
+        archive.writestr("arrays", b"")
+    with pytest.raises(BadFile, match="compressed"):
+        read_prefix(path)
 
 
 def test_files_of_an_earlier_format_are_removed(tmp_path):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import ZipFile
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
@@ -118,6 +118,8 @@ def _opened(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tuple[str,
     """The archive, its header, and which arrays it has. Whatever is wrong with it becomes BadFile."""
     try:
         with ZipFile(path) as archive:
+            if any(part.compress_type != ZIP_STORED for part in archive.infolist()):
+                raise BadFile("it is compressed: it may be longer than the file")
             if archive.getinfo(_HEADER).file_size > _MOST_HEADER:
                 raise BadFile("its header is too long")
             said, key, start, least, form, kinds = json.loads(archive.read(_HEADER))
@@ -125,7 +127,7 @@ def _opened(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tuple[str,
             if said != FORMAT or not 0 <= start < len(tokens) or not 0 <= least <= len(tokens):
                 raise BadFile(f"it is no {FORMAT} of draftd")
             yield archive, PrefixHeader(str(key), tokens, start, least, form), kinds
-    except (BadFile, OSError):
+    except (BadFile, OSError, MemoryError):
         raise
     except Exception as error:  # zipfile has many, by what is damaged
         raise BadFile(f"it cannot be read ({error or type(error).__name__})") from None
