@@ -191,11 +191,10 @@ class FlagService:
         return previous
 
     def close(self) -> None:
-        """Stops the provider and its watcher."""
+        """Stops the provider and its watcher, which may look once more: what it logs stays left out."""
         for event, handler in self._handlers():
             self._client.remove_handler(event, handler)
         api.set_provider(NoOpProvider(), self._domain)
-        logging.getLogger("openfeature.contrib").removeFilter(_quiet)
 
     def _begin(self) -> None:
         if self._file is None:
