@@ -237,11 +237,12 @@ def test_taken_port_of_rank_0_is_one_line(nano_pair: NanoPair) -> None:
 
 
 def test_neighbour_out_of_reach_is_one_line(nano_pair: NanoPair) -> None:
-    """By hostfiles of a launcher that differ: rank 1 believes rank 0 elsewhere."""
-    begun = Begun(nano_pair.draft)
-    leading, calling = begun.lead(), begun.call(1, nodes=((free(),), (free(),)))
-    # Rank 0 knocks where it believes rank 1, which listens elsewhere.
-    assert re.match(r"rank 0 does not reach rank 1 on \S+: \S+ cannot be reached: Connection refused", said(leading))
+    """By hostfiles of a launcher that differ: rank 1 reaches rank 0, and listens elsewhere than rank 0 believes."""
+    first, second = free(), free()
+    begun = Begun(nano_pair.draft, replace(by_hand("127.0.0.1", "127.0.0.1"), nodes=((first,), (second,))))
+    leading, calling = begun.lead(), begun.call(1, nodes=((first,), (free(),)))
+    line = rf"rank 0 does not reach rank 1 on \S+: {second} cannot be reached: Connection refused"
+    assert re.fullmatch(line, said(leading))
     assert isinstance(calling.exception(10), Refused)
     begun.close()
 
