@@ -39,6 +39,7 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.model_info import ModelInfo
+from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFolder
 from draftd.models.mlx_lm import load_model, make_prompt_cache
 from draftd.planning.flag_file import FlagResolution
@@ -343,7 +344,13 @@ class Engine:
         )
         self.info, self._model, self._result = models.info, models.target, result
         self._engine = assembly.assemble_engine(
-            models, limits, learnt=None, observer=EngineObserver(), cancelled=dict, report=lambda line: None
+            models,
+            limits,
+            learnt=None,
+            observer=EngineObserver(),
+            cancelled=dict,
+            report=lambda line: None,
+            fingerprints=Fingerprints(),
         )
 
     def run(self, requests: Sequence[DecodeRequest], cancel: int | None = None, after: int = 0) -> list[Collected]:

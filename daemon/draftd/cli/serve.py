@@ -193,7 +193,9 @@ def _make_engine(
     limits, recall = _limits(settings, kept.prefixes, hardware), kept.learning.recall
     handle: EngineHandle
     if plan is None:
-        handle = EngineWorker(load, observers=observers, limits=limits, recall=recall, link=link)
+        handle = EngineWorker(
+            load, observers=observers, limits=limits, recall=recall, link=link, fingerprints=kept.fingerprints
+        )
     else:
         handle = EngineProcess(
             served_models(settings.model),
@@ -203,6 +205,7 @@ def _make_engine(
             observers=observers,
             limits=limits,
             recall=recall,
+            fingerprints=kept.fingerprints,
         )
     return _Engine(handle, hardware, link, telemetry, requests)
 

@@ -20,6 +20,7 @@ from draftd.files import replace_file
 from draftd.hardware.system import device, versions
 from draftd.journal import History, Journal
 from draftd.models.blas import load_blas
+from draftd.models.fingerprint import FILE, Fingerprints
 from draftd.models.folder import stamps
 from draftd.models.hub import cached_folder, is_hub_id
 from draftd.settings import FlagSettings, ModelSettings, Settings, state_dir
@@ -46,6 +47,7 @@ class Kept:
         self._open(settings, environ)
         self.prefixes = None if shared else self._prefix_folder(settings)
         self.learning = Learning(settings, self.path if named else None)
+        self.fingerprints = Fingerprints(state_dir(environ) / FILE)
 
     def _open(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._folder: StateFolder | None = None
@@ -114,6 +116,7 @@ class Kept:
 
     def close(self) -> None:
         self.learning.close()
+        self.fingerprints.close()
         for folder in (self._folder, self._prefix_lock):
             if folder is not None:
                 folder.close()

@@ -26,6 +26,7 @@ from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import free_bytes
+from draftd.engine.model_keys import ModelKeys
 from draftd.engine.observer import EngineObserver, PrefixStatus
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefixes import TARGET, KeptTexts, PrefixJobs
@@ -39,6 +40,7 @@ from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import LocalTarget
 from draftd.engine.weights import Weights
 from draftd.model_info import ModelInfo
+from draftd.models.fingerprint import Fingerprints
 
 if TYPE_CHECKING:
     from draftd.engine.depth.saved import Learnt
@@ -120,6 +122,7 @@ def assemble_engine(
     cancelled: Callable[[], Mapping[str, FinishReason]],
     report: Callable[[str], None],
     link: VerifierLink | None = None,
+    fingerprints: Fingerprints,
 ) -> Engine:
     """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
     `report` takes a line for people; `link`: to another daemon's target."""
@@ -174,7 +177,7 @@ def assemble_engine(
         prefix=prefix,
         report=report,
     )
-    disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend)
+    disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend, fingerprints)
 
     def begin(sequence: DecodeSequence) -> None:
         if not weights.unloaded:  # else once they are there
@@ -207,6 +210,7 @@ def _prefixes(
     limits: Limits,
     cache: PrefixCache,
     backend: str,
+    fingerprints: Fingerprints,
 ) -> tuple[PrefixDisk | None, PrefixJobs]:
     """What is kept on disk, and what reads and writes it."""
     folder = limits.prefix_folder
@@ -222,7 +226,7 @@ def _prefixes(
     disk = None
     if folder is not None and cache.limit:
         disk = PrefixDisk(folder, limits.prefix_disk_bytes, limits.prefix_pinned_bytes)
-    jobs = PrefixJobs(disk, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK), backend)
+    jobs = PrefixJobs(disk, cache, texts, min(limits.prefill_chunk, _PINNED_CHUNK), ModelKeys(fingerprints, backend))
     jobs.start()
     return disk, jobs
 

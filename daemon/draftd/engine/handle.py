@@ -19,6 +19,7 @@ from draftd.engine.observer import EngineStatus
 from draftd.engine.remote.verifier_link import RemoteModel, VerifierLink
 from draftd.errors import InvalidRequest, NotServing
 from draftd.model_info import ModelInfo
+from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
@@ -80,7 +81,9 @@ class EngineHandle(ABC):
     `load_seconds`: from its start until requests were taken; None until then. `step_seconds` of a plain step of one
     sequence, `prefill_seconds` of a token of a prompt; 0: not measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, fingerprints: Fingerprints | None) -> None:
+        """`fingerprints`: of the models' files, to be closed by the owner; None: taken anew by each engine."""
+        self.fingerprints = fingerprints or Fingerprints()
         # What follows one thread writes, whole, and any thread reads.
         self.state = EngineState.LOADING
         self.progress = self.error = ""

@@ -32,6 +32,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.verifier_link import VerifierLink
 from draftd.errors import DraftdError, EngineFailure, InvalidRequest, NoRoom, NotNow, NotServing, in_one_line
 from draftd.model_info import ModelInfo
+from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
@@ -64,11 +65,12 @@ class EngineWorker(EngineHandle):
         limits: Limits | None = None,
         recall: Callable[[], Learnt | None] = lambda: None,
         link: VerifierLink | None = None,
+        fingerprints: Fingerprints | None = None,
     ) -> None:
         """`recall`: what was learnt of the same pair on the same machine before; of that only the machine speed is
         measured again. It is asked on the engine thread, once the models are loaded. `link`: to the daemon whose target
         decodes what is planned for it; its owner opens and closes it."""
-        super().__init__()
+        super().__init__(fingerprints)
         self._load = load
         self._totals = Totals()
         self._observer = FanOut(self._totals, *observers)
@@ -374,6 +376,7 @@ class EngineWorker(EngineHandle):
             cancelled=self._inbox.endings,
             report=self._report,
             link=self._link,
+            fingerprints=self.fingerprints,
         )
 
 

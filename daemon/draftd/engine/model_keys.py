@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from draftd.engine.cache.prefix_file import FORMAT
@@ -18,7 +18,6 @@ from draftd.models.folder import ModelFiles
 _log = logging.getLogger(__name__)
 
 _PACKAGES = ("mlx", "mlx-lm")  # of which each may compute, or lay caches out, in its own way
-_FILE = "fingerprints.json"
 
 
 class ModelKey(NamedTuple):
@@ -29,30 +28,23 @@ class ModelKey(NamedTuple):
 
 
 class ModelKeys:
-    """Engine thread, but for `close`. Hashing is on a thread of its own; what was hashed is remembered in a file, by
-    size and time, so that a restart need not hash again."""
+    """Engine thread. Waits for no hash."""
 
-    def __init__(self, folder: Path, backend: str) -> None:
-        self._backend, self._fingerprints = backend, Fingerprints(folder / _FILE)
+    def __init__(self, fingerprints: Fingerprints, backend: str) -> None:
+        self._backend, self._fingerprints = backend, fingerprints
         self._known: dict[Any, Future[ModelKey | None]] = {}
-        self._hashing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-hash")
 
     def of(self, files: ModelFiles | None) -> Future[ModelKey | None]:
         """None of a model that was made in memory, or whose files have changed since it was read."""
         known = _identity(files)
         if known not in self._known:
-            self._known[known] = self._hashing.submit(self._computed, files)
+            self._known[known] = self._fingerprints.submit(partial(self._computed, files))
         return self._known[known]
 
     def now(self, files: ModelFiles | None) -> ModelKey | None:
         """None while that is not known yet, too; then it is being found out."""
         found = self.of(files)
         return found.result() if found.done() and not found.cancelled() and found.exception() is None else None
-
-    def close(self) -> None:
-        """Gives up what it is at, within a piece."""
-        self._fingerprints.close()
-        self._hashing.shutdown(wait=False, cancel_futures=True)
 
     def _computed(self, files: ModelFiles | None) -> ModelKey | None:
         if files is None or files.stamps is None:

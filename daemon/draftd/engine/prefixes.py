@@ -71,11 +71,10 @@ class PrefixJobs:
         cache: PrefixCache,
         models: Callable[[], list[KeptTexts]],
         chunk: int,
-        backend: str,
+        keys: ModelKeys,
     ) -> None:
         """`disk`: None where nothing is kept there. `models`: those in memory now, the target first."""
-        self._disk, self._cache, self._models, self._chunk = disk, cache, models, chunk
-        self._keys = None if disk is None else ModelKeys(disk.folder, backend)
+        self._disk, self._cache, self._models, self._chunk, self._keys = disk, cache, models, chunk, keys
         self._reads: deque[_Task] = deque()
         self._others: deque[_Task] = deque()
         self._saves: deque[tuple[str, Tokens[int]]] = deque()
@@ -176,8 +175,7 @@ class PrefixJobs:
 
     def shut(self) -> None:
         """After `close`: nothing of it is left on the disk that is not whole."""
-        if self._disk is not None and self._keys is not None:
-            self._keys.close()
+        if self._disk is not None:
             self._disk.close(_CLOSE_SECONDS)
 
     # reading
@@ -359,11 +357,9 @@ class PrefixJobs:
         return all(one.texts.store is not model.texts.store for one in self._models())
 
     def _key_now(self, model: KeptTexts) -> ModelKey | None:
-        return None if self._keys is None else self._keys.now(model.files)
+        return self._keys.now(model.files)
 
     def _key(self, model: KeptTexts) -> Generator[Waits, None, ModelKey | None]:
-        if self._keys is None:
-            return None
         found: ModelKey | None = yield from _ended(self._keys.of(model.files))
         return found
 

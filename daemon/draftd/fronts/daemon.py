@@ -256,7 +256,6 @@ class Daemon:
             await self._server.stop(grace)
         self.service.close()
         await self.verification.close()
-        self._manifests.close()
         if self._remote is not None:
             await self._remote.close()
 

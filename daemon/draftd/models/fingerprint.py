@@ -9,10 +9,11 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from draftd.errors import NotNow, NotServing
 from draftd.files import remove_leftovers, replace_file
@@ -24,6 +25,9 @@ _LEFT_SECONDS = 60.0  # after which what a killed process was writing is removed
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 DECISIVE = ("weights", "config", "adapter")  # what the model computes depends on no other
+FILE = "fingerprints.json"  # in the state folder of a user: what any daemon or rank of his has hashed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +59,33 @@ def model_digest(found: Fingerprint) -> str:
 
 
 class Fingerprints:
-    """Takes them, and remembers what it has hashed. On one thread; `close` and `hashed_bytes` from any."""
+    """Takes fingerprints on a thread of its own, and remembers what it has hashed. `submit`, `close` and `hashed_bytes`
+    are for any thread, `of` for work that was submitted."""
 
     def __init__(self, path: Path | None = None) -> None:
         """`path`: a file that remembers what was hashed, also by other processes."""
         self._path = path
-        self._known = self._remembered()
+        self._known = dict[Path, tuple[Stamp, str]]()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-model-hash")
         self._closing = threading.Event()
         self.hashed_bytes = 0
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Runs `work`, which calls `of`, on the thread that hashes, after what was submitted before: a large model
+        takes a minute. The future has NotServing after `close`."""
+        try:
+            return self._thread.submit(work)
+        except RuntimeError:
+            refused = Future[T]()
+            refused.set_exception(_stopping())
+            return refused
 
     def of(self, folder: Path, adapter: Path | None = None) -> Fingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
         try:
             found, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
-            self._known = {
-                file: known for file, known in self._known.items() if file.parent not in own or file in found
-            }
+            known = self._remembered() | self._known
+            self._known = {file: each for file, each in known.items() if file.parent not in own or file in found}
             files = [self._file(file, kind) for file, kind in found.items()]
             if self.hashed_bytes > hashed:
                 self._remember()
@@ -79,8 +94,9 @@ class Fingerprints:
             raise NotNow(f"{Path(error.filename or folder).name}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Gives up what it is at, within a piece."""
+        """Gives up what it is at, within a piece, and cancels what waits."""
         self._closing.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
         """Nothing where there is no such file, or none that says anything."""
@@ -94,7 +110,7 @@ class Fingerprints:
         """Writes nothing where the disk takes no more."""
         if self._path is not None:
             known = self._remembered() | self._known
-            told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items()}
+            told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items() if file.exists()}
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 remove_leftovers(self._path, _LEFT_SECONDS)
@@ -121,8 +137,12 @@ class Fingerprints:
                 size -= read
                 self.hashed_bytes += read
                 if self._closing.is_set():
-                    raise NotServing("the daemon is stopping", retry_after=1.0)
+                    raise _stopping()
         return digest.hexdigest()
+
+
+def _stopping() -> NotServing:
+    return NotServing("the daemon is stopping", retry_after=1.0)
 
 
 def _template(folder: Path) -> list[FileFingerprint]:

@@ -25,6 +25,7 @@ from draftd.engine.pair import ModelPaths, load_tokenizer
 from draftd.errors import DraftdError, NotNow, NotServing, in_one_line
 from draftd.group import GroupState, GroupStatus, Loss
 from draftd.model_info import ModelInfo
+from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
@@ -79,9 +80,10 @@ class EngineProcess(EngineHandle):
         observers: Sequence[EngineObserver] = (),
         limits: Limits | None = None,
         recall: Callable[[], Learnt | None] = lambda: None,
+        fingerprints: Fingerprints | None = None,
     ) -> None:
         """`group`: its id. `recall`: what was learnt before; from one start to the next it is handed on here."""
-        super().__init__()
+        super().__init__(fingerprints)
         self._paths, self._ranks, self._settings, self._id = paths, ranks, settings, group
         self._totals = Totals()
         self._observer = FanOut(self._totals, *observers)

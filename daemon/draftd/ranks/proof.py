@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -22,12 +22,11 @@ from draftd import __version__
 from draftd.errors import ModelLoadError
 from draftd.hardware.system import versions
 from draftd.models.blas import load_blas
-from draftd.models.fingerprint import DECISIVE, Fingerprints
+from draftd.models.fingerprint import DECISIVE, FILE, Fingerprints
 from draftd.models.folder import ModelFolder, Stamp, model_files
 from draftd.settings import state_dir
 
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm")
-_FILE = "fingerprints.json"
 _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 
 
@@ -113,8 +112,7 @@ class OwnProof:
         load_blas()  # looking at a hub id brings mlx-lm in
         self._folder = ModelFolder(model, adapter=adapter, offline=offline, progress=progress)
         self.proof = Proof.of(self._folder)
-        self._fingerprints = Fingerprints(None if environ is None else state_dir(environ) / _FILE)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-rank-hash")
+        self._fingerprints = Fingerprints(None if environ is None else state_dir(environ) / FILE)
         self._hashes: Future[dict[str, str]] | None = None
 
     @property
@@ -129,13 +127,12 @@ class OwnProof:
     def hashes(self) -> Future[dict[str, str]]:
         """SHA-256 by name; DraftdError where a file cannot be read. The same future every time."""
         if self._hashes is None:
-            self._hashes = self._thread.submit(self._hash_files)
+            self._hashes = self._fingerprints.submit(self._hash_files)
         return self._hashes
 
     def close(self) -> None:
         """Gives up what it is at, within a piece."""
         self._fingerprints.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _hash_files(self) -> dict[str, str]:
         files = self._folder.files()

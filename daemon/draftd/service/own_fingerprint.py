@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing
-from draftd.models.fingerprint import Fingerprints, digest, model_digest
+from draftd.models.fingerprint import digest, model_digest
 from draftd.models.folder import ModelFiles
 
 _WAIT_SECONDS = 2.0  # that a caller waits for it
@@ -27,20 +27,17 @@ class Fingerprint(NamedTuple):
 
 
 class OwnFingerprint:
-    """Taken on a thread of its own, as hashing a large model takes a minute; again only where its weights were let go
-    and read anew, from other files. Event loop only."""
+    """Taken once; again only where its weights were let go and read anew, from other files. Event loop only."""
 
     def __init__(self, worker: EngineHandle) -> None:
         self._worker = worker
-        self._fingerprints = Fingerprints()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-model-hash")
         self._taken: tuple[ModelFiles | None, asyncio.Future[Fingerprint]] | None = None
 
     def begin(self) -> asyncio.Future[Fingerprint]:
         """Raises NotServing until the model is loaded."""
         files = self._worker.files.target
         if self._taken is None or self._taken[0] != files:
-            self._taken = files, asyncio.get_running_loop().run_in_executor(self._thread, self._made, files)
+            self._taken = files, asyncio.wrap_future(self._worker.fingerprints.submit(partial(self._made, files)))
         return self._taken[1]
 
     async def get(self) -> Fingerprint:
@@ -57,20 +54,14 @@ class OwnFingerprint:
 
     async def vocabulary(self) -> list[bytes]:
         """All tokens by id. Raises NotServing."""
-        run = asyncio.get_running_loop().run_in_executor
-        return list(await run(self._thread, self._worker.tokenizer.vocabulary))
-
-    def close(self) -> None:
-        """Gives up what it is at, within a piece."""
-        self._fingerprints.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        return list(await asyncio.to_thread(self._worker.tokenizer.vocabulary))
 
     def _made(self, files: ModelFiles | None) -> Fingerprint:
         info, tokenizer = self._worker.info, self._worker.tokenizer.fingerprint
         if files is None or files.stamps is None:
             what = ["made in memory", info.model, info.architecture, info.vocab_size, info.weight_bytes]
             return Fingerprint(digest(what), tokenizer)
-        model = model_digest(self._fingerprints.of(files.folder, files.adapter))
+        model = model_digest(self._worker.fingerprints.of(files.folder, files.adapter))
         if files.changed:
             log.warning("the files of %s have changed since they were read: its fingerprint is not theirs", info.model)
             model = digest(["read before", sorted((name, str(stamp)) for name, stamp in files.stamps.items())])

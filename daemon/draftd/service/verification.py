@@ -346,7 +346,6 @@ class VerificationService:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         self._mailbox.close()
-        self._fingerprint.close()
         self._compiling.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, held: HeldSequence, closed: Closed) -> None:

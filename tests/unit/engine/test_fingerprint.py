@@ -46,8 +46,8 @@ def folder(tmp_path: Path) -> Path:
 class Reading(Fingerprints):
     """Notes which files it hashes."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__(path)
         self.read: list[str] = []
 
     def _hashed(self, file: Path, size: int) -> str:
@@ -100,6 +100,13 @@ def test_a_file_in_the_place_of_another_is_hashed_even_where_its_size_and_time_a
     after = prints.of(folder)
     assert [a.name for a, b in zip(after.files, before.files, strict=True) if a != b] == ["merges.txt"]
     assert noted.changed
+
+
+def test_file_that_another_process_hashed_is_not_hashed_again(folder: Path, tmp_path: Path) -> None:
+    mine, theirs = (Reading(tmp_path / "state" / "fingerprints.json") for _ in range(2))
+    assert theirs.of(folder) == mine.of(folder)
+    assert len(theirs.read) == 8
+    assert mine.read == []
 
 
 def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path: Path) -> None:

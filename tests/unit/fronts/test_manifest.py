@@ -48,6 +48,7 @@ class Engine:
     files: PairFiles
     draft_bytes: Mapping[DrafterName, int] = field(default_factory=lambda: {DRAFT: 400})
     load_seconds: float | None = 1.5
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
 
 
 @dataclass
@@ -63,10 +64,7 @@ class World:
     def manifest(self) -> Manifest:
         hardware = HardwareView(HardwareState(self.sample, 0.0))
         made = Manifests(self.engine, hardware, self.settings, version=self.version)  # type: ignore[arg-type]
-        try:
-            found = asyncio.run(made.take())
-        finally:
-            made.close()
+        found = asyncio.run(made.take())
 
         class Client:
             def manifest(self, *, timeout: float) -> Any:
@@ -234,6 +232,8 @@ def test_on_metal_there_is_no_library_and_a_machine_without_a_battery_has_no_pow
 
 def test_before_the_models_are_loaded_there_is_none(tmp_path: Path) -> None:
     class Loading:
+        fingerprints = Fingerprints()
+
         @property
         def info(self) -> ModelInfo:
             raise NotServing("the model is still loading")
@@ -259,11 +259,12 @@ async def test_closing_ends_who_waits(tmp_path: Path, monkeypatch: pytest.Monkey
     made = Manifests(one.engine, HardwareView(), one.settings, version="1")  # type: ignore[arg-type]
     first, second = asyncio.ensure_future(made.take()), asyncio.ensure_future(made.take())
     await asyncio.wait_for(begun.wait(), 10)
-    made.close()
+    one.engine.fingerprints.close()
     ended = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 10)
     assert isinstance(ended[0], NotServing)
     assert isinstance(ended[1], asyncio.CancelledError)
-    await asyncio.to_thread(made._thread.shutdown)
+    with pytest.raises(NotServing, match="the daemon is stopping"):
+        await made.take()
 
 
 # settings as a manifest tells them: none secret, none that only one machine could have

@@ -6,7 +6,6 @@ import asyncio
 import platform
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -18,7 +17,6 @@ from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
 from draftd.model_info import ModelInfo
 from draftd.models.blas import described
-from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles
 from draftd.protocol import duration
 from draftd.settings import UNSET, Settings, shown
@@ -36,23 +34,16 @@ _POWER = {None: "", True: "mains", False: "battery"}
 
 
 class Manifests:
-    """Made one at a time, on a thread of their own: hashing large files takes long, and neither the event loop nor the
-    engine waits for it."""
+    """Made one at a time, on the thread that hashes: that takes long, and neither the event loop nor the engine waits
+    for it."""
 
     def __init__(self, worker: EngineHandle, hardware: HardwareView, settings: Settings, *, version: str) -> None:
         self._worker, self._hardware, self._settings, self._version = worker, hardware, settings, version
-        self._fingerprints = Fingerprints()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-manifest")
 
     async def take(self) -> pb.GetManifestResponse:
         """Raises NotServing while the models load, NotNow where a file of theirs cannot be read. A caller that goes
         leaves it to be finished: what was hashed is not hashed again."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._made)
-
-    def close(self) -> None:
-        """Does not wait: a file that is being hashed is given up soon."""
-        self._fingerprints.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        return await asyncio.wrap_future(self._worker.fingerprints.submit(self._made))
 
     def _made(self) -> pb.GetManifestResponse:
         worker = self._worker
@@ -94,7 +85,7 @@ class Manifests:
     def _model(self, name: str, weight_bytes: int, files: ModelFiles | None) -> pb.ModelManifest:
         if files is None:
             return pb.ModelManifest(name=name, quantization="none", weight_bytes=weight_bytes)
-        fingerprint = self._fingerprints.of(files.folder, files.adapter)
+        fingerprint = self._worker.fingerprints.of(files.folder, files.adapter)
         return pb.ModelManifest(
             name=name,
             quantization=fingerprint.quantization,
