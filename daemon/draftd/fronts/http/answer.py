@@ -3,24 +3,16 @@ speculative figures."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from itertools import pairwise
+from operator import add
 from typing import Any
 
 from draftd.core import Emission, FinishReason, RequestStats
-from draftd.counts import DraftCounts
-from draftd.service.request import (
-    Chunk,
-    Delta,
-    Finished,
-    PromptProgress,
-    ReasoningDelta,
-    TextDelta,
-    ToolCall,
-    ToolCallEnded,
-)
+from draftd.counts import DraftCounts, total
+from draftd.service.request import Chunk, Delta, Finished, ReasoningDelta, TextDelta, ToolCall, ToolCallEnded
 
 _LEAST = -9999.0  # OpenAI's word for a probability of nought, which JSON has no logarithm of
 
@@ -47,6 +39,7 @@ class Collected:
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
+    prompt: dict[str, Any] = field(default_factory=dict)  # what is told of it
     finished: Finished | None = None
 
     def add(self, delta: Delta) -> None:
@@ -100,19 +93,6 @@ def bounded(logprob: float) -> float:
     return max(_LEAST, logprob)
 
 
-def prompt_progress(told: PromptProgress) -> dict[str, Any]:
-    """llama.cpp's: tokens of the prompt, those that were kept from another request, those that are in, and since
-    when."""
-    return {
-        "prompt_progress": {
-            "total": told.prompt_tokens,
-            "cache": told.cached_tokens,
-            "processed": told.processed_tokens,
-            "time_ms": round(1000 * (time.monotonic() - told.began)),
-        }
-    }
-
-
 def usage(finished: Sequence[Finished]) -> dict[str, Any]:
     """OpenAI's, of the choices of one prompt. What drafts saved is not in it: tokens are counted once, and
     `accepted_prediction_tokens` means another thing."""
@@ -139,9 +119,7 @@ def added(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def metrics(finished: Sequence[Finished]) -> dict[str, Any]:
     """The figures of an answer in vLLM's shape (`include_metrics`): its times where there is one choice, and what was
     drafted; `…_per_position` are draftd's own."""
-    counts = finished[0].outcome.stats.counts
-    for one in finished[1:]:
-        counts = counts.combined(one.outcome.stats.counts, lambda a, b: a + b)
+    counts = total(one.outcome.stats.counts for one in finished)
     times = _times(finished[0].outcome.stats) if len(finished) == 1 else {}
     return {**times, "speculative_decoding": _speculative(counts), "draftd": _routed(finished)}
 
@@ -150,10 +128,7 @@ def _routed(finished: Sequence[Finished]) -> dict[str, Any]:
     """Which way the answer went, its class and its cost; of several choices the least class, and the sum."""
     costs = [one.worth.cost for one in finished if one.worth.cost is not None]
     classes = [one.worth.quality for one in finished if one.worth.quality is not None]
-    remote = None
-    for counts in (one.outcome.stats.remote for one in finished):
-        if counts is not None:
-            remote = counts if remote is None else remote.combined(counts, lambda a, b: a + b)
+    remote = [counts for one in finished if (counts := one.outcome.stats.remote) is not None]
     return {
         "strategy": finished[0].plan.strategy.value,
         "quality": min(classes).label if classes else None,
@@ -162,7 +137,7 @@ def _routed(finished: Sequence[Finished]) -> dict[str, Any]:
         "failed_over": next((one.outcome.failed_over for one in finished if one.outcome.failed_over), None),
         "reason": finished[0].plan.reason,
         "generic_tools": finished[0].plan.generic_tools,
-        "remote": None if remote is None else asdict(remote),
+        "remote": asdict(reduce(lambda a, b: a.combined(b, add), remote)) if remote else None,
     }
 
 

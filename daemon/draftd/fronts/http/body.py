@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from aiohttp import web
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
+from draftd import protocol
 from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest, wrong_field
 from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
@@ -52,7 +53,7 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _text_parts(value: object) -> object:
+def text_parts(value: object) -> object:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
@@ -76,7 +77,7 @@ class Part(Body):
 
 
 #: A content: a text, or its parts.
-Parts = Annotated[Items[Part], BeforeValidator(_text_parts)]
+Parts = Annotated[Items[Part], BeforeValidator(text_parts)]
 
 
 class Wishes(Body):
@@ -95,22 +96,17 @@ class Wishes(Body):
 
     def wish(self) -> Wish:
         """Raises InvalidRequest."""
+        labels = {quality.label: quality for quality in QualityClass}
         return Wish(
             member(ModePreference, self.mode, "draftd.mode") or ModePreference.AUTO,
             self.max_draft_tokens,
             self.drafter or None,
             member(DepthMode, self.depth_mode, "draftd.depth_mode"),
             strategy=member(Strategy, self.strategy, "draftd.strategy"),
-            quality=self._quality(),
+            quality=None if self.quality is None else protocol.member(labels, self.quality, "draftd.quality", labels),
             max_seconds=self.max_seconds,
             max_cost=self.max_cost,
         )
-
-    def _quality(self) -> QualityClass | None:
-        labels = {quality.label: quality for quality in QualityClass}
-        if self.quality is not None and self.quality not in labels:
-            raise InvalidRequest("draftd.quality", self.quality, ", ".join(labels))
-        return None if self.quality is None else labels[self.quality]
 
 
 class Unserved(Body):
@@ -152,6 +148,21 @@ _INSTEAD = {
     "n_probs": "logprobs",
     "regex": "guided_regex",
     "repeat_penalty": "repetition_penalty",
+}
+
+
+#: What bodies call the service's fields.
+_FIELDS: Mapping[str, str] = {
+    "sampling.": "",
+    "drafter": "draftd.drafter",
+    "max_draft_tokens": "draftd.max_draft_tokens",
+    "max_seconds": "draftd.max_seconds",
+    "max_cost": "draftd.max_cost",
+    "chat": "messages",
+    "chat.messages": "messages",
+    "chat.tools": "tools",
+    "chat.tool_choice": "tool_choice",
+    "chat.template_arguments": "chat_template_kwargs",
 }
 
 
@@ -203,12 +214,17 @@ class Common(Unserved):
             "client": client,
             "min_tokens": self.min_tokens or 0,
             "ignore_eos": bool(self.ignore_eos),
-            "stop_token_ids": _token_ids(self.stop_token_ids or (), "stop_token_ids"),
+            "stop_token_ids": token_ids(self.stop_token_ids or (), "stop_token_ids"),
             "include_stop": bool(self.include_stop_str_in_output),
             "special_tokens": self.skip_special_tokens is False,
             "priority": self.priority or 0,
             "skip_prefix_cache": self.cache_prompt is False,
         }
+
+    def field_names(self, own: Mapping[str, str]) -> dict[str, str]:
+        """What this body calls the service's fields: `own` are the names of its protocol alone."""
+        caller = "user" if self.draftd.caller is None and self.user is not None else "draftd.caller"
+        return {**_FIELDS, "caller": caller, **own}
 
     def _sampling(self) -> SamplingParams:
         told: dict[str, Any] = {}
@@ -243,20 +259,6 @@ def continues(final_message: bool | None, generation_prompt: bool | None) -> boo
     return bool(final_message)
 
 
-#: The service's fields as they are called in every body.
-FIELDS: Mapping[str, str] = {
-    "sampling.": "",
-    "drafter": "draftd.drafter",
-    "max_draft_tokens": "draftd.max_draft_tokens",
-    "max_seconds": "draftd.max_seconds",
-    "max_cost": "draftd.max_cost",
-}
-
-
-def caller_field(body: Common) -> dict[str, str]:
-    return {"caller": "user" if body.draftd.caller is None and body.user is not None else "draftd.caller"}
-
-
 def member(kind: Any, value: str | None, field: str) -> Any:
     """The enumeration's member of that value; None of none. Raises InvalidRequest."""
     if value is None:
@@ -265,20 +267,6 @@ def member(kind: Any, value: str | None, field: str) -> Any:
         return kind(value)
     except ValueError:
         raise InvalidRequest(field, value, ", ".join(kind)) from None
-
-
-def _token_ids(ids: Sequence[int], field: str) -> tuple[int, ...]:
-    for i, one in enumerate(ids):
-        if one < 0:
-            raise InvalidRequest(f"{field}[{i}]", one, "token ids, from 0")
-    return tuple(ids)
-
-
-def prompt_logprobs(given: int | None, stream: bool | None) -> int | None:
-    """Raises InvalidRequest: no event of a stream has them, as in vLLM."""
-    if given is not None and stream:
-        raise InvalidRequest("prompt_logprobs", given, "none where stream is true")
-    return given
 
 
 def token_ids(ids: Sequence[object], field: str) -> tuple[int, ...]:

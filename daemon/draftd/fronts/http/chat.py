@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
-
-from draftd.errors import DraftdError, InvalidRequest
+from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import (
-    Collected,
-    TokenBytes,
-    deltas_of,
-    metrics,
-    prompt_logprobs,
-    prompt_progress,
-    succeeded,
-    token_logprobs,
-    usage,
-)
-from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
-from draftd.fronts.http.errors import Names, openai_error
+from draftd.fronts.http.answer import Collected, TokenBytes, deltas_of, prompt_logprobs, succeeded, token_logprobs
+from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, as_json, parsed, text_of
+from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
+from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import Asked, Call, Scope
-from draftd.fronts.http.stream import COMMENT, DONE, data
 from draftd.service.request import (
     AnswerEvent,
     Chat,
     Chunk,
     Delta,
     Finished,
-    FormatKind,
     Message,
-    PromptProgress,
     ReasoningDelta,
     Request,
-    ResponseFormat,
     Started,
     TextDelta,
     Tool,
@@ -47,7 +31,6 @@ from draftd.service.request import (
 )
 
 _TEXT = {"text": "text", "refusal": "refusal"}
-FORMAT = ("response_format", "json_schema.schema")
 
 
 class FunctionCall(Body):
@@ -83,34 +66,14 @@ class ToolOfBody(Body):
     function: Function | None = None
 
 
-class JsonSchema(Body):
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
-
-
-class Format(Body):
-    type: str
-    json_schema: JsonSchema | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")  # llama.cpp's place for it
-
-
-class StreamOptions(Body):
-    include_usage: bool | None = None
-
-
-class ChatBody(Common):
+class ChatBody(ChoicesBody):
     messages: Items[ChatMessage]
-    max_tokens: MostTokens | None = None
     max_completion_tokens: MostTokens | None = None
-    n: Int | None = None
-    stop: Texts | None = None
-    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
-    prompt_logprobs: Int | None = None
     tools: Items[ToolOfBody] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    response_format: Format | None = None
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -120,7 +83,6 @@ class ChatBody(Common):
     functions: Any = None
     function_call: Any = None
     echo: Any = None
-    return_progress: bool | None = None
 
 
 def asked(call: Call, scope: Scope) -> Asked:
@@ -143,38 +105,19 @@ def asked(call: Call, scope: Scope) -> Asked:
             continues=fields.continues(given.continue_final_message, given.add_generation_prompt),
         ),
         max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
-        stop=tuple(given.stop or ()),
         logprobs=(given.top_logprobs or 0) if given.logprobs else None,
-        prompt_logprobs=fields.prompt_logprobs(given.prompt_logprobs, given.stream),
-        n=1 if given.n is None else given.n,
         response_format=wanted,
-        return_progress=bool(given.stream and given.return_progress),
         **given.shared(call.client),
     )
-    table = {
-        **fields.FIELDS,
-        **fields.caller_field(given),
-        **called,
-        "chat.messages": "messages",
-        "chat.tools": "tools",
-        "chat.tool_choice": "tool_choice",
-        "chat.template_arguments": "chat_template_kwargs",
-        "chat": "messages",
-        "max_tokens": "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens",
-        "logprobs": "top_logprobs",
-    }
+    limit = "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens"
     names = Names(
-        table,
+        given.field_names({**called, "max_tokens": limit, "logprobs": "top_logprobs"}),
         [f"messages[{i}]" for i in range(len(given.messages))],
         [place for _, place in offered],
         [(r"^(\.tool_calls\[\d+\])(\.name|\.arguments)$", r"\1.function\2")],
     )
-    made = ChatStream if given.stream else ChatWhole
-    head = {"id": "", "created": int(time.time()), "model": model}
-    counted = given.stream_options is not None and bool(given.stream_options.include_usage)
-    reply = made(head, scope.token_bytes, counted=counted, measured=bool(given.include_metrics))
-    progress = reply.progress if isinstance(reply, ChatStream) else None
-    return Asked((request,), reply, bool(given.stream), names, progress)
+    reply = ChatReply(model, scope.service.token_bytes, given)
+    return Asked((request,), reply, bool(given.stream), names, reply.progress)
 
 
 def _check_unserved(given: ChatBody) -> None:
@@ -267,21 +210,6 @@ def _name_of(tool: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def response_format(given: Format | None, field: str = "response_format") -> ResponseFormat | None:
-    """Raises InvalidRequest."""
-    if given is None or given.type == "text":
-        return None
-    if given.type not in ("json_object", "json_schema"):
-        raise InvalidRequest(f"{field}.type", given.type, "text, json_object, json_schema")
-    if given.json_schema is None and given.schema_ is not None:
-        return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, f"{field}.schema"))
-    if given.type == "json_object":
-        return ResponseFormat(FormatKind.JSON_OBJECT)
-    if given.json_schema is None or given.json_schema.schema_ is None:
-        raise InvalidRequest(f"{field}.json_schema.schema", None, "a JSON schema")
-    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.json_schema.schema_, f"{field}.json_schema.schema"))
-
-
 def template_arguments(given: Common, effort: str | None) -> Mapping[str, Any]:
     found = dict(given.chat_template_kwargs or {})
     as_json(found, "chat_template_kwargs")  # raises where it is none
@@ -290,105 +218,52 @@ def template_arguments(given: Common, effort: str | None) -> Mapping[str, Any]:
     return found
 
 
-class ChatWhole:
-    """The answer in one piece."""
-
-    last = keep_alive = b""
-
-    def __init__(self, head: Mapping[str, Any], token_bytes: TokenBytes, *, counted: bool, measured: bool) -> None:
-        self._head, self._token_bytes, self._measured = dict(head), token_bytes, measured
-        self._choices: dict[int, Collected] = {}
-        self._prompt: dict[str, Any] = {}
-
-    def take(self, told: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(told, Started):
-            self._head["id"] = f"chatcmpl-{told.request_id}"
-            return b""
-        choice = self._choices.setdefault(told.choice, Collected())
-        if isinstance(told, Chunk) and told.prompt:
-            self._prompt = {"prompt_logprobs": prompt_logprobs(told, self._token_bytes)}
-        elif isinstance(told, Finished):
-            choice.finished = told
-        else:
-            for delta in deltas_of(told):
-                choice.add(delta)
-            choice.logprobs += token_logprobs(told.emission, self._token_bytes)
-        return b""
-
-    def whole(self) -> Mapping[str, Any]:
-        finished = [one.end for one in self._choices.values()]
-        choices = [_choice(i, one) for i, one in sorted(self._choices.items())]
-        made = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(finished), **self._prompt}
-        return {**made, "metrics": metrics(finished)} if self._measured else made
-
-    def failed(self, error: DraftdError) -> bytes:
-        raise AssertionError("an answer in one piece has no events") from error
-
-
-def _choice(index: int, found: Collected) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": found.text, "refusal": None}
-    if found.thoughts:
-        message |= _reasoning(found.reasoning)
-    if found.calls:
-        message["content"] = found.text or None
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in found.calls
-        ]
-    logprobs = {"content": found.logprobs, "refusal": None} if found.logprobs else None
-    return {"index": index, "message": message, "logprobs": logprobs, **finish(found.end)}
-
-
 def _reasoning(text: str) -> dict[str, Any]:
     """Under both names that clients read."""
     return {"reasoning_content": text, "reasoning": text}
 
 
-def finish(told: Finished) -> dict[str, Any]:
-    """`stop_reason`, vLLM's, says which string or token of the request's ended it."""
-    reason = told.outcome.reason.value
-    return {
-        "finish_reason": "tool_calls" if told.tool_calls and reason == "stop" else reason,
-        "stop_reason": told.stop or told.stop_token_id,
-    }
+class ChatReply(ChoicesReply):
+    """The answer to a chat."""
 
-
-class ChatStream:
-    """The answer in pieces."""
-
-    keep_alive = COMMENT
-
-    def __init__(self, head: Mapping[str, Any], token_bytes: TokenBytes, *, counted: bool, measured: bool) -> None:
-        self._head = {**head, "object": "chat.completion.chunk"}
-        self._token_bytes, self._counted, self._measured = token_bytes, counted, measured
+    def __init__(self, model: str, token_bytes: TokenBytes, body: ChatBody) -> None:
+        super().__init__(model, token_bytes, body)
+        self._head["object"] = "chat.completion.chunk" if self._stream else "chat.completion"
         self._begun: set[int] = set()
         self._calls: dict[int, int] = {}  # of each choice: the call that was begun last
-        self._finished: list[Finished] = []
 
-    @property
-    def last(self) -> bytes:
-        more: dict[str, Any] = {"usage": usage(self._finished)} if self._counted else {}
-        if self._measured:
-            more["metrics"] = metrics(self._finished)
-        return (data({**self._head, "choices": [], **more}) if more else b"") + DONE
-
-    def take(self, told: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(told, Started):
-            self._head["id"] = f"chatcmpl-{told.request_id}"
-            return self._said(0, {})
-        if isinstance(told, Finished):
-            return self._ended(told)
-        return self._chunk(told)
+    def take(self, event: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(event, Started):
+            self._head["id"] = f"chatcmpl-{event.request_id}"
+            return self._said(0, {}) if self._stream else b""
+        choice = self._choices.setdefault(event.choice, Collected())
+        if isinstance(event, Finished):
+            choice.finished = event
+            return self._ended(event) if self._stream and succeeded(event) else b""
+        if self._stream:
+            return self._chunk(event)
+        if event.prompt:
+            choice.prompt = {"prompt_logprobs": prompt_logprobs(event, self._token_bytes)}
+        for delta in deltas_of(event):
+            choice.add(delta)
+        choice.logprobs += token_logprobs(event.emission, self._token_bytes)
+        return b""
 
     def whole(self) -> Mapping[str, Any]:
-        raise AssertionError("it was told in pieces")
+        return {**super().whole(), **self._choices[0].prompt}
 
-    def failed(self, error: DraftdError) -> bytes:
-        return data(openai_error(error))
-
-    def progress(self, told: PromptProgress) -> bytes:
-        """What the stream says of the prompt before the answer begins."""
-        return data({**self._head, "choices": [], **prompt_progress(told)})
+    def _choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.thoughts:
+            message |= _reasoning(choice.reasoning)
+        if choice.calls:
+            message["content"] = choice.text or None
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in choice.calls
+            ]
+        logprobs = {"content": choice.logprobs, "refusal": None} if choice.logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, **finish(choice.end)}
 
     def _chunk(self, told: Chunk) -> bytes:
         deltas = [found for delta in deltas_of(told) if (found := self._delta(told.choice, delta))]
@@ -415,16 +290,8 @@ class ChatStream:
         if choice not in self._begun:
             self._begun.add(choice)
             delta = {"role": "assistant", "content": "", **delta}
-        one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return self._event([one])
+        return self._piece({"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None})
 
-    def _ended(self, told: Finished) -> bytes:
-        if not succeeded(told):
-            return b""
-        self._finished.append(told)
-        begun = b"" if told.choice in self._begun else self._said(told.choice, {})
-        return begun + self._event([{"index": told.choice, "delta": {}, "logprobs": None, **finish(told)}])
-
-    def _event(self, choices: list[dict[str, Any]]) -> bytes:
-        made = {**self._head, "choices": choices}
-        return data({**made, "usage": None} if self._counted else made)
+    def _ended(self, event: Finished) -> bytes:
+        begun = b"" if event.choice in self._begun else self._said(event.choice, {})
+        return begun + self._piece({"index": event.choice, "delta": {}, "logprobs": None, **finish(event)})

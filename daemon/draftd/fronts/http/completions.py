@@ -2,102 +2,54 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from draftd.core import TokenLogprobs
-from draftd.errors import DraftdError, InvalidRequest
+from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import (
-    TokenBytes,
-    added,
-    bounded,
-    metrics,
-    prompt_logprobs,
-    prompt_progress,
-    succeeded,
-    usage,
-)
-from draftd.fronts.http.body import Common, Int, MostTokens, Texts, parsed, token_ids
-from draftd.fronts.http.chat import FORMAT, Format, StreamOptions, finish, response_format
-from draftd.fronts.http.errors import Names, openai_error
+from draftd.fronts.http.answer import Collected, TokenBytes, bounded, prompt_logprobs, succeeded
+from draftd.fronts.http.body import Int, parsed, token_ids
+from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
+from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import Asked, Call, Scope
-from draftd.fronts.http.stream import COMMENT, DONE, data
-from draftd.service.request import (
-    AnswerEvent,
-    Chunk,
-    Finished,
-    Prompt,
-    PromptProgress,
-    RawText,
-    Request,
-    Started,
-    TokenIds,
-)
+from draftd.service.request import AnswerEvent, Chunk, Finished, Prompt, RawText, Request, Started, TokenIds
 
+_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 _MOST_PROMPTS = 32  # of one question: each is a request
 
 
-class CompletionBody(Common):
+class CompletionBody(ChoicesBody):
     prompt: Any = None
-    max_tokens: MostTokens | None = None
-    n: Int | None = None
     best_of: Int | None = None
-    stop: Texts | None = None
-    stream_options: StreamOptions | None = None
     logprobs: Int | None = None
-    prompt_logprobs: Int | None = None
     echo: bool | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None
-    response_format: Format | None = None
-    return_progress: bool | None = None
 
 
 def asked(call: Call, scope: Scope) -> Asked:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(CompletionBody, call.body)
     model = scope.served(given.model)
-    choices = 1 if given.n is None else given.n
     if given.suffix:
         raise InvalidRequest("suffix", given.suffix, "none: text is only added at the end")
     if given.add_special_tokens is False:
         raise InvalidRequest("add_special_tokens", False, "true; a prompt of token ids has only those")
-    if given.best_of not in (None, choices):
+    if given.best_of not in (None, 1 if given.n is None else given.n):
         raise InvalidRequest("best_of", given.best_of, "n: none is left out")
     wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)
     shared: dict[str, Any] = {
         "max_tokens": given.max_tokens,
-        "stop": tuple(given.stop or ()),
         "logprobs": given.logprobs,
-        "prompt_logprobs": fields.prompt_logprobs(given.prompt_logprobs, given.stream),
-        "n": choices,
         "echo": bool(given.echo),
         "response_format": wanted,
-        "return_progress": bool(given.stream and given.return_progress),
         **given.shared(call.client),
     }
     requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
-    table = {
-        **fields.FIELDS,
-        **fields.caller_field(given),
-        **called,
-        "tokens.ids": "prompt",
-    }
-    counted = given.stream_options is not None and bool(given.stream_options.include_usage)
-    head = {"id": "", "created": int(time.time()), "model": model}
-    reply = Completion(
-        head,
-        scope.token_bytes,
-        choices,
-        stream=bool(given.stream),
-        counted=counted,
-        measured=bool(given.include_metrics),
-        likeliest=given.logprobs,
-        prompts=given.prompt_logprobs,
-    )
-    return Asked(requests, reply, bool(given.stream), Names(table), reply.progress)
+    reply = CompletionReply(model, scope.service.token_bytes, given)
+    names = Names(given.field_names({**called, "tokens.ids": "prompt"}))
+    return Asked(requests, reply, bool(given.stream), names, reply.progress)
 
 
 def prompts(given: object) -> list[Prompt]:
@@ -121,106 +73,60 @@ def _prompt(given: object, field: str) -> Prompt:
     raise InvalidRequest(field, given, "a text or token ids")
 
 
-class _Choice:
-    """One completion."""
+class CompletionReply(ChoicesReply):
+    """The answer to one or several prompts."""
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.logprobs: dict[str, list[Any]] = {}
-        self.prompt: dict[str, Any] = {}
-        self.finished: Finished | None = None
+    def __init__(self, model: str, token_bytes: TokenBytes, body: CompletionBody) -> None:
+        super().__init__(model, token_bytes, body)
+        self._head["object"] = "text_completion"
+        self._likeliest, self._likeliest_of_prompt = body.logprobs, body.prompt_logprobs
 
-
-class Completion:
-    """The answer, in pieces (`stream`) or in one."""
-
-    keep_alive = COMMENT
-
-    def __init__(
-        self,
-        head: Mapping[str, Any],
-        token_bytes: TokenBytes,
-        choices: int,
-        *,
-        stream: bool,
-        counted: bool,
-        measured: bool,
-        likeliest: int | None = None,
-        prompts: int | None = None,
-    ) -> None:
-        """`likeliest` of `logprobs`, and `prompts` of `prompt_logprobs`; None where these are not told."""
-        self._likeliest, self._prompts = likeliest, prompts
-        self._head, self._token_bytes, self._per_prompt = {**head, "object": "text_completion"}, token_bytes, choices
-        self._stream, self._counted, self._measured = stream, counted, measured
-        self._choices: dict[int, _Choice] = {}
-
-    @property
-    def last(self) -> bytes:
-        more: dict[str, Any] = {"usage": self._usage()} if self._counted else {}
-        if self._measured:
-            more["metrics"] = metrics(self._finished())
-        return (data({**self._head, "choices": [], **more}) if more else b"") + DONE
-
-    def take(self, told: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(told, Started):
-            self._head["id"] = self._head["id"] or f"cmpl-{told.request_id}"
+    def take(self, event: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(event, Started):
+            self._head["id"] = self._head["id"] or f"cmpl-{event.request_id}"
             return b""
-        index = prompt * self._per_prompt + told.choice
-        choice = self._choices.setdefault(index, _Choice())
-        if isinstance(told, Finished):
-            choice.finished = told
-            return self._said(index, "", None, finish(told)) if self._stream and succeeded(told) else b""
-        return self._chunk(told, index, choice)
+        index = prompt * self._per_prompt + event.choice
+        choice = self._choices.setdefault(index, Collected())
+        if isinstance(event, Finished):
+            choice.finished = event
+            return self._said(index, "", None, finish(event)) if self._stream and succeeded(event) else b""
+        return self._chunk(event, index, choice)
 
-    def progress(self, told: PromptProgress) -> bytes:
-        """What a stream says of one of the prompts before its answer begins."""
-        return data({**self._head, "choices": [], **prompt_progress(told)})
+    def _choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        logprobs = {key: [entry for lists in choice.logprobs for entry in lists[key]] for key in _LOGPROBS}
+        return {
+            "index": index,
+            "text": choice.text,
+            "logprobs": logprobs if choice.logprobs else None,
+            **finish(choice.end),
+            **choice.prompt,
+        }
 
-    def whole(self) -> Mapping[str, Any]:
-        choices = []
-        for index, one in sorted(self._choices.items()):
-            assert one.finished is not None
-            choices.append(
-                {
-                    "index": index,
-                    "text": "".join(one.texts),
-                    "logprobs": one.logprobs or None,
-                    **finish(one.finished),
-                    **one.prompt,
-                }
-            )
-        made = {**self._head, "choices": choices, "usage": self._usage()}
-        return {**made, "metrics": metrics(self._finished())} if self._measured else made
-
-    def failed(self, error: DraftdError) -> bytes:
-        return data(openai_error(error))
-
-    def _chunk(self, told: Chunk, index: int, choice: _Choice) -> bytes:
-        text = told.text
-        logprobs = self._logprobs(told) if told.emission.logprobs or (told.prompt and told.offsets) else None
-        if told.prompt and self._prompts is not None:
-            choice.prompt = {"prompt_logprobs": prompt_logprobs(told, self._token_bytes, self._prompts)}
+    def _chunk(self, event: Chunk, index: int, choice: Collected) -> bytes:
+        text = event.text
+        logprobs = self._logprobs(event) if event.emission.logprobs or (event.prompt and event.offsets) else None
+        if event.prompt and self._likeliest_of_prompt is not None:
+            choice.prompt = {"prompt_logprobs": prompt_logprobs(event, self._token_bytes, self._likeliest_of_prompt)}
         if self._stream:
             return self._said(index, text, logprobs, {"finish_reason": None}) if text or logprobs else b""
         choice.texts.append(text)
-        for key, values in (logprobs or {}).items():
-            choice.logprobs.setdefault(key, []).extend(values)
+        choice.logprobs += [] if logprobs is None else [logprobs]
         return b""
 
-    def _logprobs(self, told: Chunk) -> dict[str, list[Any]]:
+    def _logprobs(self, event: Chunk) -> dict[str, list[Any]]:
         """OpenAI's older shape: lists that run parallel to the tokens. Nothing comes before a prompt's first token, so
         it has no probability."""
-        made: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        tokens: Sequence[int] = told.emission.tokens
-        logprobs: Sequence[TokenLogprobs | None] = told.emission.logprobs
-        if told.prompt:
-            tokens, logprobs = told.prompt, (None, *(told.emission.prompt or ()))
-        for token, found, offset in zip(tokens, logprobs, told.offsets, strict=False):
-            made["tokens"].append(self._text(token))
-            made["token_logprobs"].append(None if found is None else bounded(found.logprob))
-            made["top_logprobs"].append(None if found is None else self._top(found))
-            made["text_offset"].append(offset)
-        return made
+        lists: dict[str, list[Any]] = {key: [] for key in _LOGPROBS}
+        tokens: Sequence[int] = event.emission.tokens
+        logprobs: Sequence[TokenLogprobs | None] = event.emission.logprobs
+        if event.prompt:
+            tokens, logprobs = event.prompt, (None, *(event.emission.prompt or ()))
+        for token, found, offset in zip(tokens, logprobs, event.offsets, strict=False):
+            lists["tokens"].append(self._text(token))
+            lists["token_logprobs"].append(None if found is None else bounded(found.logprob))
+            lists["top_logprobs"].append(None if found is None else self._top(found))
+            lists["text_offset"].append(offset)
+        return lists
 
     def _top(self, found: TokenLogprobs) -> dict[str, float]:
         """By text. Of several tokens with one text, such as bytes of a character, the likeliest."""
@@ -233,15 +139,4 @@ class Completion:
         return self._token_bytes(token).decode(errors="replace")
 
     def _said(self, index: int, text: str, logprobs: Mapping[str, Any] | None, end: Mapping[str, Any]) -> bytes:
-        made = {**self._head, "choices": [{"index": index, "text": text, "logprobs": logprobs, **end}]}
-        return data({**made, "usage": None} if self._counted else made)
-
-    def _finished(self) -> list[Finished]:
-        return [one.finished for one in self._choices.values() if one.finished is not None]
-
-    def _usage(self) -> dict[str, Any]:
-        by_prompt: dict[int, list[Finished]] = {}
-        for index, one in self._choices.items():
-            if one.finished is not None:
-                by_prompt.setdefault(index // max(1, self._per_prompt), []).append(one.finished)
-        return added([usage(one) for one in by_prompt.values()])
+        return self._piece({"index": index, "text": text, "logprobs": logprobs, **end})

@@ -12,7 +12,6 @@ from aiohttp import web
 from pydantic_core import to_json
 
 from draftd.errors import ClientStalled, DraftdError
-from draftd.fronts.http.answer import TokenBytes
 from draftd.fronts.http.errors import Names, internal
 from draftd.fronts.http.stream import EventStream
 from draftd.service.inference import InferenceService
@@ -70,7 +69,6 @@ class Scope:
 
     service: InferenceService
     served: Callable[[str | None], str]
-    token_bytes: TokenBytes
 
 
 async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
@@ -136,15 +134,9 @@ async def _ask(service: InferenceService, asked: Asked, take: Callable[[Event, i
                 for i, request in enumerate(asked.requests):
                     group.create_task(service.generate(request, to(i)))
         except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+            raise errors.exceptions[0] from None
     except DraftdError as error:
         raise asked.names.renamed(error) from None
-
-
-def _first(errors: BaseException) -> BaseException:
-    while isinstance(errors, BaseExceptionGroup):
-        errors = errors.exceptions[0]
-    return errors
 
 
 def json_response(what: Mapping[str, Any], headers: Mapping[str, str], status: int = 200) -> web.Response:

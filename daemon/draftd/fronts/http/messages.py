@@ -44,13 +44,9 @@ class Block(Body):
     content: Parts | None = None
 
 
-def _blocks(value: object) -> object:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
 class MessageItem(Body):
     role: str
-    content: Annotated[Items[Block], BeforeValidator(_blocks)]
+    content: Annotated[Items[Block], BeforeValidator(fields.text_parts)]
 
 
 class ToolItem(Body):
@@ -110,13 +106,6 @@ def asked(call: Call, scope: Scope) -> Asked:
     return Asked((request,), reply, bool(given.stream), names)
 
 
-def counted(call: Call, scope: Scope) -> tuple[Request, Names]:
-    """The same question, of which only the tokens are counted."""
-    given = parsed(MessageBody, call.body)
-    scope.served(given.model)
-    return _request(given, call.client)
-
-
 def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
     for name in ("container", "mcp_servers"):
         if getattr(given, name):
@@ -157,17 +146,7 @@ def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
         response_format=wanted,
         **shared,
     )
-    table = {
-        **fields.FIELDS,
-        **fields.caller_field(given),
-        **called,
-        "chat.messages": "messages",
-        "chat.tools": "tools",
-        "chat.tool_choice": "tool_choice",
-        "chat.template_arguments": "chat_template_kwargs",
-        "chat": "messages",
-        "stop": "stop_sequences",
-    }
+    table = given.field_names({**called, "stop": "stop_sequences"})
     parts = [
         (r"^\.parameters$", ".input_schema"),
         (r"^\.tool_calls.*", ".content"),

@@ -32,6 +32,7 @@ from draftd.service.request import (
 
 CUSTOM_INPUT = "input"  # the one argument of a tool that takes free text
 
+_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}  # by the item that has it
 _Event = tuple[str, dict[str, Any]]
 
 
@@ -114,18 +115,12 @@ class ResponseReply:
             yield from self._delta(delta)
 
     def _delta(self, delta: Delta) -> Iterator[_Event]:
-        if isinstance(delta, TextDelta):
-            if self._open is None or self._open.item["type"] != "message":
+        if isinstance(delta, TextDelta | ReasoningDelta):
+            kind = "message" if isinstance(delta, TextDelta) else "reasoning"
+            if self._open is None or self._open.item["type"] != kind:
                 yield from self._close()
-                yield from self._begin_message()
+                yield from self._begin_text(kind)
             yield from self._text(delta.text)
-        elif isinstance(delta, ReasoningDelta):
-            if self._open is None or self._open.item["type"] != "reasoning":
-                yield from self._close()
-                yield from self._begin_reasoning()
-            assert self._open is not None
-            self._open.texts.append(delta.text)
-            yield "response.reasoning_text.delta", {**self._open.place, "content_index": 0, "delta": delta.text}
         elif isinstance(delta, ToolCallBegun):
             yield from self._close()
             yield from self._begin_call(delta)
@@ -144,17 +139,13 @@ class ResponseReply:
         self._open = _Open(item, index)
         yield "response.output_item.added", {"output_index": index, "item": item}
 
-    def _begin_message(self) -> Iterator[_Event]:
-        yield from self._begin("message", "msg", role="assistant", content=[])
+    def _begin_text(self, kind: str) -> Iterator[_Event]:
+        if kind == "message":
+            yield from self._begin(kind, "msg", role="assistant", content=[])
+        else:
+            yield from self._begin(kind, "rs", summary=[], content=[])
         assert self._open is not None
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield "response.content_part.added", {**self._open.place, "content_index": 0, "part": part}
-
-    def _begin_reasoning(self) -> Iterator[_Event]:
-        yield from self._begin("reasoning", "rs", summary=[], content=[])
-        assert self._open is not None
-        part = {"type": "reasoning_text", "text": ""}
-        yield "response.content_part.added", {**self._open.place, "content_index": 0, "part": part}
+        yield "response.content_part.added", {**self._open.place, "content_index": 0, "part": _part(kind, "", [])}
 
     def _begin_call(self, delta: ToolCallBegun) -> Iterator[_Event]:
         kind = self._offered.get(delta.name, ToolKind())
@@ -164,13 +155,14 @@ class ResponseReply:
         return self._begin("function_call", "fc", call_id=delta.id, name=delta.name, arguments="", **more)
 
     def _text(self, text: str) -> Iterator[_Event]:
-        opened, logprobs = self._open, self._logprobs
+        opened = self._open
         assert opened is not None
-        self._logprobs = []
         opened.texts.append(text)
-        opened.logprobs += logprobs
-        told = {**opened.place, "content_index": 0, "delta": text, "logprobs": logprobs}
-        yield "response.output_text.delta", told
+        fields: dict[str, Any] = {**opened.place, "content_index": 0, "delta": text}
+        if opened.item["type"] == "message":
+            fields["logprobs"], self._logprobs = self._logprobs, []
+            opened.logprobs += fields["logprobs"]
+        yield f"response.{_PARTS[opened.item['type']]}.delta", fields
 
     def _end_call(self, call: ToolCall) -> Iterator[_Event]:
         opened = self._open
@@ -191,22 +183,15 @@ class ResponseReply:
         opened = self._open
         if opened is None:
             return
-        text = "".join(opened.texts)
-        place = {**opened.place, "content_index": 0}
-        if opened.item["type"] == "message":
-            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": opened.logprobs}
-            yield "response.output_text.done", {**place, "text": text, "logprobs": opened.logprobs}
-            yield "response.content_part.done", {**place, "part": part}
-            yield from self._done({"content": [part]}, status)
-        elif opened.item["type"] == "reasoning":
-            part = {"type": "reasoning_text", "text": text}
-            yield "response.reasoning_text.done", {**place, "text": text}
+        kind, text = opened.item["type"], "".join(opened.texts)
+        if kind in _PARTS:
+            place, part = {**opened.place, "content_index": 0}, _part(kind, text, opened.logprobs)
+            logprobs = {"logprobs": opened.logprobs} if kind == "message" else {}
+            yield f"response.{_PARTS[kind]}.done", {**place, "text": text, **logprobs}
             yield "response.content_part.done", {**place, "part": part}
             yield from self._done({"content": [part]}, status)
         else:  # a call that was cut short
-            yield from self._done(
-                {"arguments" if opened.item["type"] == "function_call" else "input": text}, "incomplete"
-            )
+            yield from self._done({"arguments" if kind == "function_call" else "input": text}, "incomplete")
 
     def _done(self, more: Mapping[str, Any], status: str = "completed") -> Iterator[_Event]:
         opened, self._open = self._open, None
@@ -243,6 +228,12 @@ class ResponseReply:
         items = tuple({"id": f"item_{name}{i}", **item} for i, item in enumerate(self._items))
         size = len(to_json(self._response)) + len(to_json(items)) + sum(map(_size, messages))
         self._store.put(self._response["id"], Stored(self._response, messages, size, items))
+
+
+def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The one part of an item of text."""
+    part: dict[str, Any] = {"type": _PARTS[kind], "text": text}
+    return {**part, "annotations": [], "logprobs": logprobs} if kind == "message" else part
 
 
 def answered(output: list[dict[str, Any]]) -> Message:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, as_json, parsed, text_of
-from draftd.fronts.http.chat import (
-    FORMAT,
-    Format,
-    Function,
-    check_allowed,
-    response_format,
-    template_arguments,
-    tool,
-    tool_choice,
-)
+from draftd.fronts.http.chat import Function, check_allowed, template_arguments, tool, tool_choice
+from draftd.fronts.http.choices import FORMAT, Format, response_format
 from draftd.fronts.http.errors import Names, ResponseNotFound
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.response_events import CUSTOM_INPUT, ResponseReply, ToolKind
@@ -88,61 +80,10 @@ class ResponseBody(Common):
     prompt: Any = None
 
 
-class _Question(NamedTuple):
-    request: Request
-    names: Names
-    offered: Mapping[str, ToolKind]
-    messages: tuple[Message, ...]  # without the instructions
-    items: Sequence[Mapping[str, Any]]  # of the input
-
-
 def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(ResponseBody, call.body)
     model = scope.served(given.model)
-    question = _question(given, call.client, store)
-    prompt = question.request.prompt
-    reply = ResponseReply(
-        _described(given, model),
-        scope.token_bytes,
-        question.offered,
-        measured=bool(given.include_metrics),
-        store=None if given.store is False else store,
-        messages=question.messages,
-        items=question.items,
-        continues=isinstance(prompt, Chat) and prompt.continues,
-    )
-    return Asked((question.request,), reply, bool(given.stream), question.names)
-
-
-def counted(call: Call, scope: Scope, store: ResponseStore) -> tuple[Request, Names]:
-    """The same question, of which only the tokens are counted."""
-    given = parsed(ResponseBody, call.body)
-    scope.served(given.model)
-    question = _question(given, call.client, store)
-    return question.request, question.names
-
-
-def listed(stored: Stored, query: Mapping[str, str]) -> dict[str, Any]:
-    """The items of an answer's input, as OpenAI lists them: the latest first, unless `order` is asc; up to `limit`,
-    those that follow the item `after`. Raises InvalidRequest."""
-    order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("order", order, "asc, desc")
-    if not (limit.isdecimal() and limit.isascii() and len(limit) < 4 and 1 <= int(limit) <= 100):
-        raise InvalidRequest("limit", limit, "1 to 100")
-    items = list(stored.items if order == "asc" else reversed(stored.items))
-    if after is not None:
-        names = [one["id"] for one in items]
-        if after not in names:
-            raise InvalidRequest("after", after, "the id of one of these items")
-        items = items[names.index(after) + 1 :]
-    shown = items[: int(limit)]
-    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": len(items) > len(shown)}
-
-
-def _question(given: ResponseBody, client: str, store: ResponseStore) -> _Question:
     for name in ("background", "conversation", "prompt"):
         if getattr(given, name):
             raise InvalidRequest(name, getattr(given, name), "none: it is not served")
@@ -169,24 +110,45 @@ def _question(given: ResponseBody, client: str, store: ResponseStore) -> _Questi
         max_tokens=given.max_output_tokens,
         logprobs=(given.top_logprobs or 0) if wants_logprobs else None,
         response_format=wanted,
-        **given.shared(client),
+        **given.shared(call.client),
     )
-    table = {
-        **fields.FIELDS,
-        **fields.caller_field(given),
-        **called,
-        "chat.messages": "input",
-        "chat.tools": "tools",
-        "chat.tool_choice": "tool_choice",
-        "chat.template_arguments": "chat_template_kwargs",
-        "chat": "input",
-        "max_tokens": "max_output_tokens",
-        "logprobs": "top_logprobs",
-    }
-    calls = [(r"^\.tool_calls(\[\d+\])?", "")]  # which are items
-    places = [offered[one.name].place for one in tools]
-    names = Names(table, [*("instructions" for _ in head), *talk.places], places, calls)
-    return _Question(request, names, offered, tuple(talk.messages), talk.items)
+    own = {"chat": "input", "chat.messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+    names = Names(
+        given.field_names({**called, **own}),
+        [*("instructions" for _ in head), *talk.places],
+        [offered[one.name].place for one in tools],
+        [(r"^\.tool_calls(\[\d+\])?", "")],  # which are items
+    )
+    reply = ResponseReply(
+        _described(given, model),
+        scope.service.token_bytes,
+        offered,
+        measured=bool(given.include_metrics),
+        store=None if given.store is False else store,
+        messages=tuple(talk.messages),  # without the instructions
+        items=talk.items,
+        continues=continues,
+    )
+    return Asked((request,), reply, bool(given.stream), names)
+
+
+def listed(stored: Stored, query: Mapping[str, str]) -> dict[str, Any]:
+    """The items of an answer's input, as OpenAI lists them: the latest first, unless `order` is asc; up to `limit`,
+    those that follow the item `after`. Raises InvalidRequest."""
+    order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order", order, "asc, desc")
+    if not (limit.isdecimal() and limit.isascii() and len(limit) < 4 and 1 <= int(limit) <= 100):
+        raise InvalidRequest("limit", limit, "1 to 100")
+    items = list(stored.items if order == "asc" else reversed(stored.items))
+    if after is not None:
+        names = [one["id"] for one in items]
+        if after not in names:
+            raise InvalidRequest("after", after, "the id of one of these items")
+        items = items[names.index(after) + 1 :]
+    shown = items[: int(limit)]
+    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": len(items) > len(shown)}
 
 
 def _described(given: ResponseBody, model: str) -> dict[str, Any]:

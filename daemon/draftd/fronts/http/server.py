@@ -19,7 +19,7 @@ from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServi
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
 from draftd.fronts.http.connections import REQUEST_SECONDS, Connections, HttpConnection, listening, tls
-from draftd.fronts.http.errors import Names, WrongMethod, anthropic_error, internal, openai_error
+from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, openai_error
 from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
 from draftd.fronts.http.store import ResponseStore, Stored
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
@@ -27,7 +27,6 @@ from draftd.hardware.descriptors import most_connections
 from draftd.listening import is_any, is_bearer
 from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.inference import InferenceService
-from draftd.service.request import Request
 from draftd.settings import ServerSettings, secrets_of
 from draftd.telemetry.http import HttpTelemetry
 
@@ -72,7 +71,8 @@ class HttpServer:
         self._sockets = listening(settings)
         self.port = int(self._sockets[0].getsockname()[1])
         self._store = ResponseStore(settings.http_stored_bytes)
-        self._scope = Scope(service, self._served, service.token_bytes)
+        self._scope = Scope(service, self._served)
+        respond = partial(responses.asked, store=self._store)
         self._routes: Mapping[str, Mapping[str, Endpoint]] = {
             "/": {"GET": self._root},
             "/health": {"GET": self._health},
@@ -81,13 +81,13 @@ class HttpServer:
             f"{_MODELS}/{{id}}": {"GET": self._model},
             "/v1/chat/completions": {"POST": partial(self._ask, chat.asked)},
             "/v1/completions": {"POST": partial(self._ask, completions.asked)},
-            _RESPONSES: {"POST": partial(self._ask, partial(responses.asked, store=self._store))},
+            _RESPONSES: {"POST": partial(self._ask, respond)},
             f"{_RESPONSES}/{{id}}": {"GET": self._stored, "DELETE": self._forget},
             f"{_RESPONSES}/{{id}}{_INPUT_ITEMS}": {"GET": self._input_items},
-            f"{_RESPONSES}/input_tokens": {"POST": self._count_response},
+            f"{_RESPONSES}/input_tokens": {"POST": partial(self._count, respond, {"object": "response.input_tokens"})},
             f"{_RESPONSES}/compact": {"POST": partial(self._not_offered, "compaction")},
             _ANTHROPIC: {"POST": partial(self._ask, messages.asked)},
-            f"{_ANTHROPIC}/count_tokens": {"POST": self._count},
+            f"{_ANTHROPIC}/count_tokens": {"POST": partial(self._count, messages.asked, {})},
             "/v1/embeddings": {"POST": partial(self._not_offered, "embeddings")},
         }
         self._handlers = web.Server(self._handle, handler_cancellation=True)
@@ -301,20 +301,14 @@ class HttpServer:
             raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
         return found
 
-    async def _count(self, call: Call) -> web.StreamResponse:
-        return await self._counted(call, *messages.counted(call, self._scope))
-
-    async def _count_response(self, call: Call) -> web.StreamResponse:
-        request, names = responses.counted(call, self._scope, self._store)
-        return await self._counted(call, request, names, {"object": "response.input_tokens"})
-
-    async def _counted(
-        self, call: Call, request: Request, names: Names, more: Mapping[str, str] | None = None
-    ) -> web.StreamResponse:
+    async def _count(self, asking: Asking, more: Mapping[str, str], call: Call) -> web.StreamResponse:
+        """Counts the tokens of a question's prompt. The answer has `more` beside them."""
+        question = asking(call, self._scope)
         try:
-            return json_response({**(more or {}), "input_tokens": await self._service.count(request)}, call.headers)
+            tokens = await self._service.count(question.requests[0])
         except DraftdError as error:
-            raise names.renamed(error) from None
+            raise question.names.renamed(error) from None
+        return json_response({**more, "input_tokens": tokens}, call.headers)
 
     async def _root(self, call: Call) -> web.Response:
         """For a browser."""

@@ -1,0 +1,137 @@
+"""What chats and completions have in common: fields of their bodies, and how their choices are told."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from draftd.errors import DraftdError, InvalidRequest
+from draftd.fronts.http.answer import Collected, TokenBytes, added, metrics, usage
+from draftd.fronts.http.body import Body, Common, Int, MostTokens, Texts, as_json
+from draftd.fronts.http.errors import openai_error
+from draftd.fronts.http.stream import COMMENT, DONE, data
+from draftd.service.request import Finished, FormatKind, PromptProgress, ResponseFormat
+
+FORMAT = ("response_format", "json_schema.schema")
+
+
+class JsonSchema(Body):
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class Format(Body):
+    type: str
+    json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")  # llama.cpp's place for it
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class ChoicesBody(Common):
+    """What either body has."""
+
+    max_tokens: MostTokens | None = None
+    n: Int | None = None
+    stop: Texts | None = None
+    stream_options: StreamOptions | None = None
+    prompt_logprobs: Int | None = None
+    response_format: Format | None = None
+    return_progress: bool | None = None
+
+    def shared(self, client: str) -> dict[str, Any]:
+        """Raises InvalidRequest, also for what no event of a stream has, as in vLLM."""
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest("prompt_logprobs", self.prompt_logprobs, "none where stream is true")
+        return {
+            "stop": tuple(self.stop or ()),
+            "prompt_logprobs": self.prompt_logprobs,
+            "n": 1 if self.n is None else self.n,
+            "return_progress": bool(self.stream and self.return_progress),
+            **super().shared(client),
+        }
+
+
+def response_format(given: Format | None, field: str = "response_format") -> ResponseFormat | None:
+    """Raises InvalidRequest."""
+    if given is None or given.type == "text":
+        return None
+    if given.type not in ("json_object", "json_schema"):
+        raise InvalidRequest(f"{field}.type", given.type, "text, json_object, json_schema")
+    if given.json_schema is None and given.schema_ is not None:
+        return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, f"{field}.schema"))
+    if given.type == "json_object":
+        return ResponseFormat(FormatKind.JSON_OBJECT)
+    if given.json_schema is None or given.json_schema.schema_ is None:
+        raise InvalidRequest(f"{field}.json_schema.schema", None, "a JSON schema")
+    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.json_schema.schema_, f"{field}.json_schema.schema"))
+
+
+def finish(end: Finished) -> dict[str, Any]:
+    """`stop_reason`, vLLM's, says which string or token of the request's ended it."""
+    reason = end.outcome.reason.value
+    return {
+        "finish_reason": "tool_calls" if end.tool_calls and reason == "stop" else reason,
+        "stop_reason": end.stop or end.stop_token_id,
+    }
+
+
+class ChoicesReply:
+    """The answer, in pieces or in one, as the body asks for it. A protocol has its own pieces and choices."""
+
+    keep_alive = COMMENT
+
+    def __init__(self, model: str, token_bytes: TokenBytes, body: ChoicesBody) -> None:
+        self._head: dict[str, Any] = {"id": "", "object": "", "created": int(time.time()), "model": model}
+        self._token_bytes, self._stream, self._per_prompt = token_bytes, bool(body.stream), body.n or 1
+        self._counted = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._measured = bool(body.include_metrics)
+        self._choices: dict[int, Collected] = {}  # over all prompts
+
+    @property
+    def last(self) -> bytes:
+        figures = self._figures(counted=self._counted)
+        return (data({**self._head, "choices": [], **figures}) if figures else b"") + DONE
+
+    def progress(self, event: PromptProgress) -> bytes:
+        """What a stream says of a prompt before its answer begins, as llama.cpp does: tokens of the prompt, those that
+        were kept from another request, those that are in, and since when."""
+        far = {
+            "total": event.prompt_tokens,
+            "cache": event.cached_tokens,
+            "processed": event.processed_tokens,
+            "time_ms": round(1000 * (time.monotonic() - event.began)),
+        }
+        return data({**self._head, "choices": [], "prompt_progress": far})
+
+    def whole(self) -> Mapping[str, Any]:
+        choices = [self._choice(index, choice) for index, choice in sorted(self._choices.items())]
+        return {**self._head, "choices": choices, **self._figures(counted=True)}
+
+    def failed(self, error: DraftdError) -> bytes:
+        return data(openai_error(error))
+
+    def _choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        """A choice of an answer in one piece."""
+        raise NotImplementedError
+
+    def _piece(self, choice: Mapping[str, Any]) -> bytes:
+        piece = {**self._head, "choices": [choice]}
+        return data({**piece, "usage": None} if self._counted else piece)
+
+    def _figures(self, *, counted: bool) -> dict[str, Any]:
+        """The usage, where it is `counted`, and the figures of drafts, where they are asked for."""
+        figures: dict[str, Any] = {}
+        if counted:
+            by_prompt = defaultdict[int, list[Finished]](list)
+            for index, choice in self._choices.items():
+                by_prompt[index // self._per_prompt].append(choice.end)
+            figures["usage"] = added([usage(choices) for choices in by_prompt.values()])
+        if self._measured:
+            figures["metrics"] = metrics([choice.end for choice in self._choices.values()])
+        return figures
