@@ -6,6 +6,7 @@ What has no meaning there raises InvalidRequest, which names the field.
 from __future__ import annotations
 
 from draftd.errors import InvalidRequest
+from draftd.protocol import member
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode, json_object
 from draftd.service.request import Delta, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallBegun
 from draftd.v1 import inference_pb2 as pb
@@ -49,9 +50,7 @@ def _message(given: pb.ChatMessage, field: str) -> Message:
 def _choice(given: pb.ToolChoice) -> ToolMode | str:
     if given.WhichOneof("choice") == "name":
         return given.name
-    if given.mode not in _MODES:
-        raise InvalidRequest("chat.tool_choice.mode", given.mode, ", ".join(pb.ToolChoice.Mode.keys()))
-    return _MODES[given.mode]
+    return member(_MODES, given.mode, "chat.tool_choice.mode", pb.ToolChoice.Mode.keys())
 
 
 def delta_of(told: Delta) -> pb.Delta:

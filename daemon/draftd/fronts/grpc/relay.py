@@ -8,13 +8,14 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 
-from draftd.client.client import CallError
+from draftd.client import client
 from draftd.core import Emission, FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
-from draftd.protocol import REASONS, draft_counts, number, sampling_message
+from draftd.protocol import REASONS, draft_counts
 from draftd.service.messages import Chat, Message, ToolMode
 from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
@@ -32,11 +33,16 @@ from draftd.service.request import (
     ToolCallEnded,
 )
 from draftd.settings import RemoteSettings
-from draftd.strategies import Verifier
+from draftd.strategies import Strategy, Verifier
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 from draftd.verifier_client.connection import credentials_of, metadata_of
 
+# Fields of a request that the message has by the same name, and in the same form.
+_PASSED_ON = (
+    *("max_tokens", "stop", "workload", "caller", "min_tokens", "ignore_eos", "include_stop", "special_tokens"),
+    *("n", "echo", "priority", "skip_prefix_cache"),
+)
 _LONGEST_CALL_SECONDS = 86400.0
 _RETRY_SECONDS = 1.0  # where the remote says nothing of it
 
@@ -76,7 +82,7 @@ class GrpcAnswers:
                 if (event := event_of(response)) is not None:
                     yield event
         except grpc.RpcError as error:
-            raise _error_of(CallError(error)) from None
+            raise _error_of(client.CallError(error)) from None
         finally:
             call.cancel()
 
@@ -88,30 +94,29 @@ class GrpcAnswers:
 
 def message_of(request: Request) -> pb.GenerateRequest:
     """As the request came, but for what concerns this daemon alone: how it drafts, and which way it goes."""
-    made = pb.GenerateRequest(
-        max_tokens=request.max_tokens,
-        stop=request.stop,
-        workload=number(pb.WorkloadClass, request.workload),
-        caller=request.caller,
-        min_tokens=request.min_tokens,
-        ignore_eos=request.ignore_eos,
-        include_stop=request.include_stop,
-        special_tokens=request.special_tokens,
-        n=request.n,
-        echo=request.echo,
-        priority=request.priority,
-        skip_prefix_cache=request.skip_prefix_cache,
-        response_format=_format(request.response_format),
-        strategy=pb.STRATEGY_LOCAL,  # by its own model: no daemon asks on in a circle
-        sampling=sampling_message(replace(request.sampling, logit_bias=())),  # ids mean nothing there
-    )
-    if isinstance(request.prompt, RawText):
-        made.prompt = request.prompt.text
-    elif isinstance(request.prompt, Chat):
-        made.chat.CopyFrom(_chat(request.prompt))
-    else:
+    fields: dict[str, Any] = {
+        **{name: getattr(request, name) for name in _PASSED_ON},
+        "response_format": _format(request.response_format),
+        "strategy": Strategy.LOCAL,  # by its own model: no daemon asks on in a circle
+        "sampling": replace(request.sampling, logit_bias=()),  # ids mean nothing there
+    }
+    chat = request.prompt
+    if isinstance(chat, RawText):
+        return client.message_of(chat.text, **fields)
+    if not isinstance(chat, Chat):
         raise RemoteUnavailable("token ids mean nothing to a daemon with another tokenizer")
-    return made
+    choice = pb.ToolChoice(name=chat.tool_choice)
+    if isinstance(chat.tool_choice, ToolMode):
+        choice = pb.ToolChoice(mode=f"MODE_{chat.tool_choice.name}")
+    return client.message_of(
+        messages=list(map(_message, chat.messages)),
+        tools=[pb.Tool(name=one.name, description=one.description, parameters=one.parameters) for one in chat.tools],
+        tool_choice=choice,
+        parallel_tool_calls=chat.parallel_tool_calls,
+        template_arguments=chat.template_arguments,
+        continue_final_message=chat.continues,
+        **fields,
+    )
 
 
 def event_of(told: pb.GenerateResponse) -> Begun | Chunk | Ended | None:
@@ -165,20 +170,6 @@ def _delta(told: pb.Delta) -> Delta:
     return TextDelta(told.text)
 
 
-def _chat(given: Chat) -> pb.ChatInput:
-    choice = pb.ToolChoice(name=given.tool_choice)
-    if isinstance(given.tool_choice, ToolMode):
-        choice = pb.ToolChoice(mode=f"MODE_{given.tool_choice.name}")
-    return pb.ChatInput(
-        messages=map(_message, given.messages),
-        tools=[pb.Tool(name=one.name, description=one.description, parameters=one.parameters) for one in given.tools],
-        tool_choice=choice,
-        parallel_tool_calls=given.parallel_tool_calls,
-        template_arguments=json.dumps(dict(given.template_arguments)) if given.template_arguments else "",
-        continue_final_message=given.continues,
-    )
-
-
 def _message(given: Message) -> pb.ChatMessage:
     return pb.ChatMessage(
         role=given.role,
@@ -202,7 +193,7 @@ def _format(given: ResponseFormat | None) -> pb.ResponseFormat | None:
     return made
 
 
-def _error_of(error: CallError) -> DraftdError:
+def _error_of(error: client.CallError) -> DraftdError:
     """As this daemon's own client is told."""
     said = f"the remote daemon: {error.details}"
     if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
