@@ -7,7 +7,7 @@ White space right after a mark belongs to it. Stop strings act on text only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from draftd.core import DecodePlan, Emission, FinishReason, Outcome, StopMatcher
@@ -23,7 +23,7 @@ from draftd.service.request import (
     TextDelta,
     ToolCallArguments,
 )
-from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream, occurs_in
+from draftd.service.text import Ends, StopScanner, TextForm, TextStream, occurs_in
 from draftd.service.tool_calls import CallReader
 
 _TAIL = 16  # tokens of a prompt, which have the mark that it ends with
@@ -67,9 +67,8 @@ def stop_matcher(
     tokenizer: Tokenizer, ends: Ends, reading: Reading | None, form: TextForm = TextForm()
 ) -> StopMatcher | None:
     """What ends the answer on the engine thread, where any text may end it there."""
-    if reading is not None and (ends.strings or (reading.single and reading.tools)):
-        return _AnswerEnd(tokenizer, ends, reading, form)
-    return StopStrings(tokenizer, ends, form) if ends.strings else None
+    single = reading is not None and reading.single and bool(reading.tools)
+    return _AnswerEnd(tokenizer, ends, reading, form) if ends.strings or single else None
 
 
 class AnswerStream:
@@ -83,62 +82,42 @@ class AnswerStream:
         choice: int = 0,
         form: TextForm = TextForm(),
     ) -> None:
-        self._ends, self._choice = ends, choice
-        self._parts = None if reading is None else _Parts(reading, ends)
-        if self._parts is None:
-            self._text = TextStream(tokenizer, ends, form)
-        else:
-            self._text = TextStream(tokenizer, replace(ends, strings=()), form, self._parts.reads)
+        self._ends, self._choice, self._plain = ends, choice, reading is None
+        self._parts = _Parts(reading, ends)
+        self._text = TextStream(tokenizer, ends, form, self._parts.reads)
         self._last: int | None = None  # token
         self._told: list[str] = []  # texts
         self._thoughts: list[str] = []
         self._reasoning_tokens = 0
 
-    @property
-    def over(self) -> bool:
-        """A stop string, or the only call allowed, has ended it."""
-        return self._parts.over if self._parts is not None else bool(self._text.stop)
-
     def add(self, emission: Emission, outcome: Outcome | None = None) -> Chunk:
         """`outcome`: no more will come."""
         self._last = emission.tokens[-1]
-        if self._parts is None:
-            offsets: list[int] | None = [] if emission.logprobs else None
-            pieces = self._text.add(emission.tokens, offsets)
-            rest = "" if outcome is None else self._text.finish()
-            self._told += *pieces, rest
-            return Chunk(emission, pieces, rest, choice=self._choice, offsets=offsets or ())
-        pieces, told = [], list[Delta]()
+        pieces, offsets, deltas = list[str](), list[int](), list[Delta]()
         for token in emission.tokens:
+            if emission.logprobs:
+                offsets.append(self._text.offset(token))
             self._reasoning_tokens += self._parts.kind == REASONING
-            more = self._parts.feed(self._text.add((token,))[0])
+            more = self._parts.feed(self._text.add(token))
             pieces.append(_text_of(more))
-            told += more
+            deltas += more
         last = [] if outcome is None else self._finish(outcome)
-        return self._chunk(emission, pieces, told, last)
+        return self._chunk(emission, pieces, deltas, last, offsets)
 
     def finish(self, outcome: Outcome) -> Chunk | None:
         """What was held back, where there is any and `add` was not told the outcome."""
-        if self._parts is None:
-            rest = self._text.finish()
-            self._told.append(rest)
-            return Chunk(Emission((), ()), (), rest, choice=self._choice) if rest else None
         last = self._finish(outcome)
         return self._chunk(Emission((), ()), (), [], last) if last else None
 
     def finished(self, outcome: Outcome, plan: DecodePlan) -> Finished:
-        stop = self._text.stop if self._parts is None else self._parts.stop
+        stop, calls = self._parts.stop, self._parts.calls
         by_id = outcome.reason is FinishReason.STOP and not stop and self._last in self._ends.ids
-        stop_id = self._last if by_id else None
-        if self._parts is None:
-            return Finished(outcome, plan, stop, self._choice, stop_id)
-        calls = self._parts.calls
         return Finished(
             outcome,
             plan,
             stop,
             self._choice,
-            stop_id,
+            self._last if by_id else None,
             tool_calls=0 if calls is None else len(calls.complete),
             reasoning_tokens=self._reasoning_tokens,
             warning="" if calls is None else calls.warning,
@@ -147,54 +126,63 @@ class AnswerStream:
     def parts(self) -> list[dict[str, str]]:
         """The whole answer, as telemetry takes it."""
         thought = "".join(self._thoughts)
-        calls = self._parts.calls.complete if self._parts is not None and self._parts.calls is not None else []
+        calls = [] if self._parts.calls is None else self._parts.calls.complete
         parts = [{"type": "reasoning", "content": thought}] if thought else []
         if (text := "".join(self._told)) or not calls:
             parts.append(text_part(text))
         return [*parts, *map(call_part, calls)]
 
     def _finish(self, outcome: Outcome) -> list[Delta]:
-        assert self._parts is not None
         return self._parts.feed(self._text.finish()) + self._parts.finish(cut=outcome.reason is not FinishReason.STOP)
 
-    def _chunk(self, emission: Emission, pieces: Sequence[str], told: list[Delta], last: list[Delta]) -> Chunk:
+    def _chunk(
+        self,
+        emission: Emission,
+        pieces: Sequence[str],
+        told: list[Delta],
+        last: list[Delta],
+        offsets: Sequence[int] = (),
+    ) -> Chunk:
         self._told += *pieces, (rest := _text_of(last))
-        deltas = _joined([*told, *last])
+        deltas = [] if self._plain else _joined([*told, *last])
         self._thoughts += [one.text for one in deltas if isinstance(one, ReasoningDelta)]
-        return Chunk(emission, pieces, rest, deltas, self._choice)
+        return Chunk(emission, pieces, rest, deltas, self._choice, offsets)
 
 
 class _AnswerEnd:
-    """`core.StopMatcher` of an answer with parts. Reads it a second time, on the engine thread. In another process it
-    begins anew."""
+    """`core.StopMatcher`. Reads the answer a second time, on the engine thread, where the decision must be made:
+    requests whose text cannot end it have none. In another process it begins anew."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading, form: TextForm) -> None:
+    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading | None, form: TextForm) -> None:
         self._made_of = tokenizer, ends, reading, form
-        self._answer = AnswerStream(tokenizer, ends, reading, form=form)
+        self._parts = _Parts(reading, ends)
+        self._text = TextStream(tokenizer, ends, form, self._parts.reads)
 
     def __reduce__(self) -> tuple[Any, ...]:
         tokenizer, ends, reading, form = self._made_of  # whose format is the tokenizer's, and has functions
-        how = reading.tools, reading.single, reading.thinks, reading.continues
+        how = None if reading is None else (reading.tools, reading.single, reading.thinks, reading.continues)
         return _answer_end, (tokenizer, ends, how, form)
 
     def feed(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):
-            self._answer.add(Emission((token,), (False,)))
-            if self._answer.over:
+            self._parts.feed(self._text.add(token))
+            if self._parts.over:
                 return i + 1
         return None
 
 
 def _answer_end(
-    tokenizer: Tokenizer, ends: Ends, how: tuple[tuple[Tool, ...], bool, bool, bool], form: TextForm
+    tokenizer: Tokenizer, ends: Ends, how: tuple[tuple[Tool, ...], bool, bool, bool] | None, form: TextForm
 ) -> _AnswerEnd:
-    return _AnswerEnd(tokenizer, ends, Reading(tokenizer.answers, *how), form)
+    return _AnswerEnd(tokenizer, ends, None if how is None else Reading(tokenizer.answers, *how), form)
 
 
 class _Parts:
     """The parts of a text that arrives in pieces."""
 
-    def __init__(self, reading: Reading, ends: Ends) -> None:
+    def __init__(self, reading: Reading | None, ends: Ends) -> None:
+        """`reading` None: it is nothing but text."""
+        reading = reading or Reading(AnswerFormat())
         written = reading.written
         self.kind = REASONING if reading.thinks else NORMAL if reading.continues else written.initial
         self.calls: CallReader | None = None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.models.conversation import NotTaken
@@ -141,49 +140,29 @@ class TextForm:
 
 
 class TextStream:
-    """The text of one answer, as its tokens arrive. Neither end-of-text tokens nor special ones have a text."""
+    """The text of one answer, as its tokens arrive, with any stop string. Neither end-of-text tokens nor special ones
+    have a text."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        ends: Ends = Ends(),
-        form: TextForm = TextForm(),
-        reads: Callable[[str], bool] | None = None,
-    ) -> None:
-        """`reads`: which special tokens have a text all the same, for whoever reads it. None: those that a stop string
-        has."""
+    def __init__(self, tokenizer: Tokenizer, ends: Ends, form: TextForm, reads: Callable[[str], bool]) -> None:
+        """`reads`: which special tokens have a text all the same, for whoever reads it."""
         self._detokenizer = tokenizer.detokenizer(continues=form.continues)
         silent = not ends.include and ends.ids
         self._silent = tokenizer.eos_ids.union(ends.ids) if silent else tokenizer.eos_ids
-        self._scanner = StopScanner(ends.strings, include=ends.include)
         self._special = {} if form.special else tokenizer.special_tokens
         self._before, self._shown_ids = form.before, ends.ids
-        self._reads = reads or partial(occurs_in, ends.strings)
+        self._reads = reads
 
-    @property
-    def stop(self) -> str:
-        """The stop string that ended the text; empty while none did."""
-        return self._scanner.matched
-
-    def add(self, tokens: Iterable[int], offsets: list[int] | None = None) -> list[str]:
-        """The text that became certain with each token; empty while a character or a stop string is unfinished.
-        `offsets` gets, for each token, the characters of the text before the one that it begins."""
-        pieces = []
-        for token in tokens:
-            if offsets is not None:
-                offsets.append(self._offset(token))
-            pieces.append(self._piece(token))
-        return pieces
-
-    def finish(self) -> str:
-        return self._scanner.feed(self._detokenizer.finish()) + self._scanner.finish()
-
-    def _piece(self, token: int) -> str:
-        return "" if self._is_silent(token) else self._scanner.feed(self._detokenizer.add(token))
-
-    def _offset(self, token: int) -> int:
+    def offset(self, token: int) -> int:
+        """Characters of the text before the one that the next token begins."""
         begun = self._detokenizer.length if self._is_silent(token) else self._detokenizer.begins_at(token)
         return self._before + begun
+
+    def add(self, token: int) -> str:
+        """The text that became certain with the token; empty while a character is unfinished."""
+        return "" if self._is_silent(token) else self._detokenizer.add(token)
+
+    def finish(self) -> str:
+        return self._detokenizer.finish()
 
     def _is_silent(self, token: int) -> bool:
         if token in self._silent:
@@ -222,22 +201,3 @@ def text_of_prompt(tokenizer: Tokenizer, ids: Sequence[int], written: str | None
 
 def occurs_in(texts: Iterable[str], part: str) -> bool:
     return any(part in text for text in texts)
-
-
-class StopStrings:
-    """`core.StopMatcher` over stop strings. Decodes the answer a second time, on the engine thread, where the decision
-    must be made: requests without stop strings have none. In another process it begins anew."""
-
-    def __init__(self, tokenizer: Tokenizer, ends: Ends, form: TextForm = TextForm()) -> None:
-        self._made_of = tokenizer, ends, form
-        self._text = TextStream(tokenizer, ends, form)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StopStrings, self._made_of
-
-    def feed(self, tokens: Sequence[int]) -> int | None:
-        for i, token in enumerate(tokens):
-            self._text.add((token,))
-            if self._text.stop:
-                return i + 1
-        return None

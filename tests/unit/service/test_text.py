@@ -13,16 +13,53 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from draftd.core import DepthMode
+from draftd.core import (
+    DecodeMode,
+    DecodePlan,
+    DepthMode,
+    Emission,
+    FallbackLevel,
+    FinishReason,
+    Outcome,
+    RequestStats,
+    TokenLogprobs,
+)
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
+from draftd.service.answer import AnswerStream, stop_matcher
 from draftd.service.chat import ChatRenderer
 from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
-from draftd.service.text import Ends, StopScanner, StopStrings, TextForm, TextStream, text_of_prompt, tokenise
+from draftd.service.text import Ends, StopScanner, TextForm, text_of_prompt, tokenise
 from tests.scripted import ByteTokenizer
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
+ENDED = Outcome(FinishReason.STOP, RequestStats(1, 0.0))
+PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
 STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+class PlainText:
+    """The text of an answer that is nothing else."""
+
+    def __init__(self, tokenizer: ByteTokenizer, ends: Ends = Ends(), form: TextForm = TextForm()) -> None:
+        self._answer = AnswerStream(tokenizer, ends, None, form=form)
+
+    @property
+    def stop(self) -> str:
+        return self._answer.finished(ENDED, PLAN).stop
+
+    def add(self, tokens: Sequence[int], offsets: list[int] | None = None) -> list[str]:
+        if not tokens:
+            return []
+        logprobs = () if offsets is None else (TokenLogprobs(0.0),) * len(tokens)
+        chunk = self._answer.add(Emission(tuple(tokens), (False,) * len(tokens), logprobs))
+        if offsets is not None:
+            offsets += chunk.offsets
+        return list(chunk.pieces)
+
+    def finish(self) -> str:
+        rest = self._answer.finish(ENDED)
+        return "" if rest is None else rest.text
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
@@ -64,7 +101,7 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(text: str, stops: li
 @given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -> None:
     tokenizer = ByteTokenizer(257)
-    stream = TextStream(tokenizer, Ends(stops))
+    stream = PlainText(tokenizer, Ends(stops))
     parts = stream.add(tokenizer.encode(text))
     assert len(parts) == len(tokenizer.encode(text))
     assert "".join(parts) + stream.finish() == first_stop(text, stops)[0]
@@ -74,7 +111,7 @@ def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -
 def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode(text)
-    matcher, stream = StopStrings(tokenizer, Ends(stops)), TextStream(tokenizer, Ends(stops))
+    matcher, stream = stop_matcher(tokenizer, Ends(stops), None), PlainText(tokenizer, Ends(stops))
     shown, emitted = "", 0
     for start in range(0, len(tokens), width):
         step = tokens[start : start + width]
@@ -92,7 +129,7 @@ def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], w
 
 def test_a_character_of_four_bytes_appears_with_its_last_byte() -> None:
     tokenizer = ByteTokenizer(257)
-    stream = TextStream(tokenizer)
+    stream = PlainText(tokenizer)
     assert stream.add("🦙".encode()) == ["", "", "", "🦙"]
 
 
@@ -103,7 +140,7 @@ def test_an_offset_is_that_of_the_character_that_the_token_begins_in(
     text: str, stops: list[str], width: int, before: int
 ) -> None:
     tokenizer, found = ByteTokenizer(257), list[int]()
-    stream = TextStream(tokenizer, Ends(stops), TextForm(before=before))
+    stream = PlainText(tokenizer, Ends(stops), TextForm(before=before))
     tokens = tokenizer.encode(text)
     for start in range(0, len(tokens), width):
         stream.add(tokens[start : start + width], found)
@@ -113,7 +150,7 @@ def test_an_offset_is_that_of_the_character_that_the_token_begins_in(
 @given(st.binary(max_size=30))
 @example(b"\xed\xa0\x00")  # half a surrogate pair, which Python's decoder holds until its third byte
 def test_an_offset_counts_what_unfinished_characters_became(data: bytes) -> None:
-    stream, offsets = TextStream(ByteTokenizer(257)), list[int]()
+    stream, offsets = PlainText(ByteTokenizer(257)), list[int]()
     text = "".join(stream.add(data, offsets)) + stream.finish()
     assert text == data.decode(errors="replace")
     for byte, offset in zip(data, offsets, strict=True):
@@ -134,38 +171,38 @@ class Marked(ByteTokenizer):
 
 def test_special_tokens_have_no_text_unless_it_is_asked_for() -> None:
     tokens, offsets = [104, 0, 105, 1, 33], list[int]()
-    stream = TextStream(Marked())
+    stream = PlainText(Marked())
     assert stream.add(tokens, offsets) == ["h", "", "i", "", "!"]
     assert offsets == [0, 1, 1, 2, 2]
-    assert TextStream(Marked(), form=TextForm(special=True)).add(tokens) == ["h", "<|a|>", "i", "<|b|>", "!"]
-    included = TextStream(Marked(), Ends((), (1,), include=True))
+    assert PlainText(Marked(), form=TextForm(special=True)).add(tokens) == ["h", "<|a|>", "i", "<|b|>", "!"]
+    included = PlainText(Marked(), Ends((), (1,), include=True))
     assert included.add(tokens) == ["h", "", "i", "<|b|>", "!"]
 
 
 def test_a_character_goes_on_beyond_a_special_token() -> None:
     first, second = "é".encode()
-    stream = TextStream(Marked())
+    stream = PlainText(Marked())
     assert stream.add([first, 0, second]) == ["", "", "é"]
 
 
 @pytest.mark.parametrize("stop", ["<|b|>", "i<|b|>!"])
 def test_a_stop_string_finds_special_tokens(stop: str) -> None:
     tokens = [104, 0, 105, 1, 33, 104]
-    stream, matcher = TextStream(Marked(), Ends([stop])), StopStrings(Marked(), Ends([stop]))
+    stream, matcher = PlainText(Marked(), Ends([stop])), stop_matcher(Marked(), Ends([stop]), None)
     assert "".join(stream.add(tokens)) + stream.finish() == "hi!"[: 2 if stop == "<|b|>" else 1]
     assert stream.stop == stop
     assert matcher.feed(tokens) == (4 if stop == "<|b|>" else 5)
 
 
 def test_an_unfinished_character_ends_as_a_replacement() -> None:
-    stream = TextStream(ByteTokenizer(257))
+    stream = PlainText(ByteTokenizer(257))
     assert stream.add("é".encode()[:1]) == [""]
     assert stream.finish() == "\ufffd"
     assert stream.finish() == ""
 
 
 def test_end_of_text_has_no_text() -> None:
-    stream = TextStream(ByteTokenizer(257))
+    stream = PlainText(ByteTokenizer(257))
     assert stream.add([104, 105, 256]) == ["h", "i", ""]
 
 
@@ -173,7 +210,7 @@ def test_end_of_text_has_no_text() -> None:
 def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode("one\nUser: two")
-    stream = TextStream(tokenizer, Ends(["\nUser:"]))
+    stream = PlainText(tokenizer, Ends(["\nUser:"]))
     shown = ""
     for start in range(0, len(tokens), width):
         shown += "".join(stream.add(tokens[start : start + width]))
@@ -182,21 +219,21 @@ def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) 
 
 
 def test_what_only_looked_like_a_stop_string_is_shown_at_the_end() -> None:
-    stream = TextStream(ByteTokenizer(257), Ends(["<end>"]))
+    stream = PlainText(ByteTokenizer(257), Ends(["<end>"]))
     assert "".join(stream.add(b"text <en")) == "text "
     assert stream.finish() == "<en"
 
 
 def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
-    matcher = StopStrings(ByteTokenizer(257), Ends(["cd"]))
+    matcher = stop_matcher(ByteTokenizer(257), Ends(["cd"]), None)
     assert matcher.feed(b"ab") is None
     assert matcher.feed(b"cdef") == 2
 
 
 def test_a_stop_string_that_shows_only_after_the_last_token_cuts_text_and_no_token() -> None:
     tokenizer, stops, tokens = ByteTokenizer(257), ["\ufffd"], b"ab" + "é".encode()[:1]
-    assert StopStrings(tokenizer, Ends(stops)).feed(tokens) is None
-    stream = TextStream(tokenizer, Ends(stops))
+    assert stop_matcher(tokenizer, Ends(stops), None).feed(tokens) is None
+    stream = PlainText(tokenizer, Ends(stops))
     assert "".join(stream.add(tokens)) == "ab"
     assert (stream.finish(), stream.stop) == ("", "\ufffd")
 
