@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, get_current_span, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode, set_span_in_context
 
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Recording
 from draftd.telemetry.recording import Stopwatch, named
+from draftd.telemetry.remote import trace_of
 from draftd.telemetry.spans import call_context
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
@@ -32,11 +33,10 @@ class HttpTelemetry:
         """`route` is None where there is no such path. The task that calls works for this call from here on."""
         if self._on.exporting:
             with self._on.guard.part("http"):
-                if route in _UNTRACED:
-                    return _Untraced(self._on, method if method in _METHODS else "_OTHER", route, scheme)
                 parent = self._propagator.extract({key.lower(): value for key, value in headers.items()}, Context())
                 call = _Followed(self._on, method if method in _METHODS else "_OTHER", route, scheme, parent)
-                call_context.set(call.context)
+                if route not in _UNTRACED:
+                    call_context.set(call.context)
                 return call
         return HttpCall()
 
@@ -52,42 +52,30 @@ class HttpCall:
         """`error`: what ended it after its status was sent, or instead of one."""
 
 
-class _Untraced(HttpCall):
-    """Counts only where the token was wrong."""
-
-    def __init__(self, on: Recording, method: str, route: str | None, scheme: str) -> None:
-        self._on, self._watch = on, Stopwatch()
-        self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
-
-    def end(self, status: int, error: BaseException | None = None) -> None:
-        if status == _UNAUTHORIZED:
-            with self._on.guard.part("http"):
-                labels = {**self._labels, a.HTTP_STATUS.name: status}
-                self._on.metrics.record(catalog.HTTP_DURATION, self._watch.nanoseconds / 1e9, labels)
-
-
 class _Followed(HttpCall):
+    """An untraced path has no span, and is counted only where the token was wrong."""
+
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
-        self._on, self._watch = on, Stopwatch()
+        self._on, self._watch, self._traced = on, Stopwatch(), route not in _UNTRACED
         self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
-        self._span = on.tracer.start_span(
-            f"{method} {route}" if route else method,
-            context=parent,
-            kind=SpanKind.SERVER,
-            attributes={**self._labels, **named(on.naming.server())},
-            start_time=self._watch.start,
-        )
+        self._span = INVALID_SPAN
+        if self._traced:
+            self._span = on.tracer.start_span(
+                f"{method} {route}" if route else method,
+                context=parent,
+                kind=SpanKind.SERVER,
+                attributes={**self._labels, **named(on.naming.server())},
+                start_time=self._watch.start,
+            )
         self.context = set_span_in_context(self._span, parent)
 
     def headers(self) -> dict[str, str]:
-        found = get_current_span(self.context).get_span_context()
-        if not found.is_valid:
-            return {}
-        trace = format_trace_id(found.trace_id)
-        flags = f"{int(found.trace_flags):02x}"
-        return {"X-Trace-Id": trace, "Traceparent": f"00-{trace}-{found.span_id:016x}-{flags}"}
+        trace = trace_of(self._span)
+        return {"X-Trace-Id": trace.split("-")[1], "Traceparent": trace} if trace else {}
 
     def end(self, status: int, error: BaseException | None = None) -> None:
+        if not self._traced and status != _UNAUTHORIZED:
+            return
         with self._on.guard.part("http"):
             taken = self._watch.nanoseconds
             attributes = {a.HTTP_STATUS.name: status}
