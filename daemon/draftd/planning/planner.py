@@ -46,7 +46,8 @@ class Wish:
     """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
     daemon's default. `constrained`: the answer must follow a grammar. `strategy` None: the flag's; a strategy that is
     named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer.
-    `here`: what of it only this daemon's own target answers; empty where nothing is."""
+    `here`: what of it only this daemon's own target answers. `by_id`: what of it has meaning only with this model's
+    token ids. Both are empty where there is nothing."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
@@ -58,6 +59,7 @@ class Wish:
     max_seconds: float | None = None
     max_cost: float | None = None
     here: str = ""
+    by_id: str = ""
 
     @property
     def demanded(self) -> Strategy | None:
@@ -75,7 +77,7 @@ class FlagSource(Protocol):
 
 
 class Planner:
-    """Gives each request its plan. the level of `ladder` is the ceiling; `depth_mode` is for requests that
+    """Gives each request its plan. The level of `ladder` is the ceiling; `depth_mode` is for requests that
     name none; `router` knows the other daemon, where there is one."""
 
     def __init__(
@@ -95,23 +97,15 @@ class Planner:
         """The daemon's own, whatever the level."""
         return self.ladder.levels[0].max_draft_tokens
 
-    def plan(
-        self,
-        wish: Wish,
-        context: FlagContext,
-        model: ModelInfo,
-        max_tokens: int | None = None,
-        *,
-        by_id: str = "",
-    ) -> DecodePlan:
-        """`max_tokens` of the answer; `by_id` as `Router.route` has it. Raises SpeculationUnavailable where speculation
-        was demanded and cannot be had, RemoteUnavailable where the other daemon was."""
+    def plan(self, wish: Wish, context: FlagContext, model: ModelInfo, max_tokens: int | None = None) -> DecodePlan:
+        """`max_tokens` of the answer. Raises SpeculationUnavailable where speculation was demanded and cannot be had,
+        RemoteUnavailable where the other daemon was."""
         flag = self._flag.evaluate(context)
         plan = decide(wish, flag, self.ladder.level, model, self.depth_mode)
         router = self.router
         if not router.enabled and wish.demanded in (None, Strategy.LOCAL) and (wish.quality or 0) <= router.quality:
             return plan
-        route = self._route(wish, flag, context, max_tokens, by_id)
+        route = self._route(wish, flag, context, max_tokens)
         if route.strategy is None:
             raise refusal(route)
         return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
@@ -121,25 +115,16 @@ class Planner:
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
         return decide(Wish(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
 
-    def route(
-        self,
-        wish: Wish,
-        context: FlagContext,
-        max_tokens: int | None = None,
-        *,
-        by_id: str = "",
-    ) -> Route:
+    def route(self, wish: Wish, context: FlagContext, max_tokens: int | None = None) -> Route:
         """Which way such a request would go now."""
-        return self._route(wish, self._flag.evaluate(context), context, max_tokens, by_id)
+        return self._route(wish, self._flag.evaluate(context), context, max_tokens)
 
     def local_allowed(self, wish: Wish) -> bool:
         """Whether a request that has another way may go on with this daemon's own model."""
         demanded = wish.demanded in (Strategy.REMOTE, Strategy.SPECULATIVE)
         return not demanded and (wish.quality or 0) <= self.router.quality
 
-    def _route(
-        self, wish: Wish, flag: FlagResolution, context: FlagContext, max_tokens: int | None, by_id: str
-    ) -> Route:
+    def _route(self, wish: Wish, flag: FlagResolution, context: FlagContext, max_tokens: int | None) -> Route:
         only = wish.demanded
         if wish.strategy is None and self.router.enabled:
             only = Strategy(str(self._flag.strategy(context).value))
@@ -155,8 +140,9 @@ class Planner:
             max_cost=wish.max_cost,
             drafting=_no_drafts(wish, flag, self.ladder.level) or "",
             here=wish.here,
+            by_id=wish.by_id,
         )
-        return self.router.route(asked, context.caller, context.workload, by_id=by_id)
+        return self.router.route(asked, context.caller, context.workload)
 
 
 def decide(

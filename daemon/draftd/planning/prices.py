@@ -8,7 +8,7 @@ target, of which the answer pays its share of the forwards it was in, and for an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from draftd.core import DecodePlan, Outcome
 from draftd.settings import CostSettings
@@ -31,26 +31,12 @@ class Worth:
         return _sum(self.costs.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(CostSettings):
     """`cost.*` of the settings; what is None is not known and not counted."""
-
-    currency: str = "$"
-    per_hour: float | None = None
-    watts: float | None = None
-    tariff: float | None = None
-    per_token: float | None = None
-    remote_per_hour: float | None = None
-    remote_per_target_hour: float | None = None
-    remote_per_token: float | None = None
-
-    @classmethod
-    def of(cls, settings: CostSettings) -> Prices:
-        return cls(**settings.model_dump())
 
     def measuring(self, watts: float | None) -> Prices:
         """With the power that was measured, where none is set."""
-        return replace(self, watts=watts) if self.watts is None else self
+        return self.model_copy(update={"watts": watts}) if self.watts is None else self
 
     @property
     def hourly(self) -> float | None:

@@ -119,7 +119,7 @@ class Router:
     ) -> None:
         """`quality`: of the model that is served here. `watts`: as measured. `allowed`: what the fallback lets the
         remote do."""
-        self._settings, self._prices = remote or RemoteSettings(), Prices.of(cost or CostSettings())
+        self._settings, self._prices = remote or RemoteSettings(), Prices(**(cost or CostSettings()).model_dump())
         self.quality, self._link, self._engine = quality, link, engine
         self._max_batch, self._watts, self._clock, self._allowed = max_batch, watts, clock, allowed
         self._measured, self._lock = Measured(), threading.Lock()
@@ -171,12 +171,10 @@ class Router:
             length = self._measured.length(workload)
         return length if max_tokens is None else min(length, max_tokens)
 
-    def route(self, asked: Asked, caller: str, workload: WorkloadClass, *, by_id: str = "") -> Route:
-        """`by_id`: what of the request has meaning only with this model's token ids."""
+    def route(self, asked: Asked, caller: str, workload: WorkloadClass) -> Route:
         engine = self._engine()
-        return choose(
-            asked, self._local(engine, workload), self._remote(engine, asked, caller, workload, by_id), self.prices
-        )
+        local, remote = self._local(engine, workload), self._remote(engine, asked, caller, workload)
+        return choose(asked, local, remote, self.prices)
 
     def finished(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> Worth:
         """Of a client's request that has ended: is learnt from, and priced."""
@@ -201,7 +199,7 @@ class Router:
                 min(engine.active + 1, self._max_batch),
             )
 
-    def _remote(self, engine: EngineNow, asked: Asked, caller: str, workload: WorkloadClass, by_id: str) -> Remote:
+    def _remote(self, engine: EngineNow, asked: Asked, caller: str, workload: WorkloadClass) -> Remote:
         state, now = self._link(), self._clock()
         if pinned := self.pinned(caller, workload) or asked.here:
             return Remote(pinned, quality=self.remote_quality or self.quality)
@@ -218,7 +216,7 @@ class Router:
             rates = {strategy: self._measured.rate(strategy, workload, now) for strategy in ways}
         step = model.step_seconds or _GUESSED_STEP
         return Remote(
-            _too_long(asked, model) or (by_id if not model.shared_tokenizer else ""),
+            _too_long(asked, model) or (asked.by_id if not model.shared_tokenizer else ""),
             _no_speculation(model, allowed),
             quality=self.remote_quality or self.quality,
             step=step,

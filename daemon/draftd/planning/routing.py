@@ -24,7 +24,7 @@ DEFAULT_QUALITY = QualityClass.STANDARD
 class Asked:
     """Of one request. `only`: the one way that may be taken, by the request's demand or by the flag; None: the best.
     `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `drafting`: why
-    nothing may be drafted; empty where it may. `here`: as a wish has it."""
+    nothing may be drafted; empty where it may. `here`, `by_id`: as a wish has them."""
 
     prompt_tokens: int
     tokens: float  # expected of the answer
@@ -35,6 +35,7 @@ class Asked:
     max_cost: float | None = None
     drafting: str = ""
     here: str = ""
+    by_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,10 +65,8 @@ from draftd.service.request import (
     Send,
     ServedModel,
     Started,
-    by_id,
     checked,
     default_max_tokens,
-    only_here,
 )
 from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
 from draftd.service.text import Ends, TextForm, echoed, tokenise
@@ -207,8 +205,7 @@ class InferenceService:
         valid, planner = checked(request, model), self._planner
         ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
         most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
-        wish = replace(valid.wish, here=only_here(valid))
-        route = planner.route(wish, _context(valid, model, ids), most, by_id=by_id(valid))
+        route = planner.route(valid.wish, _context(valid, model, ids), most)
         expected = planner.router.expected(valid.workload, most)
         return Routed(route, len(ids), round(expected), planner.router.prices.currency)
 
@@ -254,8 +251,8 @@ class InferenceService:
             start = replace(start, prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
             span = self._begin_span(start)
             context = _context(valid, model, ids)
-            wish = replace(valid.wish, constrained=bool(must.grammar), here=only_here(valid))
-            plan = self._planner.plan(wish, context, model.info, valid.max_tokens, by_id=by_id(valid))
+            wish = replace(valid.wish, constrained=bool(must.grammar))
+            plan = self._planner.plan(wish, context, model.info, valid.max_tokens)
             generic_tools = model.generic_tools and reading is not None and bool(reading.tools)
             plan = replace(plan, generic_tools=generic_tools)
             span.planned(plan, ContextTier.of(len(ids)))

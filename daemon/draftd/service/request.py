@@ -241,7 +241,8 @@ def checked(request: Request, model: ServedModel) -> Request:
     # -0.0 would be greedy too, and look strange on a span.
     sampling = replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
     stop = tuple(dict.fromkeys(filter(None, request.stop)))  # an empty one, which some clients send, is none
-    return replace(request, max_tokens=max_tokens, sampling=sampling, stop=stop)
+    wish = replace(request.wish, here=_only_here(request), by_id=_by_id(request))
+    return replace(request, max_tokens=max_tokens, sampling=sampling, stop=stop, wish=wish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ class Routed:
     currency: str
 
 
-def by_id(request: Request) -> str:
+def _by_id(request: Request) -> str:
     """What of the request has meaning only with this model's token ids, for people; empty where nothing has."""
     has = {
         "tokens": isinstance(request.prompt, TokenIds),
@@ -267,7 +268,7 @@ def by_id(request: Request) -> str:
     return f"{named} of this model's token ids, and the remote has another tokenizer" if named else ""
 
 
-def only_here(request: Request) -> str:
+def _only_here(request: Request) -> str:
     """What of the request only this daemon's own target answers, for people; empty where nothing is."""
     if request.told_of_prompt is not None:
         asked = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"

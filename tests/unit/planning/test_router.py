@@ -127,7 +127,7 @@ def test_another_tokenizer_leaves_answers_in_text() -> None:
     plan = planned(by)
     assert (plan.strategy, by.router.relayed(plan.strategy)) == (Strategy.REMOTE, True)
     assert not planner().router.relayed(Strategy.REMOTE)
-    assert by.plan(Wish(), FlagContext("m"), MODEL, by_id="logprobs of this model").strategy is Strategy.LOCAL
+    assert by.plan(Wish(by_id="logprobs of this model"), FlagContext("m"), MODEL).strategy is Strategy.LOCAL
 
 
 def test_a_prompt_too_long_for_the_remote_stays() -> None:

@@ -108,7 +108,7 @@ def test_estimates_add_up_and_are_priced() -> None:
     assert remote.cost == pytest.approx(0.001 * (0.05 + 3.0))
     assert speculative.tokens_per_second == PAYS.rate
     assert speculative.cost == pytest.approx(0.001 * (0.05 + 100 * 0.0102))
-    drafted = taken(ASKED, prices=replace(PRICED, per_hour=3.6)).way(SPECULATIVE).estimate
+    drafted = taken(ASKED, prices=PRICED.model_copy(update={"per_hour": 3.6})).way(SPECULATIVE).estimate
     assert drafted is not None
     assert drafted.cost == pytest.approx(speculative.cost + 0.001 * 100 * 0.0034), "drafting here has its price too"
 

@@ -66,7 +66,9 @@ def test_what_is_in_order_passes_unchanged() -> None:
         echo=True,
         priority=-100,
     )
-    assert checked(full, MODEL) == full
+    passed = checked(full, MODEL)
+    assert replace(passed, wish=full.wish) == full
+    assert (passed.wish.here[:15], passed.wish.by_id[:8]) == ("prompt_logprobs", "logprobs")
     for prompt in (Chat((Message("system", ""), Message("user", "hi"))), TokenIds((0, 49))):
         assert checked(Request(prompt, max_tokens=1), MODEL).prompt == prompt
 
