@@ -38,7 +38,7 @@ async def constraint_of(
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     if found is None and not demanded:
         return Constraint()
-    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), _short(found.source))
+    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), found.source)
     _check(request, field, () if reading is None else reading.tools)
     if compiler is None:
         raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
@@ -80,7 +80,7 @@ def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, st
         try:
             compiler.compile(grammars.arguments(tool.parameters))
         except ValueError as error:
-            return f"chat.tools[{i}].parameters", _short(tool.parameters), str(error)
+            return f"chat.tools[{i}].parameters", tool.parameters, str(error)
     return None
 
 
@@ -119,7 +119,3 @@ def _choices(found: ResponseFormat) -> list[str]:
 
 def _field(found: ResponseFormat) -> str:
     return "response_format.choices" if found.kind is FormatKind.CHOICE else f"response_format.{found.kind.value}"
-
-
-def _short(source: str) -> str:
-    return source if len(source) <= 80 else f"{source[:77]}..."

@@ -99,7 +99,7 @@ def json_object(text: str, field: str) -> dict[str, Any]:
             return found
     except (ValueError, RecursionError):
         pass
-    raise InvalidRequest(field, _short(text), f"a JSON object, at most {_DEEPEST} levels deep")
+    raise InvalidRequest(field, text, f"a JSON object, at most {_DEEPEST} levels deep")
 
 
 def check_chat(chat: Chat) -> None:
@@ -133,11 +133,11 @@ def _check_message(message: Message, field: str, known: set[str]) -> None:
         if not call.id:
             raise InvalidRequest(f"{at}.id", "", "an id, to which the tool's message refers")
         if not _NAME.fullmatch(call.name):
-            raise InvalidRequest(f"{at}.name", _short(call.name), _NAMES)
+            raise InvalidRequest(f"{at}.name", call.name, _NAMES)
     if role == "tool" and message.tool_call_id not in known:
-        raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "the id of an earlier tool call")
+        raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "the id of an earlier tool call")
     if role != "tool" and message.tool_call_id:
-        raise InvalidRequest(f"{field}.tool_call_id", _short(message.tool_call_id), "only of the role tool")
+        raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "only of the role tool")
 
 
 def _check_continued(message: Message, field: str) -> None:
@@ -154,19 +154,19 @@ def _check_tools(chat: Chat) -> None:
     names: set[str] = set()
     for i, tool in enumerate(chat.tools):
         if not _NAME.fullmatch(tool.name):
-            raise InvalidRequest(f"chat.tools[{i}].name", _short(tool.name), _NAMES)
+            raise InvalidRequest(f"chat.tools[{i}].name", tool.name, _NAMES)
         if tool.name in names:
             raise InvalidRequest(f"chat.tools[{i}].name", tool.name, "a name that no other tool has")
         names.add(tool.name)
         schema = json_object(tool.parameters, f"chat.tools[{i}].parameters") if tool.parameters else {}
         if schema.get("type", "object") != "object":
-            raise InvalidRequest(f"chat.tools[{i}].parameters", _short(tool.parameters), "a schema of type object")
+            raise InvalidRequest(f"chat.tools[{i}].parameters", tool.parameters, "a schema of type object")
     choice = chat.tool_choice
     if choice is ToolMode.REQUIRED and not names:
         raise InvalidRequest("chat.tool_choice", choice.value, "none or auto: there are no tools")
     if not isinstance(choice, ToolMode) and choice not in names:
         allowed = ", ".join(sorted(names)) or "none or auto: there are no tools"
-        raise InvalidRequest("chat.tool_choice", _short(choice), allowed)
+        raise InvalidRequest("chat.tool_choice", choice, allowed)
 
 
 def _no_constant(name: str) -> float:
@@ -181,10 +181,6 @@ def _is_shallow(value: dict[str, Any]) -> bool:
         if not level:
             return True
     return False
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 # for the template and the parsers

@@ -220,14 +220,12 @@ class TextRelay:
     ) -> Finished:
         choice, plan = self._choices[index], self._started.plan
         choice.over, choice.stats.finished = True, time.monotonic()
-        degraded = "" if told is None else told.degraded
-        outcome = Outcome(reason, choice.stats, degraded, error, unavailable=unavailable)
+        told = told or Ended(index, reason, choice.stats.counts)
+        outcome = Outcome(reason, choice.stats, told.degraded, error, unavailable=unavailable)
         worth = self._router.finished(plan, self._request.workload, outcome)
         choice.span.priced(worth.quality, worth.costs, worth.currency)
         choice.span.finished(outcome, choice.parts)
         self._ended(outcome)
-        if told is None:
-            return Finished(outcome, plan, "", index, worth=worth)
         return Finished(
             outcome,
             plan,
