@@ -17,6 +17,7 @@ from draftd.strategies import Strategy
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
+from draftd.telemetry import catalog_sdk as sdk
 
 # The baseline of acceptance is the pair's on a kind of text: it survives a restart, after which `instance` is new.
 BY_PAIR: tuple[str, ...] = tuple(name for name in BY_WORKLOAD if name != INSTANCE)
@@ -171,10 +172,10 @@ def dropped(settings: Alerting) -> str:
     failed = f'{label(a.ERROR_TYPE)}!=""'
     daemon = {
         "daemon_error": catalog.TELEMETRY_ERRORS.prometheus,
-        "daemon_span_queue": f"{catalog.SPANS_PROCESSED.prometheus}{{{failed}}}",
-        "daemon_log_queue": f"{catalog.LOGS_PROCESSED.prometheus}{{{failed}}}",
-        "daemon_span_export": f"{catalog.SPANS_EXPORTED.prometheus}{{{failed}}}",
-        "daemon_log_export": f"{catalog.LOGS_EXPORTED.prometheus}{{{failed}}}",
+        "daemon_span_queue": f"{sdk.SPANS_PROCESSED.prometheus}{{{failed}}}",
+        "daemon_log_queue": f"{sdk.LOGS_PROCESSED.prometheus}{{{failed}}}",
+        "daemon_span_export": f"{sdk.SPANS_EXPORTED.prometheus}{{{failed}}}",
+        "daemon_log_export": f"{sdk.LOGS_EXPORTED.prometheus}{{{failed}}}",
     }
     collector: dict[str, str] = {}
     for signal, queued, sent in zip(external.SIGNALS, external.ENQUEUE_FAILED, external.SEND_FAILED, strict=True):

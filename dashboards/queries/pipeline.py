@@ -25,6 +25,7 @@ from dashboards.queries.query import (
 from dashboards.ratios import INSTANCE, label, matching, summed
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
+from draftd.telemetry import catalog_sdk as sdk
 from draftd.telemetry.catalog import Metric
 
 ERROR, PART = label(a.ERROR_TYPE), label(a.TELEMETRY_PART)
@@ -46,7 +47,7 @@ _arriving = grouped(f"{_uptime} != bool {_uptime} offset {FRESH} or {_uptime} >=
 ARRIVING = Query(_arriving, shown(INSTANCE))
 EXPORTING_NOW = Query(or_nought(f"count(({_arriving}) > 0)"), "daemons", instant=True)
 COVERAGE = Query(f"avg_over_time({or_nought(f'max({_arriving})')}[{RANGE}:])", "of the time shown", instant=True)
-POINTS = Query(summed(catalog.DATA_POINTS_EXPORTED, MACHINE, RATE, (INSTANCE,)), shown(INSTANCE))
+POINTS = Query(summed(sdk.DATA_POINTS_EXPORTED, MACHINE, RATE, (INSTANCE,)), shown(INSTANCE))
 
 
 def _lost(metric: Metric, window: str) -> str:
@@ -56,26 +57,26 @@ def _lost(metric: Metric, window: str) -> str:
 LOST_NOW = tuple(
     Query(f"{_lost(dropped, RANGE)} + {_lost(exported, RANGE)}", what, instant=True)
     for what, dropped, exported in (
-        ("spans", catalog.SPANS_PROCESSED, catalog.SPANS_EXPORTED),
-        ("log events", catalog.LOGS_PROCESSED, catalog.LOGS_EXPORTED),
+        ("spans", sdk.SPANS_PROCESSED, sdk.SPANS_EXPORTED),
+        ("log events", sdk.LOGS_PROCESSED, sdk.LOGS_EXPORTED),
     )
 )
 EXPORTED = (
-    Query(summed(catalog.SPANS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "spans delivered"),
-    Query(summed(catalog.LOGS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "log events delivered"),
+    Query(summed(sdk.SPANS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "spans delivered"),
+    Query(summed(sdk.LOGS_EXPORTED, matching(MACHINE, f'{ERROR}=""'), RATE), "log events delivered"),
 )
 LOST = (
-    Query(_lost(catalog.SPANS_PROCESSED, RATE), "spans dropped, queue full"),
-    Query(_lost(catalog.LOGS_PROCESSED, RATE), "log events dropped, queue full"),
-    Query(_lost(catalog.SPANS_EXPORTED, RATE), "spans not delivered"),
-    Query(_lost(catalog.LOGS_EXPORTED, RATE), "log events not delivered"),
-    Query(_lost(catalog.DATA_POINTS_EXPORTED, RATE), "data points not delivered"),
+    Query(_lost(sdk.SPANS_PROCESSED, RATE), "spans dropped, queue full"),
+    Query(_lost(sdk.LOGS_PROCESSED, RATE), "log events dropped, queue full"),
+    Query(_lost(sdk.SPANS_EXPORTED, RATE), "spans not delivered"),
+    Query(_lost(sdk.LOGS_EXPORTED, RATE), "log events not delivered"),
+    Query(_lost(sdk.DATA_POINTS_EXPORTED, RATE), "data points not delivered"),
 )
 SDK_QUEUES = (
-    Query(over(grouped(gauge(catalog.SPAN_QUEUE_SIZE, MACHINE), (INSTANCE,)),
-               grouped(gauge(catalog.SPAN_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"spans · {shown(INSTANCE)}"),
-    Query(over(grouped(gauge(catalog.LOG_QUEUE_SIZE, MACHINE), (INSTANCE,)),
-               grouped(gauge(catalog.LOG_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"log events · {shown(INSTANCE)}"),
+    Query(over(grouped(gauge(sdk.SPAN_QUEUE_SIZE, MACHINE), (INSTANCE,)),
+               grouped(gauge(sdk.SPAN_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"spans · {shown(INSTANCE)}"),
+    Query(over(grouped(gauge(sdk.LOG_QUEUE_SIZE, MACHINE), (INSTANCE,)),
+               grouped(gauge(sdk.LOG_QUEUE_CAPACITY, MACHINE), (INSTANCE,))), f"log events · {shown(INSTANCE)}"),
 )  # fmt: skip
 TELEMETRY_ERRORS_NOW = Query(
     none_yet(counted(catalog.TELEMETRY_ERRORS, MACHINE, RANGE), RANGE), "failures", instant=True

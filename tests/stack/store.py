@@ -21,6 +21,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_ranks as ranks
 from draftd.telemetry import catalog_remote as remote
+from draftd.telemetry import catalog_sdk as sdk
 from draftd.telemetry.attributes import Attribute, Kind, Metric
 from tests.stack.components import promtool_binary
 
@@ -53,7 +54,7 @@ DAEMONS = (
     Daemon("stopped", scraped=True, until=DIED, busy_until=DIED),
 )
 # A daemon that is scraped has no exporter.
-_OF_EXPORTERS = (catalog.DATA_POINTS_EXPORTED, catalog.SPANS_EXPORTED, catalog.LOGS_EXPORTED)
+_OF_EXPORTERS = (sdk.DATA_POINTS_EXPORTED, sdk.SPANS_EXPORTED, sdk.LOGS_EXPORTED)
 # What counts requests before all of their labels are known.
 _EARLY = (catalog.REQUESTS, catalog.REQUEST_DURATION, catalog.HTTP_DURATION)
 _UPTIME = (catalog.UPTIME.prometheus, external.COLLECTOR_UPTIME.name)

@@ -18,6 +18,7 @@ from draftd.client.child import clean_environ
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
 from draftd.telemetry import attributes, catalog
+from draftd.telemetry import catalog_sdk as sdk
 from tests import forked, scripted_daemon
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, free_ports, prometheus
@@ -121,7 +122,7 @@ def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path) -> No
                 running.start()
 
                 until(lambda: read(found, "sum(up)") == 2, 30, "Prometheus sees that it is back")
-                until(lambda: read(found, undelivered(catalog.SPANS_EXPORTED)) > 0, 60, "the SDK tells what it gave up")
+                until(lambda: read(found, undelivered(sdk.SPANS_EXPORTED)) > 0, 60, "the SDK tells what it gave up")
                 after = len(load.answered)
                 load.more(10)
             assert load.failures == []
@@ -137,8 +138,8 @@ def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path) -> No
                 until(lambda up=up: found.number(f"{up} == 1") == 1, 30, f"{job} is up")  # type: ignore[misc]
                 assert read(found, f"count_over_time(({up} == 0)[5m:500ms])") >= AWAY_SECONDS
             assert read(found, f"sum(resets({external.ACCEPTED[0].prometheus}[5m]))") >= 1, "the collector began anew"
-            assert read(found, undelivered(catalog.DATA_POINTS_EXPORTED)) > 0
-            lost = (catalog.SPANS_EXPORTED, catalog.SPANS_PROCESSED)
+            assert read(found, undelivered(sdk.DATA_POINTS_EXPORTED)) > 0
+            lost = (sdk.SPANS_EXPORTED, sdk.SPANS_PROCESSED)
             given_up = sum(read(found, undelivered(metric)) for metric in lost)
 
             # What waited on disk when it was killed is there, with what came since; what is missing was given up.

@@ -19,6 +19,7 @@ from dashboards.render.asking import Series, Shown, Source
 from dashboards.render.reading import Dashboard, Panel, Target, parsed
 from dashboards.settings import Alerting
 from draftd.telemetry import catalog
+from draftd.telemetry import catalog_sdk as sdk
 from tests.stack import store
 from tests.stack.components import prometheus
 
@@ -143,7 +144,7 @@ def test_nothing_old_counts_as_new_after_a_gap(kept: Store, part: tuple[float, f
 def counts(expression: str) -> bool:
     """Whether it is about what counters did of late: not about a baseline, nor exports, which an idle daemon goes on
     with, nor how many daemons serve."""
-    of_daemons = (catalog.DATA_POINTS_EXPORTED.prometheus, catalog.STATE.prometheus)
+    of_daemons = (sdk.DATA_POINTS_EXPORTED.prometheus, catalog.STATE.prometheus)
     others = (*of_daemons, f"[{Alerting().baseline}]", "[$__range:]")
     return ("rate(" in expression or "increase(" in expression) and not any(one in expression for one in others)
 

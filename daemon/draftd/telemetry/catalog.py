@@ -8,18 +8,8 @@ from __future__ import annotations
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_ranks as ranks
 from draftd.telemetry import catalog_remote as remote
+from draftd.telemetry import catalog_sdk as sdk
 from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span, metrics_of
-from draftd.telemetry.catalog_sdk import (
-    DATA_POINTS_EXPORTED,
-    LOG_QUEUE_CAPACITY,
-    LOG_QUEUE_SIZE,
-    LOGS_EXPORTED,
-    LOGS_PROCESSED,
-    SPAN_QUEUE_CAPACITY,
-    SPAN_QUEUE_SIZE,
-    SPANS_EXPORTED,
-    SPANS_PROCESSED,
-)
 
 SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
@@ -437,13 +427,9 @@ TRANSITION = Event(
 RESOURCE = (a.GROUP_ID,)  # draftd's own attributes of the resource, besides the conventions'
 
 _FOUND = [*globals().values(), *vars(remote).values(), *vars(ranks).values()]
-_METRICS = [found for found in _FOUND if isinstance(found, Metric)]
 # Those that draftd makes. The uptime comes last: who reads an export while the collector takes it in, and sees the
 # uptime, sees all counters, and takes none for new in the next.
-METRICS = (
-    *(metric for metric in _METRICS if metric is not UPTIME and not metric.name.startswith("otel.sdk.")),
-    UPTIME,
-)
-SDK_METRICS = tuple(metric for metric in _METRICS if metric.name.startswith("otel.sdk."))
+METRICS = (*(found for found in _FOUND if isinstance(found, Metric) and found is not UPTIME), UPTIME)
+SDK_METRICS = tuple(found for found in vars(sdk).values() if isinstance(found, Metric))
 SPANS = tuple(found for found in _FOUND if isinstance(found, Span))
 EVENTS = tuple(found for found in list(globals().values()) if isinstance(found, Event))

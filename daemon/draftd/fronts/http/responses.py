@@ -21,6 +21,8 @@ from draftd.service.request import Chat, Message, Request, ResponseFormat, Tool,
 _TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _THOUGHT = {"reasoning_text": "text", "summary_text": "text", "text": "text"}
 _OWN = ("function", "custom", "namespace")  # tools that the client runs
+# The parameters of a tool that takes free text, as a function's.
+_CUSTOM = {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]}
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -293,13 +295,8 @@ def _tools(given: Sequence[ToolItem], place: str, offered: dict[str, ToolKind], 
         if one.type == "function":
             yield tool(Function(name=name, description=one.description, parameters=one.parameters), field)
         else:
-            yield Tool(name, one.description or "", as_json(_custom(), field))
+            yield Tool(name, one.description or "", as_json(_CUSTOM, field))
         offered[name] = ToolKind(custom=one.type == "custom", namespace=space, place=field)
-
-
-def _custom() -> Mapping[str, Any]:
-    """A tool that takes free text, as a function: of one text."""
-    return {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]}
 
 
 def _format(given: ResponseBody) -> tuple[ResponseFormat | None, str, str]:
