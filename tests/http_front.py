@@ -23,6 +23,7 @@ from draftd.counts import DraftCounts
 from draftd.errors import DraftdError
 from draftd.fronts.http.server import HttpServer
 from draftd.model_info import ModelInfo
+from draftd.service.messages import ToolCall
 from draftd.service.request import (
     Chunk,
     Delta,
@@ -33,7 +34,6 @@ from draftd.service.request import (
     ServedModel,
     Started,
     TextDelta,
-    ToolCall,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,

@@ -50,11 +50,10 @@ from draftd.service.call import Call, Choice, next_choice, silent
 from draftd.service.chat import ChatRenderer
 from draftd.service.endings import error_of, reason_to_leave
 from draftd.service.formats import constraint_of
-from draftd.service.messages import message_parts, text_part
+from draftd.service.messages import Chat, message_parts, text_part
 from draftd.service.prefixes import beginning
 from draftd.service.remote import Begun, Events, RemoteAnswers, TextRelay, begin, local_plan
 from draftd.service.request import (
-    Chat,
     Chunk,
     Loading,
     Prompt,

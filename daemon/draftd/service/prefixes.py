@@ -8,7 +8,8 @@ from itertools import takewhile
 
 from draftd.engine.cache.pins import LEAST
 from draftd.errors import InvalidRequest
-from draftd.service.request import Chat, Message, Prompt, RawText, TokenIds
+from draftd.service.messages import Chat, Message
+from draftd.service.request import Prompt, RawText, TokenIds
 
 # What follows may become one token with the last characters: these differ in their first ones.
 _CONTINUATIONS = ("\n", " and", "s", "1")

@@ -18,12 +18,7 @@ from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
 from draftd.planning.prices import Worth
 from draftd.planning.routing import Route
-from draftd.service.messages import Chat as Chat
-from draftd.service.messages import Message as Message
-from draftd.service.messages import Tool as Tool
-from draftd.service.messages import ToolCall as ToolCall
-from draftd.service.messages import ToolMode as ToolMode
-from draftd.service.messages import check_chat
+from draftd.service.messages import Chat, Message, ToolCall, check_chat
 from draftd.strategies import QualityClass
 
 MAX_STOPS = 16

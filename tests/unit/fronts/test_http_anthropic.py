@@ -10,7 +10,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from draftd.errors import EngineFailure, InvalidRequest
-from draftd.service.request import Chat, Message, ToolCall, ToolMode
+from draftd.service.messages import Chat, Message, ToolCall, ToolMode
 from tests.http_front import Fronted, Says, call, fronted, said, thought
 
 TOOL: Any = {"name": "weather", "description": "Tells it", "input_schema": {"type": "object"}}

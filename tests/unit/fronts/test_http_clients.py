@@ -10,17 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from draftd.service.request import (
-    Chat,
-    FormatKind,
-    Message,
-    RawText,
-    Request,
-    ResponseFormat,
-    Tool,
-    ToolCall,
-    ToolMode,
-)
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
+from draftd.service.request import FormatKind, RawText, Request, ResponseFormat
 from tests.http_front import Fronted, Says, call, fronted, said
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

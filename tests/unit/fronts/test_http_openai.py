@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from draftd.core import FinishReason, TokenLogprobs
 from draftd.errors import EngineFailure
-from draftd.service.request import Chat, FormatKind, Message, ToolCall, ToolMode
+from draftd.service.messages import Chat, Message, ToolCall, ToolMode
+from draftd.service.request import FormatKind
 from tests.http_front import Fronted, Says, call, fronted, said, thought
 
 WEATHER: dict[str, Any] = {

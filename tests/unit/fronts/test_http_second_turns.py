@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from draftd.fronts.http.body import Unserved
-from draftd.service.request import Chat, FormatKind, ResponseFormat, ToolMode
+from draftd.service.messages import Chat, ToolMode
+from draftd.service.request import FormatKind, ResponseFormat
 from tests.http_front import Fronted, Says, call, fronted, said, thought
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

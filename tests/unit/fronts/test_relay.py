@@ -22,25 +22,21 @@ from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
 from draftd.planning.planner import Planner, Wish
 from draftd.planning.router import Router
 from draftd.service.inference import InferenceService
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
-    Chat,
     Chunk,
     Finished,
     FormatKind,
-    Message,
     RawText,
     ReasoningDelta,
     Request,
     ResponseFormat,
     TextDelta,
     TokenIds,
-    Tool,
-    ToolCall,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
-    ToolMode,
 )
 from draftd.settings import CostSettings, RemoteSettings, Settings
 from draftd.strategies import QualityClass, Strategy, Verifier

@@ -12,7 +12,8 @@ from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import LoadedModels
 from draftd.errors import EngineFailure, InvalidRequest, QueueFull
 from draftd.planning.planner import Wish
-from draftd.service.request import Chat, Chunk, Event, Finished, Message, TokenIds
+from draftd.service.messages import Chat, Message
+from draftd.service.request import Chunk, Event, Finished, TokenIds
 from tests.unit.service.test_front import (
     AUTOREGRESSIVE,
     SPECULATIVE,

@@ -37,8 +37,8 @@ from draftd.errors import (
 from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.planning.planner import Planner, Wish
 from draftd.service.inference import InferenceService
-from draftd.service.messages import text_part
-from draftd.service.request import Chat, Chunk, Event, Finished, Message, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.messages import Chat, Message, text_part
+from draftd.service.request import Chunk, Event, Finished, Prompt, RawText, Request, Started, TokenIds
 from draftd.settings import EngineSettings, ServerSettings, Settings
 from tests.fallback import FixedFlag
 from tests.listening import ListeningTelemetry

@@ -14,18 +14,8 @@ from draftd.core import DepthMode, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import Wish
-from draftd.service.messages import Tool
-from draftd.service.request import (
-    Chat,
-    Message,
-    RawText,
-    Request,
-    ServedModel,
-    TokenIds,
-    check_length,
-    checked,
-    default_max_tokens,
-)
+from draftd.service.messages import Chat, Message, Tool
+from draftd.service.request import RawText, Request, ServedModel, TokenIds, check_length, checked, default_max_tokens
 
 
 def served(context_length: int, vocab_size: int, default_max_tokens: int, *, chat_template: bool = True) -> ServedModel:

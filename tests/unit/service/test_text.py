@@ -28,7 +28,8 @@ from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.service.answer import AnswerStream, stop_matcher
 from draftd.service.chat import ChatRenderer
-from draftd.service.request import Chat, Message, Prompt, RawText, ServedModel, TokenIds
+from draftd.service.messages import Chat, Message
+from draftd.service.request import Prompt, RawText, ServedModel, TokenIds
 from draftd.service.text import Ends, StopScanner, TextForm, text_of_prompt, tokenise
 from tests.scripted import ByteTokenizer
 

@@ -16,7 +16,7 @@ from draftd.client import client
 from draftd.core import Emission, FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
 from draftd.protocol import REASONS, draft_counts
-from draftd.service.messages import Chat, Message, ToolMode
+from draftd.service.messages import Chat, Message, ToolCall, ToolMode
 from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
     Chunk,
@@ -27,7 +27,6 @@ from draftd.service.request import (
     Request,
     ResponseFormat,
     TextDelta,
-    ToolCall,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
@@ -110,7 +109,7 @@ def message_of(request: Request) -> pb.GenerateRequest:
         choice = pb.ToolChoice(mode=f"MODE_{chat.tool_choice.name}")
     return client.message_of(
         messages=list(map(_message, chat.messages)),
-        tools=[pb.Tool(name=one.name, description=one.description, parameters=one.parameters) for one in chat.tools],
+        tools=[pb.Tool(**tool._asdict()) for tool in chat.tools],
         tool_choice=choice,
         parallel_tool_calls=chat.parallel_tool_calls,
         template_arguments=chat.template_arguments,
@@ -171,14 +170,8 @@ def _delta(told: pb.Delta) -> Delta:
 
 
 def _message(given: Message) -> pb.ChatMessage:
-    return pb.ChatMessage(
-        role=given.role,
-        content=given.content,
-        tool_calls=[pb.ToolCall(id=one.id, name=one.name, arguments=one.arguments) for one in given.tool_calls],
-        tool_call_id=given.tool_call_id,
-        name=given.name,
-        reasoning=given.reasoning,
-    )
+    calls = [pb.ToolCall(**call._asdict()) for call in given.tool_calls]
+    return pb.ChatMessage(**given._asdict() | {"tool_calls": calls})
 
 
 def _format(given: ResponseFormat | None) -> pb.ResponseFormat | None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from draftd.core import Emission, FinishReason, RequestStats
 from draftd.counts import DraftCounts, total
-from draftd.service.request import Chunk, Delta, Finished, ReasoningDelta, TextDelta, ToolCall, ToolCallEnded
+from draftd.service.messages import ToolCall
+from draftd.service.request import Chunk, Delta, Finished, ReasoningDelta, TextDelta, ToolCallEnded
 
 _LEAST = -9999.0  # OpenAI's word for a probability of nought, which JSON has no logarithm of
 

@@ -12,22 +12,18 @@ from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts,
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.request import (
     AnswerEvent,
-    Chat,
     Chunk,
     Delta,
     Finished,
-    Message,
     ReasoningDelta,
     Request,
     Started,
     TextDelta,
-    Tool,
-    ToolCall,
     ToolCallArguments,
     ToolCallBegun,
-    ToolMode,
 )
 
 _TEXT = {"text": "text", "refusal": "refusal"}

@@ -14,16 +14,8 @@ from draftd.fronts.http.chat import template_arguments
 from draftd.fronts.http.errors import Names, ThreadNotServed
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.message_events import MessageReply
-from draftd.service.request import (
-    Chat,
-    FormatKind,
-    Message,
-    Request,
-    ResponseFormat,
-    Tool,
-    ToolCall,
-    ToolMode,
-)
+from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
+from draftd.service.request import FormatKind, Request, ResponseFormat
 
 _TEXT = {"text": "text"}
 # Claude Code writes its version and a hash of the request in the first part of the system's text. No two requests would

@@ -15,16 +15,15 @@ from draftd.fronts.http.errors import code_of
 from draftd.fronts.http.store import ResponseStore, Stored
 from draftd.fronts.http.stream import COMMENT, event
 from draftd.models.answer_format import is_object
+from draftd.service.messages import Message, ToolCall
 from draftd.service.request import (
     AnswerEvent,
     Chunk,
     Delta,
     Finished,
-    Message,
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCall,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,

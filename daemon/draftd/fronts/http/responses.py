@@ -16,7 +16,8 @@ from draftd.fronts.http.errors import Names, ResponseNotFound
 from draftd.fronts.http.exchange import Asked, Call, Scope
 from draftd.fronts.http.response_events import CUSTOM_INPUT, ResponseReply, ToolKind
 from draftd.fronts.http.store import ResponseStore, Stored
-from draftd.service.request import Chat, Message, Request, ResponseFormat, Tool, ToolCall
+from draftd.service.messages import Chat, Message, Tool, ToolCall
+from draftd.service.request import Request, ResponseFormat
 
 _TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _THOUGHT = {"reasoning_text": "text", "summary_text": "text", "text": "text"}

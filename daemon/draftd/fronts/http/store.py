@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from draftd.service.request import Message
+from draftd.service.messages import Message
 
 _MOST = 1024
 
