@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, set_span_in_context
 
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
@@ -58,7 +58,7 @@ class _Followed(HttpCall):
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
         self._on, self._watch, self._traced = on, Stopwatch(), route not in _UNTRACED
         self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
-        self._span = INVALID_SPAN
+        self._span: Span = INVALID_SPAN
         if self._traced:
             self._span = on.tracer.start_span(
                 f"{method} {route}" if route else method,

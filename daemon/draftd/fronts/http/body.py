@@ -222,7 +222,7 @@ class Common(Unserved):
         }
 
     def field_names(self, own: Mapping[str, str]) -> dict[str, str]:
-        """What this body calls the service's fields: `own` are the names of its protocol alone."""
+        """Names the service's fields as this body does. `own`: the names of its protocol alone."""
         caller = "user" if self.draftd.caller is None and self.user is not None else "draftd.caller"
         return {**_FIELDS, "caller": caller, **own}
 

@@ -1,4 +1,4 @@
-"""What chats and completions have in common: fields of their bodies, and how their choices are told."""
+"""Chats and completions: the fields that both bodies have, and how their choices are told."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StreamOptions(Body):
 
 
 class ChoicesBody(Common):
-    """What either body has."""
+    """The fields that either body has."""
 
     max_tokens: MostTokens | None = None
     n: Int | None = None
@@ -82,7 +82,7 @@ def finish(end: Finished) -> dict[str, Any]:
 
 
 class ChoicesReply:
-    """The answer, in pieces or in one, as the body asks for it. A protocol has its own pieces and choices."""
+    """The answer, in pieces or in one, as the body asks for it. Either protocol has its own choices."""
 
     keep_alive = COMMENT
 
@@ -99,8 +99,8 @@ class ChoicesReply:
         return (data({**self._head, "choices": [], **figures}) if figures else b"") + DONE
 
     def progress(self, event: PromptProgress) -> bytes:
-        """What a stream says of a prompt before its answer begins, as llama.cpp does: tokens of the prompt, those that
-        were kept from another request, those that are in, and since when."""
+        """Writes llama.cpp's figures of a prompt whose answer has not begun: its tokens, those that were kept from
+        another request, those that are in, and since when."""
         far = {
             "total": event.prompt_tokens,
             "cache": event.cached_tokens,
