@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -70,19 +70,20 @@ class CallError(DraftdError):
 
 @dataclass(frozen=True)
 class Ask:
-    """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon. Its `vars`
-    are what `message_of` takes."""
+    """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon. What
+    concerns tools and the chat template goes with messages. `json_schema`: what the answer must be."""
 
-    messages: tuple[Message, ...] | None = None
-    tools: tuple[pb.Tool, ...] = ()
+    prompt: str | None = None
+    messages: Sequence[Message | pb.ChatMessage] | None = None
+    tools: Sequence[pb.Tool] = ()
     tool_choice: pb.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     template_arguments: Mapping[str, Any] | None = None
-    prompt: str | None = None
-    tokens: tuple[int, ...] | None = None
+    continue_final_message: bool = False
+    tokens: Sequence[int] | None = None
     max_tokens: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     mode: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
     drafter: DrafterName | None = None
@@ -95,6 +96,43 @@ class Ask:
     max_seconds: float | None = None
     max_cost: float | None = None
     skip_prefix_cache: bool = False
+
+    def message(self, **more: Any) -> pb.GenerateRequest:
+        """`more`: other fields of the request's message, such as `logprobs` or `n`."""
+        if self.json_schema:
+            more["response_format"] = pb.ResponseFormat(json_schema=self.json_schema)
+        arguments = self.template_arguments
+        chat = pb.ChatInput(
+            messages=[
+                one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
+                for one in self.messages or ()
+            ],
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            template_arguments=json.dumps(dict(arguments)) if arguments else "",
+            continue_final_message=self.continue_final_message,
+        )
+        return pb.GenerateRequest(
+            prompt=self.prompt,
+            chat=None if self.messages is None else chat,
+            tokens=None if self.tokens is None else pb.TokenInput(ids=self.tokens),
+            sampling=sampling_message(self.sampling),
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            mode=number(pb.DecodeMode, self.mode),
+            max_draft_tokens=self.max_draft_tokens,
+            drafter=self.drafter or "",
+            depth_mode=number(pb.DepthMode, self.depth_mode),
+            workload=number(pb.WorkloadClass, self.workload),
+            caller=self.caller,
+            strategy=number(pb.Strategy, self.strategy),
+            quality=number(pb.QualityClass, self.quality),
+            max_seconds=self.max_seconds,
+            max_cost=self.max_cost,
+            skip_prefix_cache=self.skip_prefix_cache,
+            **more,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,69 +357,10 @@ class DraftdClient:
             raise CallError(error) from None
 
 
-def message_of(
-    prompt: str | None = None,
-    *,
-    messages: Sequence[Message | pb.ChatMessage] | None = None,
-    tools: Sequence[pb.Tool] = (),
-    tool_choice: pb.ToolChoice | None = None,
-    parallel_tool_calls: bool | None = None,
-    template_arguments: Mapping[str, Any] | None = None,
-    continue_final_message: bool = False,
-    tokens: Sequence[int] | None = None,
-    max_tokens: int | None = None,
-    sampling: SamplingParams | None = None,
-    stop: Sequence[str] = (),
-    mode: ModePreference = ModePreference.AUTO,
-    max_draft_tokens: int | None = None,
-    drafter: DrafterName | None = None,
-    depth_mode: DepthMode | None = None,
-    workload: WorkloadClass = WorkloadClass.UNSPECIFIED,
-    caller: str = "",
-    json_schema: str = "",
-    strategy: Strategy | None = None,
-    quality: QualityClass | None = None,
-    max_seconds: float | None = None,
-    max_cost: float | None = None,
-    skip_prefix_cache: bool = False,
-    **more: Any,
-) -> pb.GenerateRequest:
-    """A request with a raw prompt, chat messages, or token ids. What concerns tools and the chat template goes with
-    messages. `json_schema`: what the answer must be. `more`: other fields of the request's message, such as `logprobs`
-    or `n`."""
-    if json_schema:
-        more["response_format"] = pb.ResponseFormat(json_schema=json_schema)
-    chat = pb.ChatInput(
-        messages=[
-            one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
-            for one in messages or ()
-        ],
-        tools=tools,
-        tool_choice=tool_choice,
-        parallel_tool_calls=parallel_tool_calls,
-        template_arguments=json.dumps(dict(template_arguments)) if template_arguments else "",
-        continue_final_message=continue_final_message,
-    )
-    return pb.GenerateRequest(
-        prompt=prompt,
-        chat=None if messages is None else chat,
-        tokens=None if tokens is None else pb.TokenInput(ids=tokens),
-        sampling=None if sampling is None else sampling_message(sampling),
-        max_tokens=max_tokens,
-        stop=stop,
-        mode=number(pb.DecodeMode, mode),
-        max_draft_tokens=max_draft_tokens,
-        drafter=drafter or "",
-        depth_mode=number(pb.DepthMode, depth_mode),
-        workload=number(pb.WorkloadClass, workload),
-        caller=caller,
-        strategy=number(pb.Strategy, strategy),
-        quality=number(pb.QualityClass, quality),
-        max_seconds=max_seconds,
-        max_cost=max_cost,
-        skip_prefix_cache=skip_prefix_cache,
-        **more,
-    )
+def message_of(prompt: str | None = None, **more: Any) -> pb.GenerateRequest:
+    """`more`: fields of `Ask`, and of the request's message."""
+    own = {name: more.pop(name) for name in more.keys() & {field.name for field in fields(Ask)}}
+    return Ask(prompt, **own).message(**more)
 
 
 def gather(

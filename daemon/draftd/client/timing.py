@@ -74,7 +74,7 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
     failure, clock = None, time.perf_counter
     asked_at, began = time.time(), clock()
     try:
-        for response in client.generate(**vars(ask), timeout=timeout):
+        for response in client.generate_raw(ask.message(), timeout=timeout):
             arrivals.append(clock() - began)
             responses.append(response)
     except CallError as failed:

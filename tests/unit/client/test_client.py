@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+from draftd.client.client import Ask
+from draftd.v1 import inference_pb2 as pb
 
-from draftd.client.client import Ask, message_of
 
-
-def test_a_question_has_the_fields_that_a_client_takes() -> None:
-    taken = dict(inspect.signature(message_of).parameters)
-    for name in ("more", "continue_final_message"):  # with which no command asks
-        del taken[name]
-    assert set(vars(Ask())) == set(taken)
+def test_a_question_may_have_any_field_of_the_request() -> None:
+    asked = Ask(messages=(("user", "a"), pb.ChatMessage(role="tool", content="b")), json_schema="{}", max_tokens=3)
+    request = asked.message(n=2)
+    assert [(one.role, one.content) for one in request.chat.messages] == [("user", "a"), ("tool", "b")]
+    assert (request.max_tokens, request.n, request.response_format.json_schema) == (3, 2, "{}")
+    assert not request.HasField("prompt")

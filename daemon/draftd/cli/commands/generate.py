@@ -102,11 +102,11 @@ def command(
             **routing.asked(),
         )
         if json:
-            output.print_json(document(gather(client.generate(**vars(asked), response_format=wanted))))
+            output.print_json(document(gather(client.generate_raw(asked.message(response_format=wanted)))))
             return
 
         def answer(ask: Ask) -> Answer:
-            begun = ask.messages is not None and any(role == "assistant" for role, _ in ask.messages)
+            begun = len(ask.messages or ()) > len(asked.messages or ())
             advised = begun or DRAFT_MODEL in model.drafters  # once in a chat
             return _answered(client, ask, wanted, highlight, draft_model=advised)
 
@@ -122,7 +122,7 @@ def _answered(
     client: DraftdClient, asked: Ask, wanted: pb.ResponseFormat | None, highlight: bool, *, draft_model: bool
 ) -> Answer:
     """Shows an answer as it comes, and its figures."""
-    stream = client.generate(**vars(asked), response_format=wanted, return_progress=sys.stderr.isatty())
+    stream = client.generate_raw(asked.message(response_format=wanted, return_progress=sys.stderr.isatty()))
     show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
     try:
         with output.waiting() as waiting:

@@ -9,7 +9,7 @@ import typer
 
 from draftd.cli import options, output
 from draftd.cli.figures import NOTHING, rate
-from draftd.client.client import Ask, message_of
+from draftd.client.client import Ask
 from draftd.core import WorkloadClass
 from draftd.planning.prices import money
 from draftd.protocol import plain
@@ -49,7 +49,7 @@ def command(
             caller=caller,
             **routing.asked(),
         )
-        route = plain(client.route(message_of(**vars(ask))))
+        route = plain(client.route(ask.message()))
     if json:
         output.print_json(route)
     else:
