@@ -6,10 +6,10 @@ wants the target. What a step with peers gave clients less than one without them
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from draftd.clocks import Allowance
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
 from draftd.engine.turn import rests
@@ -37,34 +37,6 @@ def charge(
     whole, drafted = sum(positions), sum(forwards)
     for one, own, made in zip(taking_part, positions, forwards, strict=True):
         one.seconds += seconds * own / whole + (draft_seconds * made / drafted if made else 0.0)
-
-
-class Allowance:
-    """So much in a second, in the long run, and more at once: a token bucket."""
-
-    def __init__(
-        self,
-        rate: float,
-        most: float,
-        first: float | None = None,
-        *,
-        longest: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`most`: at once. `first`: likewise, to begin with; None: no less. `longest`: seconds that are waited for what
-        was spent beyond it."""
-        self._rate, self._most, self._least, self._clock = rate, most, -rate * longest, clock
-        self._left, self._since = most if first is None else first, clock()
-
-    def earned(self, more: float) -> None:
-        self._left = min(self._most, self._left + more)
-
-    def spent(self, some: float = 1.0) -> float:
-        """Seconds to wait before the next."""
-        now = self._clock()
-        left = min(self._most, self._left + self._rate * max(0.0, now - self._since)) - some
-        self._left, self._since = max(left, self._least), now
-        return max(0.0, -self._left / self._rate)
 
 
 class FairShare:
@@ -98,7 +70,7 @@ class FairShare:
         if self._clients and party in self._waiting:
             return True
         allowance = self._allowances.get(party) if len(self._wanting) > 1 else None
-        return allowance is not None and allowance.spent(0.0) > 0
+        return allowance is not None and allowance.spend(0.0) > 0
 
     def choose(
         self, running: Sequence[DecodeSequence], clients_waiting: int, seconds: Sequence[float], most: int
@@ -162,7 +134,7 @@ class FairShare:
         for party, positions in parties.items():
             if self._part_of_peer < 1:
                 fresh = Allowance(self._part_of_peer, _BURST_SECONDS, longest=1.0, clock=self._clock)
-                self._allowances.setdefault(party, fresh).spent(seconds * positions / all_positions)
+                self._allowances.setdefault(party, fresh).spend(seconds * positions / all_positions)
             if self._clients:
                 taken = (seconds - clients) * positions / all_positions
                 self._taken[party] = self._taken.get(party, 0.0) + taken

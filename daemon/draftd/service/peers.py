@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from draftd.clocks import Allowance
 from draftd.core import Emission, FinishReason, Outcome
-from draftd.engine.fair_share import Allowance
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Closed, FromVerifier, Open, Verdict
 from draftd.errors import (
@@ -281,7 +281,7 @@ class Connection:
     async def handled(self) -> None:
         """A message was: returns when the next may be read. Each verdict allows for a few, and besides those some
         hundreds are in a second: whoever sends what nothing comes of is read slowly, so that no other waits for it."""
-        if seconds := self.peer.pace.spent():
+        if seconds := self.peer.pace.spend():
             await asyncio.sleep(seconds)
 
     def exchanged(self, received: int = 0, sent: int = 0) -> None:
@@ -299,7 +299,7 @@ def count(held: HeldSequence, verdict: Verdict) -> None:
         counts.tokens += len(verdict.tokens)
         counts.queue_seconds += verdict.queue_seconds
         counts.target_seconds += verdict.share_seconds
-    peer.pace.earned(_MESSAGES_PER_VERDICT)
+    peer.pace.earn(_MESSAGES_PER_VERDICT)
 
 
 def summed(several: Iterable[PeerCounts]) -> PeerCounts:

@@ -18,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from draftd.clocks import Allowance
 from draftd.core import DecodeRequest, FinishReason, Outcome
-from draftd.engine.fair_share import Allowance
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
 from draftd.errors import (
@@ -141,8 +141,7 @@ class VerificationService:
             raise TooManyPeers(
                 f"{connected} peers are connected, and at most {most} may be (verify.peers)", retry_after=_RETRY_SECONDS
             )
-        if known is None and (seconds := self._new_edges.spent()):
-            self._new_edges.earned(1.0)  # it is not taken
+        if known is None and (seconds := self._new_edges.take()):
             raise TooManyPeers("edges that were not here before come too fast", retry_after=seconds)
         peer = known or Peer(edge)
         self._peers[edge] = peer
@@ -183,7 +182,7 @@ class VerificationService:
     def refuse(self, connection: Connection, sequence: int, error: DraftdError) -> None:
         """Says why a sequence cannot be opened."""
         self.refusals.add_sequence(error, sequence, connection)
-        connection.peer.pace.spent(_OPEN_COST)
+        connection.peer.pace.spend(_OPEN_COST)
         connection.put(Closed(sequence, error.message, error.retry_after))
 
     # sequences
@@ -233,7 +232,7 @@ class VerificationService:
                 held.span.ended(held.counts, "error", str(error))
                 raise
             peer.counts.opened += 1
-            peer.pace.spent(_OPEN_COST)
+            peer.pace.spend(_OPEN_COST)
         except DraftdError as error:
             self.refuse(connection, message.sequence, error)
 
@@ -306,7 +305,7 @@ class VerificationService:
             held.began = True
         elif isinstance(item, Verdict):
             if held.decided == held.opened:  # something has come of the opening
-                peer.pace.earned(_OPEN_COST)
+                peer.pace.earn(_OPEN_COST)
             count(held, item)
             held.decided = item.known + len(item.tokens)
         self._tell(held, item)

@@ -26,7 +26,7 @@ def test_messages_that_come_to_nothing_are_read_slowly() -> None:
         connection, began = Connection(Peer("e"), "address"), time.monotonic()
         for _ in range(200):
             if verdicts:
-                connection.peer.pace.earned(4.0)
+                connection.peer.pace.earn(4.0)
             await connection.handled()
         return time.monotonic() - began
 

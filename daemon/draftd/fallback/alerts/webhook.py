@@ -22,6 +22,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 
 from aiohttp import web
 
+from draftd.clocks import Allowance
 from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, Signed
 from draftd.fallback.alerts.connections import (
@@ -57,30 +58,6 @@ _MOST_SHOWN = 20  # alerts that an answer lists
 Notices = Callable[[Sequence[Notice]], list[Applied]]
 
 
-class Rate:
-    """Lets `per_second` through, and as much at once as a second brings, one at least. One thread."""
-
-    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_second = per_second
-        self._most = max(1.0, per_second)
-        self._clock = clock
-        self._left = self._most
-        self._at = clock()
-
-    def wait(self) -> float:
-        """Seconds until one more may pass: 0 now."""
-        now = self._clock()
-        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._per_second)
-        self._at = now
-        return 0.0 if self._left >= 1.0 else (1.0 - self._left) / self._per_second
-
-    def take(self) -> float:
-        """Passes one, if one may; what `wait` says otherwise."""
-        if not (wait := self.wait()):
-            self._left -= 1.0
-        return wait
-
-
 class WebhookListener:
     """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon. `unsaved`: why the
     disk does not have what it took; empty where it has.
@@ -104,7 +81,8 @@ class WebhookListener:
         self._body_seconds, self._request_seconds = body_seconds, request_seconds
         self._authentication = _authentication(settings)
         self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
-        self._proven, self._unproven = Rate(settings.max_per_second), Rate(settings.max_per_second)
+        rate = settings.max_per_second  # and as many at once as a second brings, one at least
+        self._proven, self._unproven = Allowance(rate, max(1.0, rate)), Allowance(rate, max(1.0, rate))
         self._log = RateLimitedLog(log)
         # One at a time, so that the order in which they came is the order in which they act.
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")

@@ -13,7 +13,6 @@ from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.fallback.alerts.authentication import ReplayGuard
 from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, BadLevel, Ignored, Notified, Result, notice_of
-from draftd.fallback.alerts.webhook import Rate
 from draftd.fallback.ladder import Cause
 from draftd.fallback.leases import Notice
 from draftd.rate_limited_log import RateLimitedLog
@@ -89,25 +88,6 @@ def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None
     assert isinstance(noticed(labels, NOW + 86_000), Notice)
     with pytest.raises(InvalidRequest, match="a.startsAt"):
         noticed(labels, NOW + 87_000)
-
-
-def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
-    clock = Clock()
-    rate = Rate(4.0, clock)
-    assert [rate.take() for _ in range(5)] == [0, 0, 0, 0, 0.25]
-    clock.now += 0.25
-    assert (rate.wait(), rate.take(), rate.take()) == (0, 0, 0.25)
-    clock.now += 3600
-    assert [rate.take() > 0 for _ in range(5)] == [False] * 4 + [True]
-
-
-def test_a_rate_below_one_a_second_lets_one_through_now_and_then() -> None:
-    clock = Clock()
-    rate = Rate(0.1, clock)
-    assert rate.take() == 0
-    assert rate.take() == pytest.approx(10.0)
-    clock.now += 10.0
-    assert rate.take() == 0
 
 
 def test_signatures_are_forgotten_by_time_and_never_for_lack_of_room() -> None:
