@@ -66,7 +66,6 @@ class Fallback:
             settings=settings.fallback,
             lease_seconds=settings.webhook.lease_seconds,
             journal=journal,
-            telemetry=telemetry,
             store=store,
             remote=remote,
         )

@@ -29,7 +29,6 @@ from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.remote_guard import RemoteAnswer, RemoteGuard, RemoteState
 from draftd.fallback.saved_state import SavedState
-from draftd.fallback.seams import FallbackTelemetry
 from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed
 from draftd.fallback.signals import Guard
 from draftd.fallback.store import StateStore
@@ -99,13 +98,12 @@ class Controller:
         settings: FallbackSettings,
         lease_seconds: float,
         journal: Journal,
-        telemetry: FallbackTelemetry,
         store: StateStore,
         clock: SteadyClock | None = None,
         remote: RemoteGuard | None = None,
     ) -> None:
         self._ladder, self._engine, self._drafters, self._requests = ladder, engine, drafters, requests
-        self._journal, self._telemetry, self._lease_seconds = journal, telemetry, lease_seconds
+        self._journal, self._lease_seconds = journal, lease_seconds
         self._clock = clock if clock is not None else SteadyClock()
         self._levels, now = ladder.levels, self._clock()
         self._saved_state = SavedState(store, self._levels, runner.baselines)
@@ -386,19 +384,17 @@ class Controller:
         return False
 
     def _shown(self) -> FallbackState:
-        engine, ladder, ahead = self._engine.status(), self._ladder.state, self._clock.ahead
+        engine, ahead = self._engine.status(), self._clock.ahead
         if abs(ahead) < _SET_SECONDS:
             ahead = 0.0
+        ladder = self._ladder.state.moved(ahead)
         leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.held.values()]
-        if (remote := None if self._remote is None else self._remote.state()) is not None:
-            since = remote.since and remote.since + ahead
-            remote = replace(remote, since=since, hold=_moved(remote.hold, ahead))
         return FallbackState(
             ladder=self._levels,
             position=self._ladder.position,
-            since=ladder.since and ladder.since + ahead,
+            since=ladder.since,
             signal=ladder.signal,
-            hold=_moved(ladder.hold, ahead),
+            hold=ladder.hold,
             signals=self._signals,
             leases=tuple(leases),
             wait=self._ladder.wait,
@@ -412,9 +408,5 @@ class Controller:
             probe=self._schedule.probed,
             canaries=self._schedule.tested,
             loading=self._loading,
-            remote=remote,
+            remote=None if self._remote is None else self._remote.state(ahead),
         )
-
-
-def _moved(hold: Hold | None, seconds: float) -> Hold | None:
-    return hold if hold is None or hold.until is None else replace(hold, until=hold.until + seconds)

@@ -176,6 +176,12 @@ class Floor:
     def low(self) -> bool:
         return self.below >= WINDOWS
 
+    def evidence(self, shown: str, least: str, window: float) -> str:
+        """Of a ratio that is low, in its words and those of the least one; empty where it is not."""
+        if not self.low:
+            return ""
+        return f"{shown} {self.last_requests} requests, {least}, in {self.below} windows of {window:g} s in a row"
+
     def _closed(self, settings: FallbackSettings) -> Floor:
         empty = replace(self, requests=0, numerator=0.0, denominator=0.0)
         least = settings.least_requests

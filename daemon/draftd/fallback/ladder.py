@@ -172,6 +172,16 @@ class LadderState:
     hold: Hold | None = None
     forgave: float | None = None  # when a relapse was last forgotten
 
+    def moved(self, seconds: float) -> LadderState:
+        """As a clock would have it that is so much ahead. A ladder that never moved has no time to move."""
+        since = self.since and self.since + seconds
+        stepped_up = None if self.stepped_up is None else self.stepped_up + seconds
+        forgave = None if self.forgave is None else self.forgave + seconds
+        hold = self.hold
+        if hold is not None and hold.until is not None:
+            hold = replace(hold, until=hold.until + seconds)
+        return replace(self, since=since, stepped_up=stepped_up, forgave=forgave, hold=hold)
+
     def wait(self, settings: LadderSettings) -> float:
         """How long the ladder must have been at a level before the next step up."""
         least = settings.cooldown if self.stepped_up is not None else 2 * settings.cooldown

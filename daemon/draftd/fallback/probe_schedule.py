@@ -39,7 +39,6 @@ class ProbeSchedule:
         self._runner, self._engine, self._ladder = runner, engine, tuple(ladder)
         self._settings, self._limits = settings, limits
         self._running: Future[ProbeReport] | Future[CanaryReport] | None = None
-        self._began = now
         self._void = False  # what runs began before a step, or with other weights
         self._ended, self._cost = now, _LIKELY_SECONDS  # of the last job
         self._not_before = now  # of the next probe
@@ -153,7 +152,7 @@ class ProbeSchedule:
             log.debug("no probe can run now: %s", error)
 
     def _begun(self, future: Future[Report], now: float) -> Future[Report]:
-        self._running, self._began, self._void, self._checks = future, now, False, False
+        self._running, self._void, self._checks = future, False, False
         return future
 
     def _probed(self, report: ProbeReport, now: float) -> None:

@@ -18,7 +18,7 @@ from draftd.core import WorkloadClass
 from draftd.engine.observer import EngineStatus
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.drift import WINDOWS, Floor
-from draftd.fallback.ladder import Cause, Hold, Ladder, LadderState, Permit, Signal
+from draftd.fallback.ladder import Cause, Ladder, LadderState, Permit, Signal
 from draftd.fallback.signals import Growth, Spell
 from draftd.settings import FallbackSettings
 from draftd.strategies import RemoteLevel, RemoteMode
@@ -107,10 +107,10 @@ class RemoteSignalState:
         speed, kept = self.speed.advance(now, settings), self.kept.advance(now, settings)
         trip = f"round trip {1000 * (self.link.round_trip or 0):.0f} ms, more than {longest:g} ms,"
         evidence = {
-            Cause.REMOTE_ERRORS: _low(kept, f"{1 - kept.last:.0%} failed of", f"limit {1 - kept.least:.0%}", window),
+            Cause.REMOTE_ERRORS: kept.evidence(f"{1 - kept.last:.0%} failed of", f"limit {1 - kept.least:.0%}", window),
             Cause.REMOTE_ROUND_TRIP: self.slow.evidence(trip, window),
-            Cause.REMOTE_BREAK_EVEN: _low(
-                speed, f"{speed.last:.2f} of the speed of its own streaming in", f"minimum {speed.least:g}", window
+            Cause.REMOTE_BREAK_EVEN: speed.evidence(
+                f"{speed.last:.2f} of the speed of its own streaming in", f"minimum {speed.least:g}", window
             ),
         }
         return tuple(
@@ -144,28 +144,18 @@ def streaming_pace(status: EngineStatus) -> dict[WorkloadClass, float]:
     return {kind: 1 / rate for kind, rate in rates.items() if rate > 0}
 
 
-def _low(ratio: Floor, shown: str, least: str, window: float) -> str:
-    if not ratio.low:
-        return ""
-    return f"{shown} {ratio.last_requests} requests, {least}, in {ratio.below} windows of {window:g} s in a row"
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """As of the last look. Times are seconds since 1970."""
+    """As of the last look. The ladder's times are seconds since 1970; `signals` are what is asked for now."""
 
-    position: int
-    since: float
-    signal: Signal | None  # of the last step
-    hold: Hold | None
+    ladder: LadderState
     signals: tuple[Signal, ...]
     wait: float
-    relapses: int
     speedup: float | None = None  # over the remote's own streaming, in the last window with enough requests
 
     @property
     def level(self) -> RemoteLevel:
-        return REMOTE_LADDER[self.position]
+        return REMOTE_LADDER[self.ladder.position]
 
 
 class RemoteGuard:
@@ -220,15 +210,6 @@ class RemoteGuard:
             self._guard = guard.stepped(now)
             ladder.move(after.position, signal)
 
-    def state(self) -> RemoteState:
-        state = self.ladder.state
-        return RemoteState(
-            state.position,
-            state.since,
-            state.signal,
-            state.hold,
-            self._signals,
-            self.ladder.wait,
-            state.relapses,
-            self._guard.speedup,
-        )
+    def state(self, ahead: float) -> RemoteState:
+        """`ahead`: how far the clock that its times are told by is ahead of the ladder's."""
+        return RemoteState(self.ladder.state.moved(ahead), self._signals, self.ladder.wait, self._guard.speedup)

@@ -64,20 +64,11 @@ class Saved(_Level):
 
     def resumed(self, now: float) -> Saved:
         """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
-        back = self.at - now
-        if back <= 0:
+        ahead = now - self.at
+        if ahead >= 0:
             return self
-
-        def moved(at: float | None) -> float | None:
-            return None if at is None else at - back
-
-        def earlier(state: LadderState) -> LadderState:
-            hold = state.hold and replace(state.hold, until=moved(state.hold.until))
-            stepped_up, forgave = moved(state.stepped_up), moved(state.forgave)
-            return replace(state, since=state.since - back, stepped_up=stepped_up, forgave=forgave, hold=hold)
-
-        held = {name: replace(lease, until=lease.until - back) for name, lease in self.leases.held.items()}
-        ladder, remote = earlier(self.ladder), self.remote and earlier(self.remote)
+        ladder, remote = self.ladder.moved(ahead), self.remote and self.remote.moved(ahead)
+        held = {name: replace(lease, until=lease.until + ahead) for name, lease in self.leases.held.items()}
         leases = replace(self.leases, held=held)
         return self.model_copy(update={"at": now, "ladder": ladder, "remote": remote, "leases": leases})
 

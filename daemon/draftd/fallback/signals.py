@@ -189,12 +189,13 @@ class Guard:
     def signals(self, now: float) -> tuple[Signal, ...]:
         """What all of it asks for, each with its evidence."""
         settings, guard = self.settings, self.advance(now)
-        floor, speed = guard.floor, guard.speed
+        floor, speed, window = guard.floor, guard.speed, settings.window_seconds
+        accepted = f"acceptance {floor.last:.2f} of"
         faster = f"speed-up {speed.last:.2f} over autoregressive decoding in"
         evidence = {
-            Cause.ACCEPTANCE_FLOOR: self._low(floor, f"acceptance {floor.last:.2f} of", f"floor {floor.least:.2f}"),
+            Cause.ACCEPTANCE_FLOOR: floor.evidence(accepted, f"floor {floor.least:.2f}", window),
             Cause.ACCEPTANCE_DRIFT: self._drifted(now),
-            Cause.BREAK_EVEN: self._low(speed, faster, f"minimum {speed.least:g}"),
+            Cause.BREAK_EVEN: speed.evidence(faster, f"minimum {speed.least:g}", window),
             Cause.SWAP: self._swapped(now),
             Cause.MEMORY: self.critical.evidence("memory pressure critical", settings.critical_seconds),
             Cause.THERMAL: self.heavy.evidence("thermal level heavy", settings.thermal_seconds),
@@ -239,12 +240,6 @@ class Guard:
     def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
-
-    def _low(self, ratio: Floor, shown: str, least: str) -> str:
-        if not ratio.low:
-            return ""
-        windows = f"in {ratio.below} windows of {self.settings.window_seconds:g} s in a row"
-        return f"{shown} {ratio.last_requests} requests, {least}, {windows}"
 
     def _drifted(self, now: float) -> str:
         kind = self.drifted(now)

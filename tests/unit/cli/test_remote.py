@@ -10,7 +10,7 @@ from draftd.cli import ladder, remote
 from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
-from draftd.fallback.ladder import Cause, Signal
+from draftd.fallback.ladder import Cause, LadderState, Signal
 from draftd.fallback.remote_guard import RemoteState
 from draftd.fronts.grpc import reply
 from draftd.strategies import LinkFailure, PeerCounts, QualityClass, RemoteCounts, RemoteLevel, VerificationStatus
@@ -29,7 +29,7 @@ LINK = LinkState(
 COUNTS = RemoteCounts(steps=50, proposed=200, verdicts=100, tokens=260, wasted=50, hidden=31, reopened=1, failed_over=3)
 ENGINE = EngineStatus(DraftCounts(), {}, remote=RemoteStatus(COUNTS, open_sequences=1, in_flight=2, break_even=0.0175))
 SIGNAL = Signal(Cause.REMOTE_ROUND_TRIP, RemoteLevel.STREAMING, "round trip 800 ms")
-LOWERED = RemoteState(1, NOW - 60, SIGNAL, None, (SIGNAL,), 600.0, 0)
+LOWERED = RemoteState(LadderState(1, NOW - 60, SIGNAL), (SIGNAL,), 600.0)
 
 
 def said(status: pb.GetStatusResponse) -> str:
@@ -86,7 +86,7 @@ def test_the_level_of_the_remote_is_told_beside_that_of_the_ladder() -> None:
         ("", "asked remote_round_trip asks for streaming: round trip 800 ms"),
         ("", "next no step up while asked for by remote_round_trip"),
     ]
-    well = reply.fallback(fallback_state(remote=RemoteState(0, 0.0, None, None, (), 600.0, 0)))
+    well = reply.fallback(fallback_state(remote=RemoteState(LadderState(), (), 600.0)))
     assert ladder.fields(well, now) == [("level", "full (the top)")]
     assert ("remote", "speculative (the top)") in ladder.fields(well, now, whole=True)
     state.remote.demands.pop()

@@ -48,7 +48,6 @@ from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.journal import Journal, Subject
 from draftd.model_info import ModelInfo
 from draftd.settings import FallbackSettings
-from tests.answering import Told
 
 T = TypeVar("T")
 
@@ -258,7 +257,7 @@ class Controlled:
     ) -> None:
         self.trace = trace if trace is not None else Trace()
         self.engine = engine if engine is not None else FakeEngine(self.trace)
-        self.runner, self.telemetry = FakeProbeRunner(), Told()
+        self.runner = FakeProbeRunner()
         self.journal = journal if journal is not None else Journal()
         self.start, self.now = start, 0.0
         self.asleep = self.ahead = 0.0  # seconds of sleep until now; by which the wall clock was set forward
@@ -291,7 +290,6 @@ class Controlled:
             settings=made,
             lease_seconds=1000.0,
             journal=self.journal,
-            telemetry=self.telemetry,
             store=store if store is not None else StateStore(None),
             clock=SteadyClock(lambda: start + self.now + self.ahead, lambda: self.now, self.awake),
             remote=self.remote,

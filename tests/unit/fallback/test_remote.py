@@ -127,7 +127,7 @@ def test_drafts_that_do_not_pay_lead_to_streaming_and_a_relapse_waits_longer() -
         assert controlled.now < 20 * COOLDOWN
     state = controlled.controller.state().remote
     assert state is not None
-    assert state.relapses == 1
+    assert state.ladder.relapses == 1
     assert state.wait > first
     assert controlled.position == TOP, "what another target rejects says nothing of this one's draft"
 

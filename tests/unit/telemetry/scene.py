@@ -27,7 +27,7 @@ from draftd.core import (
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineStatus, PrefixStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState
-from draftd.fallback.ladder import Cause, Hold, Signal
+from draftd.fallback.ladder import Cause, Hold, LadderState, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
 from draftd.fallback.remote_guard import RemoteState
 from draftd.group import GroupState, GroupStatus, Loss, RankStatus
@@ -58,7 +58,7 @@ LADDER_STATE = fallback_state(
     drift={"code": 1.25},
     probe=ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5),
     canaries=CanaryReport(Verdict.BAD, "", (CanaryOutcome("one", True, True), CanaryOutcome("two", True, False))),
-    remote=RemoteState(1, 0.0, None, None, (), 300.0, 0, 0.95),
+    remote=RemoteState(LadderState(1), (), 300.0, 0.95),
 )
 REMOTE_COUNTS = RemoteCounts(9, 40, 10, 30, 6, 7, 1, 2, 3, 8, 0.16, 0.02, 0.05)
 RANKS = (

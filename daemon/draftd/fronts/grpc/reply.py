@@ -206,15 +206,16 @@ def fallback(found: FallbackState) -> control_pb2.FallbackState:
 
 def _remote_ladder(found: RemoteState) -> control_pb2.FallbackState:
     """The ladder of what the remote is asked for."""
+    state = found.ladder
     return control_pb2.FallbackState(
         ladder=[control_pb2.LadderLevel(level=one.label) for one in REMOTE_LADDER],
-        position=found.position,
-        since=timestamp(found.since or None),
-        cause="" if found.signal is None else found.signal.text,
-        hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
+        position=state.position,
+        since=timestamp(state.since or None),
+        cause="" if state.signal is None else state.signal.text,
+        hold=None if state.hold is None else filled(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
         demands=map(_demand, found.signals),
         wait=duration(found.wait),
-        relapses=found.relapses,
+        relapses=state.relapses,
     )
 
 
