@@ -56,14 +56,6 @@ class Answer:
     counts: DraftCounts
 
 
-@dataclass(frozen=True, slots=True)
-class Compared(ProbedPrompt):
-    """With the answers' tokens, autoregressive and drafted."""
-
-    reference: tuple[int, ...] = ()
-    drafted: tuple[int, ...] = ()
-
-
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
     template takes neither a system message nor one that is put in front of the user's own."""
@@ -101,7 +93,7 @@ class ProbeRequests:
 
     def compare(
         self, prompts: Sequence[FrozenPrompt], level: LadderLevel, origin: Origin, seconds: float, patience: float = 0.0
-    ) -> tuple[list[Compared], str]:
+    ) -> tuple[list[ProbedPrompt], str]:
         """What each prompt showed, and why there are no more of them: empty where all were tried.
 
         `seconds`: all that it may take; `patience`: of them, how many it may spend on waiting for a queue to become
@@ -111,7 +103,7 @@ class ProbeRequests:
             if ended := reached():
                 return [], ended
             self._reference(prompt, origin)
-        found: list[Compared] = []
+        found: list[ProbedPrompt] = []
         with ExitStack() as weights:
             try:
                 weights.enter_context(self._borrow(level.drafter))
@@ -123,7 +115,7 @@ class ProbeRequests:
                     return found, ended
                 reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
                 divergence = self._divergence(reference, drafted)
-                found.append(Compared(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
+                found.append(ProbedPrompt(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
         return found, ""
 
     def _limits(self, seconds: float, patience: float) -> Callable[[], str]:

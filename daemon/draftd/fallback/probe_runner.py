@@ -22,10 +22,11 @@ from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
 from draftd.fallback.ladder import Ladder
 from draftd.fallback.loaded_drafters import why_missing
-from draftd.fallback.probe_requests import STOPPING, Borrow, Compared, ProbeRequests, Unanswered
+from draftd.fallback.probe_requests import STOPPING, Borrow, ProbeRequests, Unanswered
 from draftd.fallback.probes import (
     CanaryOutcome,
     CanaryReport,
+    ProbedPrompt,
     ProbeReport,
     Verdict,
     judge_canaries,
@@ -168,7 +169,7 @@ class ProbeRunner:
         outcomes = [self._outcome(canary, one) for canary, one in zip(canaries, compared, strict=False)]
         return judge_canaries(outcomes, ended, self._tolerated, self._settings.canary_tolerance)
 
-    def _outcome(self, canary: Canary, one: Compared) -> CanaryOutcome:
+    def _outcome(self, canary: Canary, one: ProbedPrompt) -> CanaryOutcome:
         decode = self._engine.tokenizer.decode
         plain, fast = (canary.check.complaint(decode(tokens)) for tokens in (one.reference, one.drafted))
         complaints = {"autoregressive": plain, "speculative": fast}

@@ -77,11 +77,13 @@ def tolerated_gap(backend: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ProbedPrompt:
-    """What one prompt of a probe showed."""
+    """What one prompt of a probe showed. `reference` and `drafted`: its answers' tokens, autoregressive and drafted."""
 
     id: str
     counts: DraftCounts
     divergence: Divergence | None = None
+    reference: tuple[int, ...] = ()
+    drafted: tuple[int, ...] = ()
 
 
 def judge_probe(
