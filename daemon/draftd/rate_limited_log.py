@@ -9,26 +9,21 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from draftd.clocks import Allowance
+
 S = TypeVar("S")
 
+_MOST_CHANGES, _CHANGE_SECONDS = 10, 30.0  # at once; between two after them
 _MOST_ORIGINS = 64  # with a line of one reason in an interval
 
 
 class Changes(Generic[S]):
-    """Passes on changes of a state: `most` at once, then one each `seconds`, which is always the latest. So the last
-    state that `tell` hears is the present one within `seconds` of a change, where `settle` is called meanwhile. `tell`
+    """Passes on changes of a state: ten at once, then one each half minute, which is always the latest. So the last
+    state that `tell` hears is the present one half a minute after a change, where `settle` is called meanwhile. `tell`
     also hears how many changes were left out before. One caller at a time."""
 
-    def __init__(
-        self,
-        tell: Callable[[S, int], None],
-        *,
-        most: int = 10,
-        seconds: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._tell, self._most, self._seconds, self._clock = tell, most, seconds, clock
-        self._left, self._at = float(most), clock()
+    def __init__(self, tell: Callable[[S, int], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._allowance = tell, Allowance(1 / _CHANGE_SECONDS, _MOST_CHANGES, clock=clock)
         self._untold = 0  # changes
         self._latest: S
 
@@ -42,12 +37,8 @@ class Changes(Generic[S]):
         """Tells the latest state if that may be done now. Returns the seconds until it may; None if all was told."""
         if not self._untold:
             return None
-        now = self._clock()
-        self._left = min(self._most, self._left + (now - self._at) / self._seconds)
-        self._at = now
-        if self._left < 1:
-            return (1 - self._left) * self._seconds
-        self._left -= 1
+        if wait := self._allowance.take():
+            return wait
         left_out, self._untold = self._untold - 1, 0
         self._tell(self._latest, left_out)
         return None
@@ -60,7 +51,7 @@ class OutageLog:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._cause: Hashable = None  # None: it works
-        self._changes = Changes(self._write, clock=clock)
+        self._changes = Changes(self._write, clock)
 
     def began(
         self, text: str, cause: Hashable = "", *, level: int = logging.WARNING, error: BaseException | None = None

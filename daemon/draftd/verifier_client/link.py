@@ -68,7 +68,7 @@ class LinkAnnouncements:
 
     def __init__(self, target: str, journal: Journal | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._target, self._journal = target, journal
-        self._changes = Changes(self._tell, clock=clock)
+        self._changes = Changes(self._tell, clock)
         self._present = _Change("", None, "", "")
         self._told = ""  # the state
 
