@@ -181,15 +181,15 @@ class Controller:
 
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Raises NotNow where there is none, or while something is tried out."""
-        with self._asked() as now:
-            running = self._schedule.probe_now(self._ladder.state, now)
+        with self._asked():
+            running = self._schedule.probe_now(self._ladder.state)
         running.add_done_callback(self._wake)
         return running
 
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Raises NotNow while something is tried out."""
-        with self._asked() as now:
-            running = self._schedule.canaries_now(now)
+        with self._asked():
+            running = self._schedule.canaries_now()
         running.add_done_callback(self._wake)
         return running
 

@@ -118,16 +118,16 @@ class ProbeSchedule:
             self._innocent = report.as_ever
         return None
 
-    def probe_now(self, state: LadderState, now: float) -> Future[ProbeReport]:
+    def probe_now(self, state: LadderState) -> Future[ProbeReport]:
         """Raises NotNow where there is no level above, or something is being tried out."""
         target = to_probe(self._ladder, state.position, self._vain)
         if target is None:
             raise NotNow("there is no level above the one in force")
-        return self._begun(self._runner.probe(self._ladder[target]), now)
+        return self._begun(self._runner.probe(self._ladder[target]))
 
-    def canaries_now(self, now: float) -> Future[CanaryReport]:
+    def canaries_now(self) -> Future[CanaryReport]:
         """Raises NotNow while something is being tried out."""
-        return self._begun(self._runner.canaries(), now)
+        return self._begun(self._runner.canaries())
 
     def consider(self, state: LadderState, signals: Sequence[Signal], now: float) -> None:
         """Begins what is due, where it can be afforded."""
@@ -136,22 +136,22 @@ class ProbeSchedule:
         try:
             if (suspect := self._suspect) is not None and self._innocent is None and state.hold is None:
                 if self._affordable(now, urgent=self._settings.probe_share > 0):
-                    self._begun(self._runner.probe(suspect), now)
+                    self._begun(self._runner.probe(suspect))
                     self._checks = True
             elif (target := self._probe_due(state, signals, now)) is not None:
                 if self._affordable(now, urgent=self._at_once):
-                    self._begun(self._runner.probe(self._ladder[target]), now)
+                    self._begun(self._runner.probe(self._ladder[target]))
             elif self._learning_due(state, signals, now):
                 if self._affordable(now):
-                    self._begun(self._runner.probe(self._ladder[0], learn=True), now)
+                    self._begun(self._runner.probe(self._ladder[0], learn=True))
                     wait = min(self._limits.cooldown * 2.0 ** min(self._learns, 30), self._limits.longest_wait)
                     self._learn_at, self._learns = now + wait, self._learns + 1
             elif self._canaries_due(state, signals, now) and self._affordable(now):
-                self._begun(self._runner.canaries(), now)
+                self._begun(self._runner.canaries())
         except DraftdError as error:
             log.debug("no probe can run now: %s", error)
 
-    def _begun(self, future: Future[Report], now: float) -> Future[Report]:
+    def _begun(self, future: Future[Report]) -> Future[Report]:
         self._running, self._void, self._checks = future, False, False
         return future
 
