@@ -98,7 +98,7 @@ class Annotator:
     # its own thread
 
     def _run(self) -> None:
-        while (transition := self._next()) is not None:
+        while time.monotonic() < self._until and (transition := self._waiting.get()) is not None:
             wait, last = self._first_wait, self._closing.is_set()
             while (result := self._send(transition)) == FAILED and not last:
                 self._telemetry.annotation(FAILED)
@@ -107,10 +107,6 @@ class Annotator:
             self._telemetry.annotation(result)
             if result == FAILED:
                 self._telemetry.annotation(DROPPED)
-
-    def _next(self) -> Transition | None:
-        """What waits longest; None once there is nothing left to do, or no time."""
-        return self._waiting.get() if time.monotonic() < self._until else None
 
     def _send(self, transition: Transition) -> str:
         first = f"{_TITLES[transition.subject]}: {transition.previous} → {transition.current}"

@@ -56,13 +56,12 @@ class Poller:
         telemetry: FallbackTelemetry,
         instance: Callable[[], str],
         *,
-        wall: Callable[[], float] = time.time,
         seconds: float = _SECONDS,
     ) -> None:
         assert settings.poll_url is not None
         self._url, self._period, self._seconds = settings.poll_url + _PATH, settings.poll_seconds, seconds
         self.reload(settings)
-        self._polled, self._telemetry, self._instance, self._wall = polled, telemetry, instance, wall
+        self._polled, self._telemetry, self._instance = polled, telemetry, instance
         self._log = RateLimitedLog(log, seconds=3600.0)
         self._outage = OutageLog(log)
         self._failures = 0
@@ -140,7 +139,7 @@ class Poller:
             alerts = parse_alerts(body)
         except InvalidRequest as error:
             raise PollFailed(PollResult.INVALID, error.message) from None
-        instance, now = self._instance(), self._wall()
+        instance, now = self._instance(), time.time()
         notices = []
         for i, alert in enumerate(alerts):
             if not alert.firing:
