@@ -24,8 +24,6 @@ from draftd_acceptance.options import Options, QualityOptions, SoakOptions, Swee
 from draftd_acceptance.sweep.result import knee
 from draftd_acceptance.ticks import Stage
 
-NOT_JUDGED = 2
-
 _COLUMNS = ("criterion", "measured", "wanted", "samples", "outcome")
 _STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red"}  # the others are yellow
 _COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
@@ -38,27 +36,11 @@ Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Wri
 class Criteria:
     """What a run is judged by."""
 
-    spec: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="Criteria in TOML. Unset: production candidate.")
-    ] = None
-    baseline: Annotated[
-        Path | None,
-        typer.Option("--baseline", metavar="FOLDER", help="Another run, for criteria that compare with it."),
-    ] = None
-    may_differ: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--may-differ", metavar="FIELD", help="Field that may differ from the baseline's, such as models.draft."
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Of the stages."""
-
-    repeat: int | None = runs.stage_option("--repeat", "COUNT", "Times the sweep asks each prompt; 3 if not given.")
-    duration: float | None = runs.stage_option("--duration", "SECONDS", "Of the soak; 600 if not given.")
+    spec: Path | None = runs.option("--spec", "FILE", "Criteria in TOML. Unset: production candidate.")
+    baseline: Path | None = runs.option("--baseline", "FOLDER", "Another run, for criteria that compare with it.")
+    may_differ: list[str] | None = runs.option(
+        "--may-differ", "FIELD", "Field that may differ from the baseline's, such as models.draft."
+    )
 
 
 @options.with_options(
@@ -70,7 +52,8 @@ class Asked:
 def accept(
     criteria: Criteria,
     which: runs.Which,
-    asked: Asked,
+    repeat: int | None = runs.stage_option("--repeat", "COUNT", "Times the sweep asks each prompt; 3 if not given."),
+    duration: float | None = runs.stage_option("--duration", "SECONDS", "Of the soak; 600 if not given."),
     junit: Junit = None,
     run: runs.Run = None,
     json: options.Json = False,
@@ -86,7 +69,7 @@ def accept(
     try:
         load_spec(criteria.spec)
         folder, which = runs.open_run(run, which)
-        measure(folder, which, {"repetitions": asked.repeat}, {"duration": asked.duration})
+        measure(folder, which, {"repetitions": repeat}, {"duration": duration})
         verdict = judge(folder.path, criteria, junit)
         page, _ = _write_report(folder.path, verdict, which)
     except FieldError:
@@ -94,7 +77,7 @@ def accept(
     except (DraftdError, TimeoutError) as error:
         failure = explain(error)
         output.complain(f"not judged: {failure.message if failure else error}")
-        raise typer.Exit(NOT_JUDGED) from None
+        raise typer.Exit(Decision.NOT_JUDGED.exit_code) from None
     if json:
         output.print_json({"run": str(folder.path), "report": str(page)} | document(verdict))
     else:
@@ -110,7 +93,7 @@ def accept(
 )
 def gate(
     criteria: Criteria,
-    run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to judge.")] = None,
+    run: Path | None = runs.option("--run", "FOLDER", "The run to judge."),
     junit: Junit = None,
     json: options.Json = False,
     print_spec: Annotated[
@@ -139,10 +122,8 @@ def gate(
 )
 def report(
     criteria: Criteria,
-    run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The run to report on.")] = None,
-    against: Annotated[
-        Path | None, typer.Option("--against", metavar="FOLDER", help="Another run to compare with.")
-    ] = None,
+    run: Path | None = runs.option("--run", "FOLDER", "The run to report on."),
+    against: Path | None = runs.option("--against", "FOLDER", "Another run to compare with."),
     config: options.Config = None,
     json: options.Json = False,
 ) -> None:

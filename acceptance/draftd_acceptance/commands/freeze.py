@@ -17,7 +17,7 @@ from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 from draftd_acceptance.commands import runs
 from draftd_acceptance.folder import parsed, to_json
-from draftd_acceptance.manifest import Manifest, ModelManifest, differences, take_manifest
+from draftd_acceptance.manifest import Manifest, differences, take_manifest
 from draftd_acceptance.options import SweepOptions
 from draftd_acceptance.sweep.plan import NothingToMeasure, chosen_prompts
 from draftd_acceptance.ticks import Stage
@@ -34,9 +34,7 @@ _ROLES = ("target", "draft", "light_draft")
 def command(
     which: runs.Which,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the manifest there.")] = None,
-    check: Annotated[
-        Path | None, typer.Option("--check", metavar="FILE", help="Compare with an earlier manifest.")
-    ] = None,
+    check: Path | None = runs.option("--check", "FILE", "Compare with an earlier manifest."),
     run: runs.Run = None,
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
@@ -110,15 +108,12 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
         *([("power", ", ".join(power))] if power else []),
     ]
     for role, model in sorted(manifest.models.items(), key=lambda one: _ROLES.index(one[0])):
-        made.append((role.replace("_", " "), _model(model)))
+        quantization = "no quantisation" if model.quantization == "none" else model.quantization
+        description = f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"
+        made.append((role.replace("_", " "), description))
         made += [("", f"{file.sha256}  {file.name} ({size(file.bytes)})") for file in model.files]
     made += [("prompts" if not i else "", f"{sha}  {name}") for i, (name, sha) in enumerate(manifest.prompts.items())]
     return made
-
-
-def _model(model: ModelManifest) -> str:
-    quantization = "no quantisation" if model.quantization == "none" else model.quantization
-    return f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"
 
 
 def _short(value: str) -> str:

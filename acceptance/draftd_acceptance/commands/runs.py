@@ -1,4 +1,4 @@
-"""Which daemon is measured, one that runs or one of its own, and which run keeps what was measured."""
+"""Which daemon is measured, one that runs or one of its own; which run keeps what was measured; and how far it is."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
 
 from draftd.cli import options, output
 from draftd.cli.own_daemon import measured_daemon
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 from draftd.client.signals import answered
-from draftd_acceptance.commands.progress import progress
 from draftd_acceptance.cost import CostRates
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.manifest import differences, take_manifest
 from draftd_acceptance.options import Options, SweepOptions
 from draftd_acceptance.quality import quality_complete, quality_prompts, run_quality
-from draftd_acceptance.session import Session, held
+from draftd_acceptance.session import Advance, Progress, Session, held
 from draftd_acceptance.soak import run_soak, soak_complete
 from draftd_acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
 from draftd_acceptance.ticks import Stage
@@ -32,6 +35,7 @@ from draftd_acceptance.ticks import Stage
 _KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
 _READY_SECONDS = 60.0
+_REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 Run = Annotated[
     Path | None,
@@ -39,10 +43,12 @@ Run = Annotated[
 ]
 
 
-def stage_option(name: str, metavar: str, text: str, panel: str = "What to measure") -> Any:
-    """A field of a group: an option of a stage of a run. Its default is the stage's own, or what the run began with;
-    the help says it."""
+def option(name: str, metavar: str, text: str, panel: str | None = None) -> Any:
+    """An option that is None if it is not given: then what the run began with holds, or what the help says."""
     return typer.Option(None, name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
+
+
+stage_option = partial(option, panel="What to measure")
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,37 @@ def measure(
     except KeyboardInterrupt:
         output.complain(f"stopped; what was measured is kept: continue with draftd {command} --run {folder.path}")
         raise
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """How far a run is: a bar on a terminal, a line now and then elsewhere."""
+    console, reported = output.stderr(), dict[Stage, float]()
+    columns = (TextColumn("{task.fields[stage]}"), BarColumn(), TextColumn("{task.description}"))
+    hidden = not console.is_terminal
+    with Bar(*columns, console=console, transient=True, auto_refresh=False, disable=hidden) as bar:
+        task = bar.add_task("", stage="")
+
+        def tell(advance: Advance) -> None:
+            left, now = time_left(advance.remaining), time.monotonic()
+            if not hidden:
+                line, done, total = escape(f"{left} · {advance.doing}"), advance.done, advance.total
+                bar.update(task, completed=done, total=total, stage=advance.stage, description=line, refresh=True)
+            elif now - reported.get(advance.stage, -_REPORT_SECONDS) >= _REPORT_SECONDS:
+                reported[advance.stage] = now
+                share = advance.done / advance.total if advance.total else 1.0
+                console.print(f"{advance.stage}: {share:.0%}, {left}", markup=False)
+
+        yield tell
+
+
+def time_left(seconds: float | None) -> str:
+    """No more exact than it is known."""
+    if seconds is None:
+        return "time left not known yet"
+    if seconds < 90:
+        return f"about {max(5, 5 * round(seconds / 5)):.0f} s left"
+    return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"
 
 
 def _complete(folder: RunFolder, options: Options) -> bool:

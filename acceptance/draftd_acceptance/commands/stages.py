@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,13 +24,13 @@ from draftd_acceptance.statistics import Growth, Interval
 from draftd_acceptance.sweep.result import Sweep
 from draftd_acceptance.ticks import Arm
 
-_HOW = "How to measure"
 _ARMS = ("arm", "tokens/s", "× AR", "together", "TTFT ms", "p95 ms", "accepted", "length", "requests")
 _WINDOWS = ("window", "tokens/s", "p95 ms", "accepted", "drafts", "requests", "failed")
 _PROMPTS = ("prompt", "autoregressive", "speculative", "texts")
 _UNREADABLE = "cannot be read"
 _T = TypeVar("_T")
 _option = runs.stage_option
+_how = partial(runs.option, panel="How to measure")
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,12 @@ class ForSweep:
         "--groups", "LIST", "Of the package's prompts; all that suit the model if not given. none: only --file's."
     )
     each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
-    prompts: list[Path] | None = _option(  # noqa: RUF009  a field, like the others
-        "--file", "FILE", "Also your own prompts: .jsonl, or one a line."
-    )
-    repetitions: int | None = _option("--repeat", "COUNT", "How often each is asked; 3 if not given.", _HOW)
-    max_tokens: int | None = _option("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.", _HOW)
-    cool_down: float | None = _option("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.", _HOW)
-    heat_seconds: float | None = _option("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.", _HOW)
-    seed: int | None = _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.", _HOW)
+    prompts: list[Path] | None = _option("--file", "FILE", "Also your own prompts: .jsonl, or one a line.")
+    repetitions: int | None = _how("--repeat", "COUNT", "How often each is asked; 3 if not given.")
+    max_tokens: int | None = _how("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.")
+    cool_down: float | None = _how("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.")
+    heat_seconds: float | None = _how("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.")
+    seed: int | None = _how("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")
 
     def read(self) -> dict[str, Any]:
         """What was given, each in its own type. Raises OptionError, PromptError."""

@@ -13,9 +13,8 @@ from draftd.cli.options import Daemon
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
 from draftd.errors import ConfigError
-from draftd_acceptance.commands import progress as module
-from draftd_acceptance.commands.progress import progress, time_left
-from draftd_acceptance.commands.runs import Which, begin, measured, open_run
+from draftd_acceptance.commands import runs
+from draftd_acceptance.commands.runs import Which, begin, measured, open_run, progress, time_left
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.session import Advance
 from draftd_acceptance.ticks import Stage
@@ -93,7 +92,7 @@ def test_into_a_pipe_goes_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
     with progress() as advance:
         for done in range(0, 100, 10):
             advance(Advance(Stage.SWEEP, done, 100, 10.0 * (100 - done), "k4"))
