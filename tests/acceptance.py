@@ -16,8 +16,7 @@ from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.manifest import Manifest, ModelFile, ModelManifest
 from draftd_acceptance.options import QualityOptions
 from draftd_acceptance.quality import SCHEMAS
-from draftd_acceptance.samples import Sample
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Sample, Stage, Tick
 from tests.decoded import BEGAN, Truth, request
 
 GIB = 1 << 30

@@ -23,8 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from draftd.errors import FieldError, wrong_field
 from draftd_acceptance.manifest import Manifest
-from draftd_acceptance.samples import Sample
-from draftd_acceptance.ticks import Stage, Tick
+from draftd_acceptance.ticks import Sample, Stage, Tick
 
 _T = TypeVar("_T")
 

@@ -10,16 +10,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict
 from pydantic import TypeAdapter
 
 from draftd import __version__
+from draftd.client.client import DraftdClient
+from draftd.client.prompts import Prompt
 
-if TYPE_CHECKING:
-    from draftd.client.client import DraftdClient
-    from draftd.client.prompts import Prompt
 SECONDS = 600.0  # for taking one: large files are hashed when they are first asked for
 ABSENT = "absent"
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from draftd.client.client import ModelReply
 from draftd.client.prompts import Prompt
 from draftd.core import CLASSES, DrafterName
 from draftd.errors import FieldError, wrong_field
 from draftd_acceptance.ticks import Arm, Stage
-
-if TYPE_CHECKING:
-    from draftd.client.client import ModelReply
 
 TIERS = SHORT, MEDIUM, LONG = "short_control", "medium_reasoning", "long_context"
 GROUPS = (*TIERS, *(str(kind) for kind in CLASSES))

@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from draftd.canaries.prompts import MOST_TOKENS, Canary, FrozenPrompts, folded
 from draftd.canaries.schemas import Schema, mismatch, schema_of
 from draftd.canaries.selftest import Fault, faults
+from draftd.client.client import ModelReply
 from draftd.client.prompts import Prompt
 from draftd.core import FinishReason
 from draftd_acceptance.folder import RunError, RunFolder
@@ -24,9 +24,6 @@ from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, St
 from draftd_acceptance.statistics import Interval, bootstrap
 from draftd_acceptance.sweep.plan import key_of, measured, pending
 from draftd_acceptance.ticks import Arm, Stage, Tick, usable
-
-if TYPE_CHECKING:
-    from draftd.client.client import ModelReply
 
 GROUP = "quality"
 SCHEMAS = "quality under a schema"

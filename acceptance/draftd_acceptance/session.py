@@ -14,25 +14,21 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from draftd.client.client import Answer, Ask, CallError
+from draftd.client.client import Answer, Ask, CallError, DraftdClient
+from draftd.client.prompts import Prompt
 from draftd.client.timing import Capture, capture
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams
 from draftd.errors import DraftdError, FieldError
-from draftd.protocol import DECODED, DEPTH_MODES, REASONS
+from draftd.protocol import DECODED, DEPTH_MODES, REASONS, plain
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import Options
-from draftd_acceptance.samples import Sample, sample
-from draftd_acceptance.ticks import Arm, Granted, Key, Place, Served, Stage, Tick
-
-if TYPE_CHECKING:
-    from draftd.client.client import DraftdClient
-    from draftd.client.prompts import Prompt
+from draftd_acceptance.ticks import Arm, Granted, Key, Place, Sample, Served, Stage, Tick, sample
 
 ANSWER_SECONDS = {Stage.SWEEP: 600.0, Stage.SOAK: 300.0, Stage.QUALITY: 300.0}  # longest that one answer may take
 MOST_ERRORS = 20  # in a row
@@ -218,12 +214,8 @@ def _granted(answer: Answer) -> Granted:
 
 
 def _served(answer: Answer) -> Served:
-    timings = answer.finished.timings
-
-    def seconds(name: str) -> float | None:
-        return getattr(timings, name).ToNanoseconds() / 1e9 if timings.HasField(name) else None
-
-    return Served(seconds("queue"), seconds("prefill"), seconds("time_to_first_token"), seconds("total"))
+    timings = plain(answer.finished.timings)
+    return Served(**{one.name: timings[one.name] for one in fields(Served)})
 
 
 def ask_for(prompt: Prompt, arm: Arm, *, chat: bool, seed: int, repetition: int) -> Ask:

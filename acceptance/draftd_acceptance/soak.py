@@ -15,22 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, fields, replace
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from draftd.client.client import ModelReply
+from draftd.client.prompts import Prompt
 from draftd.client.timing import quantile
 from draftd.counts import total
 from draftd_acceptance.cost import alpha_of
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.session import Advance, MeasurementStopped, Progress, Session, Step, on_threads, sampling
 from draftd_acceptance.statistics import Curve, Growth, after_warm_up, growth
 from draftd_acceptance.sweep.plan import chosen_prompts
-from draftd_acceptance.ticks import Stage, Tick
-
-if TYPE_CHECKING:
-    from draftd.client.client import ModelReply
-    from draftd.client.prompts import Prompt
+from draftd_acceptance.ticks import Sample, Stage, Tick
 
 FEWEST_DRAFTS = 50  # of a window, below which it says nothing of acceptance
 FEWEST_READINGS = 60  # of memory after the warm-up, below which its growth is not extrapolated to hours and days
@@ -121,6 +118,7 @@ class Part:
     """One session's share of a soak, from `began` to `ended` on the session's clock; ticks and samples in time."""
 
     session: int
+    before: float  # seconds of soaking in earlier sessions
     began: float
     ended: float
     ticks: tuple[Tick, ...]
@@ -157,17 +155,14 @@ class Window:
 def windows(parts: Sequence[Part], seconds: float) -> tuple[Window, ...]:
     """In order. A session's last one, where it is shorter than half, belongs to the one before."""
     made: list[Window] = []
-    before = 0.0
     for part in parts:
         whole = max(1, int(part.seconds / seconds + 0.5))
         edges = [*(part.began + number * seconds for number in range(whole)), part.ended]
-        for earlier, later in pairwise(edges):
-            made.append(_window(part, earlier, later, before + earlier - part.began, later == edges[-1]))
-        before += part.seconds
+        made += [_window(part, earlier, later, later == edges[-1]) for earlier, later in pairwise(edges)]
     return tuple(made)
 
 
-def _window(part: Part, earlier: float, later: float, start: float, last: bool) -> Window:
+def _window(part: Part, earlier: float, later: float, last: bool) -> Window:
     def within(at: float) -> bool:
         return earlier <= at < later or (last and at == later)
 
@@ -183,7 +178,7 @@ def _window(part: Part, earlier: float, later: float, start: float, last: bool) 
     ]
     return Window(
         session=part.session,
-        start=start,
+        start=part.before + earlier - part.began,
         seconds=later - earlier,
         requests=len(ended),
         errors=sum(bool(tick.error) for tick in ended),
@@ -304,11 +299,13 @@ def soaked_seconds(folder: RunFolder) -> float:
 def soak_parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
     """Each session's share, in order of time. Its time is that in which requests were under way."""
     made: list[Part] = []
+    before = 0.0
     for session in sorted({tick.place.session for tick in ticks}):
         asked = sorted((t for t in ticks if t.place.session == session), key=lambda tick: tick.elapsed)
         began, ended = asked[0].elapsed, max(tick.elapsed + tick.ended for tick in asked)
         beside = sorted((s for s in samples if s.session == session), key=lambda sample: sample.elapsed)
-        made.append(Part(session, began, ended, tuple(asked), tuple(beside)))
+        made.append(Part(session, before, began, ended, tuple(asked), tuple(beside)))
+        before += ended - began
     return made
 
 

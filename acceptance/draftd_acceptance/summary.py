@@ -10,9 +10,8 @@ from types import MappingProxyType
 from draftd.client import timing
 from draftd.counts import DraftCounts, total
 from draftd_acceptance import ticks as figures
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.statistics import Interval, Statistic, bootstrap, ratio
-from draftd_acceptance.ticks import Tick
+from draftd_acceptance.ticks import Sample, Tick
 
 _PromptKey = tuple[str, str]  # Place.key
 

@@ -153,9 +153,11 @@ def _sweep_charts(swept: Sweep, candidate: Arm | None, made: Mapping[str, Any]) 
     yield from stages.length_charts(swept, made["knee"])
     if candidate is not None:
         yield from stages.latency_charts(swept, candidate)
-        yield from stages.kind_charts(made["kinds"], candidate)
-        if made["waits"].parts:
-            yield parts("answer", {figures.name(arm): of for arm, of in made["waits"].parts.items()}, stages.PARTS)
+        gains, first = made["kinds"]
+        yield from stages.kind_charts(gains, first, candidate)
+        _, timed = made["waits"]
+        if timed:
+            yield parts("answer", {figures.name(arm): of for arm, of in timed.items()}, stages.PARTS)
     if made["together"][0]:
         total, first = made["together"]
         yield stages.together_chart("together", total, "tokens/s")

@@ -14,12 +14,11 @@ from draftd.client.timing import inter_chunk, inter_token, quantile
 from draftd_acceptance.cost import Costs, alpha_of, measured_costs, speedup
 from draftd_acceptance.report.charts import SERIES, Chart, Line, lines, ranges
 from draftd_acceptance.report.figures import figure, name, share
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.soak import Window, soak_parts
 from draftd_acceptance.statistics import Interval
 from draftd_acceptance.summary import against, counted, measure, select
 from draftd_acceptance.sweep.result import Knee, Sweep
-from draftd_acceptance.ticks import Arm, Tick
+from draftd_acceptance.ticks import Arm, Sample, Tick
 
 Curves = Mapping[Arm, Mapping[int, Interval]]
 
@@ -123,16 +122,9 @@ def worth_chart(sweep: Sweep, found: Worth) -> Chart:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """For an answer of so many `tokens`: by arm the seconds of its parts, where all of them were timed."""
-
-    tokens: float
-    parts: Mapping[Arm, Mapping[str, float]]
-
-
-def waits(sweep: Sweep, candidate: Arm) -> Waits:
-    """Of the candidate and its autoregressive arm."""
+def waits(sweep: Sweep, candidate: Arm) -> tuple[float, Mapping[Arm, Mapping[str, float]]]:
+    """The tokens of a median answer; and how many seconds each part of it takes, by the candidate and its
+    autoregressive arm, where all parts were timed."""
     arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
     tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
     found: dict[Arm, dict[str, float]] = {}
@@ -142,7 +134,7 @@ def waits(sweep: Sweep, candidate: Arm) -> Waits:
         if rate is not None and timed["prefill"] is not None:
             known = {part: max(0.0, one.estimate) if one is not None else 0.0 for part, one in timed.items()}
             found[arm] = {part: known.get(part, tokens / rate.estimate) for part in PARTS}
-    return Waits(tokens, found)
+    return tokens, found
 
 
 # every approach
@@ -189,16 +181,9 @@ def median_chunk(ticks: Sequence[Tick]) -> float | None:
 # kinds of prompt, and several at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """By kind of prompt, the one with the highest gain first: decode throughput over autoregressive; and for each arm
-    the time to the first token."""
-
-    gains: Mapping[str, Interval]
-    waits: Mapping[str, Mapping[Arm, Interval]]
-
-
-def kinds(sweep: Sweep, candidate: Arm) -> Kinds:
+def kinds(sweep: Sweep, candidate: Arm) -> tuple[Mapping[str, Interval], Mapping[str, Mapping[Arm, Interval]]]:
+    """By kind of prompt: decode throughput over autoregressive, the highest first; and each arm's time to the first
+    token."""
     gains: dict[str, Interval] = {}
     first: dict[str, dict[Arm, Interval]] = {}
     for group in sorted({tick.place.group for tick in sweep.ticks if not tick.place.warm_up}):
@@ -209,16 +194,18 @@ def kinds(sweep: Sweep, candidate: Arm) -> Kinds:
         for arm in (candidate, candidate.baseline):
             if (wait := measure(select(ticks, arm=arm.id), "time_to_first_token")) is not None:
                 first.setdefault(title, {})[arm] = wait
-    return Kinds(dict(sorted(gains.items(), key=lambda one: -one[1].estimate)), first)
+    return dict(sorted(gains.items(), key=lambda one: -one[1].estimate)), first
 
 
-def kind_charts(found: Kinds, candidate: Arm) -> Iterator[Chart]:
-    if not found.gains:
+def kind_charts(
+    gains: Mapping[str, Interval], first: Mapping[str, Mapping[Arm, Interval]], candidate: Arm
+) -> Iterator[Chart]:
+    if not gains:
         return
     ours, plain = name(candidate), name(candidate.baseline)
-    rows = {kind: {ours: gain} for kind, gain in found.gains.items()}
+    rows = {kind: {ours: gain} for kind, gain in gains.items()}
     yield ranges("gains", rows, {ours: "speculative"}, unit="× autoregressive", level=(1.0, "no gain"))
-    rows = {kind: {name(arm): one.scaled(1000) for arm, one in by.items()} for kind, by in found.waits.items()}
+    rows = {kind: {name(arm): one.scaled(1000) for arm, one in by.items()} for kind, by in first.items()}
     yield ranges("waits", rows, {ours: "speculative", plain: "autoregressive"}, unit="ms")
 
 
@@ -274,51 +261,42 @@ def change_charts(found: Mapping[Arm, Mapping[str, Interval]], other: str) -> It
 
 def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Sequence[Window]) -> Iterator[Chart]:
     """Of what could be read. What came between two sessions is left out, as the windows leave it."""
-    readings = _readings(ticks, samples)
+    readings = [
+        ((part.before + one.elapsed - part.began) / 60, one)
+        for part in soak_parts(ticks, samples)
+        for one in part.samples
+        if part.began <= one.elapsed <= part.ended
+    ]
     minutes = max(((one.start + one.seconds) / 60 for one in windows), default=None)
 
-    def read(label: str, ink: str, what: Callable[[Sample], float | None], scale: float = 1.0) -> list[Line]:
-        return kept(Line.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain"))
+    def read(label: str, ink: str, what: Callable[[Sample], float | None], scale: float = 1.0) -> Line:
+        return Line.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain")
 
-    def window(label: str, ink: str, what: Callable[[Window], float | None], scale: float = 1.0) -> list[Line]:
+    def window(label: str, ink: str, what: Callable[[Window], float | None], scale: float = 1.0) -> Line:
         middles = [((one.start + one.seconds / 2) / 60, what(one)) for one in windows]
-        return kept(Line.through(label, ink, middles, scale))
+        return Line.through(label, ink, middles, scale)
 
-    def kept(line: Line) -> list[Line]:
-        return [line] if len(line.ys) else []
-
-    def chart(id_: str, series: Sequence[Line], unit: str, **more: Any) -> Iterator[Chart]:
-        if series:
-            yield lines(id_, series, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
+    def chart(id_: str, unit: str, *series: Line, **more: Any) -> Iterator[Chart]:
+        if drawn := [line for line in series if len(line.ys)]:
+            yield lines(id_, drawn, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
 
     used = read("the daemon’s process", "speculative", lambda one: one.resident, 1e-9)
-    yield from chart("memory", used + read("MLX with its cache", "second", lambda one: one.mlx, 1e-9), "GB")
+    yield from chart("memory", "GB", used, read("MLX with its cache", "second", lambda one: one.mlx, 1e-9))
     free = read("free above the floor", "speculative", lambda one: one.headroom, 1e-9)
-    yield from chart("headroom", free, "GB", level=(0.0, "the floor", "bad"))
-    if accepted := window("accepted / drafted", "speculative", lambda one: one.acceptance if one.enough else None, 100):
-        accepted += window("α, accepted / reached", "third", lambda one: one.alpha if one.enough else None, 100)
+    yield from chart("headroom", "GB", free, level=(0.0, "the floor", "bad"))
+    accepted = window("accepted / drafted", "speculative", lambda one: one.acceptance if one.enough else None, 100)
+    alpha = window("α, accepted / reached", "third", lambda one: one.alpha if one.enough else None, 100)
     level = LEAST_ACCEPTED * 100, share(LEAST_ACCEPTED), "bad"
-    yield from chart("soak-acceptance", accepted, "% of drafted tokens", level=level, top=100)
+    yield from chart("soak-acceptance", "% of drafted tokens", accepted, alpha, level=level, top=100)
     rate = window("all streams together", "speculative", lambda one: one.tokens_per_second)
-    yield from chart("soak-throughput", rate, "tokens/s")
-    if slow := window("p95", "speculative", lambda one: one.inter_token_p95, 1000):
-        slow += window("p50", "third", lambda one: one.inter_token_p50, 1000)
-    yield from chart("soak-latency", slow, "ms")
+    yield from chart("soak-throughput", "tokens/s", rate)
+    slow = window("p95", "speculative", lambda one: one.inter_token_p95, 1000)
+    yield from chart("soak-latency", "ms", slow, window("p50", "third", lambda one: one.inter_token_p50, 1000))
     heat = read("hottest sensor", "second", lambda one: one.temperature)
-    yield from chart("heat", heat, "°C", bottom=30.0, top=100.0)
+    yield from chart("heat", "°C", heat, bottom=30.0, top=100.0)
 
 
 def ends(values: Sequence[float]) -> tuple[float, float]:
     """The medians of the first and of the last tenth."""
     tenth = max(1, len(values) // 10)
     return median(values[:tenth]), median(values[-tenth:])
-
-
-def _readings(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
-    """Those that were taken while requests were under way, with the minute of the soak."""
-    found, before = [], 0.0
-    for part in soak_parts(ticks, samples):
-        there = [one for one in part.samples if part.began <= one.elapsed <= part.ended]
-        found += [((before + one.elapsed - part.began) / 60, one) for one in there]
-        before += part.seconds
-    return found

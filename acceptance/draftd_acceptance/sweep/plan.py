@@ -15,20 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from draftd.client.client import ModelReply
 from draftd.client.prompts import Prompt, from_file, held_out, spread, suited_classes
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
 from draftd.errors import DraftdError
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.manifest import prompt_checksum
 from draftd_acceptance.options import LONG, MEDIUM, SHORT, TIERS, SweepOptions
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Key, Stage, Tick
-
-if TYPE_CHECKING:
-    from draftd.client.client import ModelReply
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Key, Sample, Stage, Tick
 
 CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
 _SETS = Path(__file__).parents[1] / "prompt_sets"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from draftd.core import PROMPT_LOOKUP, FinishReason
 from draftd_acceptance.folder import RunError, RunFolder
-from draftd_acceptance.samples import Sample
-from draftd_acceptance.ticks import Arm, Served, Stage, Tick
+from draftd_acceptance.ticks import Arm, Sample, Served, Stage, Tick
 from tests.acceptance import manifest
 from tests.ticking import drafted, granted, place, tick
 

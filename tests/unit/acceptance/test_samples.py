@@ -17,9 +17,8 @@ from draftd.protocol import duration
 from draftd.v1 import control_pb2 as control
 from draftd_acceptance import session as module
 from draftd_acceptance.folder import RunFolder
-from draftd_acceptance.samples import Sample, sample
 from draftd_acceptance.session import Session, sampling
-from draftd_acceptance.ticks import Stage
+from draftd_acceptance.ticks import Sample, Stage, sample
 from tests.scripted import scripted_models
 from tests.serving import serving
 from tests.waiting import until

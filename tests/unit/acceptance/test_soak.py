@@ -23,10 +23,9 @@ from draftd_acceptance import soak as module
 from draftd_acceptance import soak as soak_run
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.options import OptionError, SoakOptions
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.session import Advance, MeasurementStopped, Session
 from draftd_acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
-from draftd_acceptance.ticks import Place, Stage, Tick
+from draftd_acceptance.ticks import Place, Sample, Stage, Tick
 from tests.acceptance import GIB, manifest, synthetic_run
 from tests.scripted import scripted_models
 from tests.serving import Served, serving

@@ -10,7 +10,6 @@ import pytest
 
 from draftd.core import WorkloadClass
 from draftd.counts import DraftCounts
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.summary import (
     METRICS,
     against,
@@ -21,7 +20,7 @@ from draftd_acceptance.summary import (
     summarise,
     total_throughput,
 )
-from draftd_acceptance.ticks import Served, Stage, Tick
+from draftd_acceptance.ticks import Sample, Served, Stage, Tick
 from tests.ticking import drafted, paced, place, tick
 
 

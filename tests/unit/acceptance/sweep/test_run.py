@@ -23,7 +23,6 @@ from draftd.fallback.ladder import Cause, Signal
 from draftd_acceptance import session as module
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.options import SweepOptions
-from draftd_acceptance.samples import Sample
 from draftd_acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
 from draftd_acceptance.sweep import plan as sweep_run
 from draftd_acceptance.sweep.plan import (
@@ -39,7 +38,7 @@ from draftd_acceptance.sweep.plan import (
     sweep_complete,
 )
 from draftd_acceptance.sweep.result import Sweep
-from draftd_acceptance.ticks import Arm, Stage, Tick
+from draftd_acceptance.ticks import Arm, Sample, Stage, Tick
 from tests.acceptance import manifest
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
