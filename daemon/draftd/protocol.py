@@ -22,7 +22,7 @@ from draftd.core import (
 )
 from draftd.counts import DraftCounts
 from draftd.errors import InvalidRequest
-from draftd.strategies import QualityClass, Strategy, Verifier
+from draftd.strategies import QualityClass, Strategy
 from draftd.v1 import inference_pb2 as pb
 
 K = TypeVar("K")
@@ -74,10 +74,6 @@ STRATEGIES: Mapping[pb.Strategy, Strategy | None] = {pb.STRATEGY_UNSPECIFIED: No
 QUALITIES: Mapping[pb.QualityClass, QualityClass | None] = {
     pb.QUALITY_CLASS_UNSPECIFIED: None,
     **_named(pb.QualityClass, QualityClass),
-}
-VERIFIERS: Mapping[pb.Verifier, Verifier] = {
-    pb.VERIFIER_UNSPECIFIED: Verifier.LOCAL,
-    **_named(pb.Verifier, Verifier),
 }
 DECODED: Mapping[pb.DecodeMode, DecodeMode] = _named(pb.DecodeMode, DecodeMode)
 """How an answer was decoded."""
