@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import typer
+
+from draftd.core import WorkloadClass
 from draftd.errors import DraftdError, FieldError
 
 FAILED = 1
 ASKED_WRONGLY = 2
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""The base of all that typer raises for a command line; it has no public name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,8 @@ def explain(error: BaseException) -> Failure | None:
     client = sys.modules.get("draftd.client.client")  # not imported only to find that the error is none of its own
     if client is not None and isinstance(error, client.CallError):
         return _of_call(error.code.name, error.details, answered=bool(error.reason))
+    if isinstance(error, UsageError):
+        return Failure(_in_our_words(error), ASKED_WRONGLY)
     if isinstance(error, FieldError):
         return Failure(error.message, ASKED_WRONGLY)
     if isinstance(error, DraftdError):
@@ -98,3 +108,54 @@ def _of_call(status: str, details: str, *, answered: bool) -> Failure:
         return Failure(details, FAILED)
     readable = status.lower().replace("_", " ")
     return Failure(f"{readable}: {details}" if details else readable, FAILED)
+
+
+def _in_our_words(error: Any) -> str:
+    """A `UsageError` as all else is refused: typer has words of its own, and a box."""
+    command = error.ctx.command_path if error.ctx is not None else "draftd"
+    param = getattr(error, "param", None)
+    if param is not None and hasattr(error.__cause__, "errors"):
+        first = error.__cause__.errors(include_url=False)[0]
+        allowed = _allowed(param, first["type"]) or str(error.message)
+        return FieldError(_name(param), first["input"], allowed).message
+    if param is not None and error.message:
+        return f"{_name(param)}: {error.message}"
+    if param is not None:
+        allowed = _allowed(param)
+        return f"{_name(param)} is missing{f'; allowed: {allowed}' if allowed else ''} ({command} --help)"
+    said, more = str(error.message), f"({command} --help)"
+    if hasattr(error, "possibilities"):
+        return f"{error.option_name}: no such option{_meant(error.possibilities)} {more}"
+    if (option := getattr(error, "option_name", None)) is not None:
+        return f"{option}: " + ("it takes no value" if "not take" in said else "a value must follow it")
+    if match := re.match(r"No such command '(.*?)'", said):
+        suggested = re.findall(r"Did you mean '(.*?)'", said)
+        return f"{match[1]}: no such command{_meant(suggested)} {more}"
+    if match := re.match(r"Got unexpected extra argument.* \((.*)\)$", said):
+        return f"{match[1]}: one argument too many {more}"
+    return said
+
+
+def _name(param: Any) -> str:
+    """The long name of an option, the name of an argument."""
+    return max(param.opts, key=len) if param.param_type_name == "option" else str(param.name).upper()
+
+
+def _allowed(param: Any, kind: str = "") -> str:
+    """What a value may be; empty where anything may. `kind`: the error's, of a wrong value."""
+    choices = str(param.get_missing_message(ctx=None) or "").partition("Choose from:")[2]
+    if choices:
+        return ", ".join(name for name in map(str.strip, choices.split(",")) if name != WorkloadClass.UNSPECIFIED)
+    if not kind.startswith(("int", "float", "greater", "less")):
+        return ""
+    low, high = param.min, param.max
+    bound = low if low is not None else high
+    whole = kind.startswith("int") or (not kind.startswith("float") and isinstance(bound, int))
+    least = "" if low is None else f" from {low}"
+    most = "" if high is None else f" to {high}" if least else f" up to {high}"
+    return ("a whole number" if whole else "a number") + least + most
+
+
+def _meant(names: Sequence[str] | None) -> str:
+    """The nearest of the names that typer suggests."""
+    return f"; did you mean {names[0]}?" if names else ""

@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from draftd import __version__
 from draftd.cli.failures import ASKED_WRONGLY, explain
 from draftd.cli.output import complain
-from draftd.cli.usage import UsageError, in_our_words
 
 HARNESS = "draftd_acceptance"
 ENTRY_POINTS = "draftd.commands"
@@ -95,20 +94,14 @@ def load(name: str) -> Any:
 
 def find(name: str) -> Any:
     """Returns the function of that name, or a group's functions by name. Raises ModuleNotFoundError."""
-    place = COMMANDS[name][0]
-    if place == HARNESS:
-        return _entry_point(name)
-    module, _, function = place.partition(".")
-    return getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
-
-
-def _entry_point(name: str) -> Any:
-    """A command of another package. Raises ModuleNotFoundError if that is not installed."""
+    module, _, function = COMMANDS[name][0].partition(".")
+    if function:
+        return getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
     from importlib.metadata import entry_points  # takes ten milliseconds, which other commands do without
 
     for point in entry_points(group=ENTRY_POINTS, name=name):
         return point.load()
-    raise ModuleNotFoundError(name=COMMANDS[name][0])
+    raise ModuleNotFoundError(name=module)
 
 
 def _app(**attributes: Any) -> typer.Typer:
@@ -156,11 +149,9 @@ def main() -> None:
         code = build_app()(prog_name="draftd", standalone_mode=False)
     except KeyboardInterrupt:
         sys.exit(130)
-    except UsageError as error:
-        if type(error).__name__ != "NoArgsIsHelpError":  # then the help was shown
-            complain(in_our_words(error))
-        sys.exit(ASKED_WRONGLY)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help was shown
+            sys.exit(ASKED_WRONGLY)
         failure = explain(error)
         if failure is None:
             raise
