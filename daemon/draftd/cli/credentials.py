@@ -1,13 +1,19 @@
-"""The certificates and tokens in use, and what SIGHUP changes of them."""
+"""The certificates and tokens in use, and SIGHUP, which asks to read them again."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from draftd.client.signals import hangup_reloads
+from draftd.errors import ConfigError, in_one_line
+from draftd.fronts.daemon import Daemon
 from draftd.settings import Settings, secrets_of
 from draftd.settings.certificates import Certificates, certificate_files, load_certificates
 from draftd.settings.load import variable_of
@@ -20,18 +26,11 @@ _TOKENS = (
     "remote.token",
     "annotations.grafana_token",
 )
-_FILES = (
-    "server.tls_cert",
-    "server.tls_key",
-    "server.tls_client_ca",
-    "webhook.tls_cert",
-    "webhook.tls_key",
-    "remote.tls_ca",
-    "remote.tls_cert",
-    "remote.tls_key",
-)
 
 log = logging.getLogger(__name__)
+
+#: Reads what may fail, and returns what puts it into use. Raises ConfigError.
+Reloading = Callable[[Settings], Callable[[], Awaitable[None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,63 @@ class Credentials:
         _warn_of(change.certificates)
 
 
+class Hangup:
+    """Answers SIGHUP: drains the daemon if its terminal was closed. Otherwise reloads the credentials; `reopen` opens
+    the log again."""
+
+    def __init__(self, credentials: Credentials, reopen: Callable[[], None]) -> None:
+        self._credentials, self._reopen = credentials, reopen
+        self._reloads = hangup_reloads()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._daemon: Daemon | None = None
+        self._parts: Sequence[Reloading] = ()
+        self._lock = asyncio.Lock()
+        self._tasks = set[asyncio.Task[None]]()
+
+    def serving(self, daemon: Daemon, *parts: Reloading) -> None:
+        """From now on it acts on these, whose event loop this is."""
+        self._loop, self._daemon, self._parts = asyncio.get_running_loop(), daemon, parts
+
+    def __call__(self, *_: object) -> None:
+        """The handler of the signal."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._act)
+        elif not self._reloads:  # there is nothing to drain yet
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGHUP)
+
+    def _act(self) -> None:
+        assert self._daemon is not None
+        if self._daemon.stopping:
+            return  # a terminal that is closed may say so twice: that is no wish to hurry
+        if self._reloads:
+            task = asyncio.create_task(self._reload())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            log.info("SIGHUP: the terminal was closed")
+            self._daemon.stop()
+
+    async def _reload(self) -> None:
+        async with self._lock:
+            self._reopen()
+            try:
+                change = await asyncio.to_thread(self._credentials.changed)
+                for apply in [prepare(change.settings) for prepare in self._parts]:
+                    await apply()
+            except ConfigError as error:
+                log.error("SIGHUP: %s; certificates and tokens stay as they were", error.message)
+                return
+            except Exception as error:  # a file that was taken away just now, or no more descriptors
+                log.error("SIGHUP: certificates and tokens could not be reloaded: %s", in_one_line(error))
+                return
+            self._credentials.use(change)
+            log.info("SIGHUP: reloaded: %s", change)
+            if change.later:
+                log.warning("SIGHUP: %s: changed, which applies after a restart", ", ".join(change.later))
+
+
 def _with_credentials(settings: Settings, read: Settings) -> tuple[Settings, list[str]]:
     """The settings with the credentials that were read, and what else is different. Whether there is a token or a
     certificate at all decides what listens and how, once."""
@@ -97,7 +153,8 @@ def _with_credentials(settings: Settings, read: Settings) -> tuple[Settings, lis
             name, before = f"{section}.{key}", _value(settings, f"{section}.{key}")
             if value == before:
                 continue
-            if name in (*_TOKENS, *_FILES) and value is not None and before is not None:
+            credential = name in _TOKENS or key.startswith("tls_")
+            if credential and value is not None and before is not None:
                 updates.setdefault(section, {})[key] = value
             else:
                 later.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -10,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from draftd.cli import logs
-from draftd.cli.hangup import hang_up_follower
 from draftd.cli.state import paths_of, quiet_transformers
+from draftd.client.signals import hangup_reloads
 from draftd.errors import ConfigError
 from draftd.ranks.follower import LOST, beat, end_with_input, read_key, run_follower
 from draftd.ranks.followers import follow_arguments
@@ -88,5 +89,22 @@ def _supervisor(
     supervisor = Supervisor(command, silent, announce, out, key=key)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
-    hang_up_follower(supervisor.stop, log.reopen)
+    _answer_hangup(supervisor.stop, log.reopen)
     return supervisor
+
+
+def _answer_hangup(stop: Callable[[], None], reopen: Callable[[], None]) -> None:
+    """A follower has no credentials: SIGHUP reopens its log, or stops it where its terminal was closed."""
+    reloads = hangup_reloads()
+
+    def reopened() -> None:
+        reopen()
+        logging.getLogger(__name__).info("SIGHUP: the log was reopened")
+
+    def act(*_: object) -> None:
+        if reloads:  # on a thread: the one that is interrupted may be logging
+            threading.Thread(target=reopened, name="draftd-reopen", daemon=True).start()
+        else:
+            stop()
+
+    signal.signal(signal.SIGHUP, act)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from draftd.cli import logs
-from draftd.cli.credentials import Credentials
-from draftd.cli.hangup import Hangup
+from draftd.cli.credentials import Credentials, Hangup
 from draftd.cli.state import Kept, paths_of, quiet_transformers
 from draftd.client.signals import answered
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
@@ -77,7 +76,8 @@ def run_daemon(
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
     kept = Kept(settings, os.environ, named=load is None, shared=plan is not None)
-    engine = _make_engine(settings, kept, plan, load or models_of(settings.model, drafters), log.write)
+    load = load or partial(served_models(settings.model), registry=drafters)
+    engine = _make_engine(settings, kept, plan, load, log.write)
     engine.start()
     kept.learning.start(engine.handle.learnt)
     try:
@@ -332,12 +332,8 @@ def _check_port(server: ServerSettings) -> None:
             raise taken(server) from None
 
 
-def models_of(settings: ModelSettings, drafters: DrafterRegistry) -> Load:
-    """How to load what the settings name; nothing named is the embedded pair."""
-    return partial(served_models(settings), registry=drafters)
-
-
 def served_models(settings: ModelSettings) -> ModelPaths:
+    """What the settings name; nothing named is the embedded pair."""
     model, draft = paths_of(settings)
     quiet_transformers()
     return ModelPaths(

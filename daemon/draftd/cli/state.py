@@ -45,13 +45,14 @@ class Kept:
         folder is done without, and any where the disk is full or read-only: requests are served, and it is said what is
         not kept."""
         self._open(settings, environ)
-        self.prefixes = None if shared else self._prefix_folder(settings)
+        prefixes = None if shared else settings.engine.prefix_dir
+        self._prefix_lock = None if prefixes is None else StateFolder(prefixes, "engine.prefix_dir")
+        self.prefixes = None if shared else prefixes or (self.path and self.path / _PREFIXES)
         self.learning = Learning(settings, self.path if named else None)
         self.fingerprints = Fingerprints(state_dir(environ) / FILE)
 
     def _open(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._folder: StateFolder | None = None
-        self._prefix_lock: StateFolder | None = None
         self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
@@ -78,12 +79,6 @@ class Kept:
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
 
-    def _prefix_folder(self, settings: Settings) -> Path | None:
-        if (named := settings.engine.prefix_dir) is not None:
-            self._prefix_lock = StateFolder(named, "engine.prefix_dir")
-            return named
-        return self.path and self.path / _PREFIXES
-
     def flag_file(self, flag: FlagSettings) -> Path | None:
         """The flags' file of this daemon alone; None where a setting names one, or a server has the flags. A new one
         begins with the flags of the file that all daemons of a user once shared. Without a folder it is a temporary
@@ -109,10 +104,9 @@ class Kept:
     @property
     def save_errors(self) -> dict[str, int]:
         """Failures to write each of its files."""
-        errors = {} if self.store.path is None else {"ladder": self.store.errors}
-        if self._history is not None:
-            errors["events"] = self._history.errors
-        return errors | self.learning.save_errors
+        stores = {"ladder": self.store, "learnt": self.learning.store}
+        errors = {name: store.errors for name, store in stores.items() if store.path is not None}
+        return errors if self._history is None else errors | {"events": self._history.errors}
 
     def close(self) -> None:
         self.learning.close()
@@ -150,9 +144,8 @@ class Learning:
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in an existing folder")
-        self._path = path or (folder and folder / _LEARNT)
-        self._store = StateStore(self._path)
-        self._file = LearntFile(self._store, lambda: identity(settings))
+        self.store = StateStore(path or (folder and folder / _LEARNT))
+        self._file = LearntFile(self.store, lambda: identity(settings))
         self._most, self._warned = settings.engine.max_draft_tokens, False
 
     def recall(self) -> Learnt | None:
@@ -161,12 +154,12 @@ class Learning:
             document = self._file.load()
             return None if document is None else Learnt.of_document(document)
         except ConfigError as error:
-            log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self._path, error.message)
+            log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self.store.path, error.message)
             return None
 
     def start(self, learnt: Callable[[], Learnt | None]) -> None:
         """From now on it is kept, where there is a place."""
-        if self._path is not None:
+        if self.store.path is not None:
             self._file.start(lambda: None if (found := self._noticed(learnt())) is None else found.to_document())
 
     def _noticed(self, learnt: Learnt | None) -> Learnt | None:
@@ -179,11 +172,6 @@ class Learning:
             else:
                 log.info("the draft model pays: %.2f times the speed without drafts", worth.speedup)
         return learnt
-
-    @property
-    def save_errors(self) -> dict[str, int]:
-        """Failures to write its file."""
-        return {} if self._path is None else {"learnt": self._store.errors}
 
     def close(self) -> bool:
         """True when it is kept."""

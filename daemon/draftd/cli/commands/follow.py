@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from draftd.cli import options
-from draftd.cli.commands.serve import announcer
-from draftd.cli.failures import explain
+from draftd.cli.commands.serve import announcer, exit_logged
 
 _group = partial(typer.Option, rich_help_panel="Which group")
 
@@ -50,13 +48,5 @@ def command(
     from draftd.ranks.join import Place
 
     place = Place(address, rank, ranks, patience)
-    log = logging.getLogger("draftd.daemon")
-    try:
-        code = (run_once if once else run)(settings, place, with_input=with_input, announce=announcer())
-    except Exception as error:
-        failure = explain(error)
-        if failure is None:
-            raise
-        log.error("rank %d: %s", rank, failure.message)
-        code = failure.code
-    raise typer.Exit(code)
+    joined = partial(run_once if once else run, settings, place, with_input=with_input, announce=announcer())
+    exit_logged(joined, f"rank {rank}: ")

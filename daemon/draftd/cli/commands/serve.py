@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -74,21 +74,29 @@ def command(
     settings = read()
 
     announce = announcer()
-    try:
+
+    def run() -> int:
         if (rank := launched_rank(os.environ)) is not None and rank > 0:
             from draftd.cli.follow import run_launched
 
-            code = run_launched(settings, announce)
-        else:
-            from draftd.cli.serve import run_daemon  # brings all that serves in, which help does without
+            return run_launched(settings, announce)
+        from draftd.cli.serve import run_daemon  # brings all that serves in, which help does without
 
-            code = run_daemon(settings, announce=announce, read=read)
+        return run_daemon(settings, announce=announce, read=read)
+
+    exit_logged(run)
+
+
+def exit_logged(run: Callable[[], int], prefix: str = "") -> NoReturn:
+    """Runs a daemon or a follower, and exits with its code. What it fails with goes into its log, after `prefix`: with
+    the time and in its format, because a supervisor keeps nothing else."""
+    try:
+        code = run()
     except Exception as error:
         failure = explain(error)
         if failure is None:
             raise
-        # Into the log, with its time and in its format: a supervisor keeps nothing else.
-        logging.getLogger("draftd.daemon").error("%s", failure.message)
+        logging.getLogger("draftd.daemon").error("%s%s", prefix, failure.message)
         code = failure.code
     raise typer.Exit(code)
 
