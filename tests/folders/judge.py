@@ -17,7 +17,6 @@ from typing import Any
 import mlx.core as mx
 from tokenizers import Tokenizer as Fast
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Finding, Verdict
 from draftd.core import DRAFT_MODEL, FinishReason
 from draftd.engine.handle import check_request
@@ -25,6 +24,7 @@ from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import InvalidRequest, ModelLoadError
 from draftd.models.mlx_lm import load_adapters, load_model
 from draftd.settings import load_settings
+from tests.doctored import check_models
 from tests.folders.place import SAMPLES, Asked, Case, Place, samples
 from tests.models.scene import near_tie
 from tests.rig import Rig, autoregressive, request, speculative

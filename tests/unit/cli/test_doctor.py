@@ -25,7 +25,7 @@ from draftd.cli.commands.doctor import (
     check_webhook,
     examine,
 )
-from draftd.cli.commands.doctor_models import check_models, check_worth
+from draftd.cli.commands.doctor_models import check_worth
 from draftd.cli.findings import Finding, Verdict
 from draftd.cli.options import Served
 from draftd.core import DRAFT_MODEL
@@ -41,6 +41,7 @@ from draftd.protocol import plain
 from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.unit.engine.drafts import change_tokenizer, mamba
 from tests.unit.models.checkpoints import rewrite
 

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
 from draftd.core import DRAFT_MODEL
 from draftd.engine.drafters.sources import mismatch
@@ -24,6 +23,7 @@ from draftd.errors import ModelLoadError, NotServing, in_one_line
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.unit.cli.conftest import in_process, logging_as_it_was
 from tests.unit.engine.drafts import change_weights
 from tests.waiting import loaded

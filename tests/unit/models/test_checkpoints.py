@@ -14,7 +14,6 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.core import DRAFT_MODEL, SamplingParams
 from draftd.engine.drafters.base import Text
 from draftd.engine.drafters.draft_model import DraftModel
@@ -25,6 +24,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.models.architectures import configuration
 from tests.models.result import Result
 from tests.models.scene import Engine, Way, planned

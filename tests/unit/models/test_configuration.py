@@ -12,7 +12,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
 from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
@@ -20,6 +19,7 @@ from draftd.models.configuration import check_read, computation, normalised
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.models.architectures import configuration
 from tests.models.configurations import FULL, SLIDING
 from tests.models.forms import forms, version_4

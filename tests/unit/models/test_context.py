@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.engine.pair import context_length_of, load_models
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.models.configurations import FULL, SLIDING
 from tests.unit.models.test_configuration import LLAMA_3, LONG, YARN, Config, table
 

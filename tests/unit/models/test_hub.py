@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import huggingface_hub.constants
 import pytest
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
 from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
@@ -24,6 +23,7 @@ from draftd.models import download, hub
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.hub import Fault, Hub, hub_for_tests
 
 NAME = "org/name"

@@ -9,7 +9,6 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from draftd.cli.commands.doctor_models import check_models
 from draftd.cli.findings import Verdict
 from draftd.engine.pair import load_models
 from draftd.models.fingerprint import Fingerprints
@@ -17,6 +16,7 @@ from draftd.models.folder import ModelFolder, parameters
 from draftd.models.shards import INDEX, surplus
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
+from tests.doctored import check_models
 from tests.unit.models.checkpoints import sharded
 
 OWN = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

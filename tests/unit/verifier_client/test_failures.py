@@ -16,7 +16,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from draftd.cli.commands.doctor_remote import check_remote
+from draftd.cli.commands.doctor import check_remote
 from draftd.cli.findings import Finding, Verdict
 from draftd.errors import DraftdError, NotEnabled, NotServing, OtherProtocol, TooManyPeers, Unauthenticated
 from draftd.fronts.grpc.interceptors import rich_status

@@ -20,15 +20,18 @@ import typer
 from draftd.cli import options, output
 from draftd.cli.commands.doctor_hosts import check_hosts
 from draftd.cli.commands.doctor_models import look_at_models
-from draftd.cli.commands.doctor_remote import check_remote
+from draftd.cli.figures import milliseconds
 from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
 from draftd.cli.state import old_flags, own_flag_file, own_folder
 from draftd.errors import ConfigError
 from draftd.listening import other_port, try_listening
 from draftd.models import blas
 from draftd.models.tokenizer import Tokenizer
-from draftd.settings import Settings
+from draftd.settings import RemoteSettings, Settings
 from draftd.settings.certificates import certificate_files, load_certificate
+from draftd.verifier_client.connection import Vocabulary, check_verifier
+from draftd.verifier_client.failures import REFUSED, LinkError
+from draftd.verifier_client.messages import VERSION
 
 _CONNECT_SECONDS = 2.0
 
@@ -175,16 +178,39 @@ def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return note("flag", f"{file.parent} {why}: a temporary file, and the flags are not kept over a restart")
     if file.is_dir() or _unusable(file.parent):
         return bad("flag", f"{file} cannot be written", "set flag.file to one that can")
+    shown = f"{file}{'' if file.exists() else ' (will be written)'}"
     if flag.file is not None:
-        return ok(
-            "flag", f"{file}{'' if file.exists() else ' (will be written)'}; all daemons with this file follow it"
-        )
+        return ok("flag", f"{shown}; all daemons with this file follow it")
     if not (old := old_flags(environ)).exists():
-        return ok("flag", f"{file}{'' if file.exists() else ' (will be written)'}")
+        return ok("flag", shown)
     if not file.exists():
         return note("flag", f"{file} (will be written, with the flags of {old}, which is not read afterwards)")
     mend = f"remove {old}; or set flag.file to it, and all daemons with this setting follow it"
     return note("flag", f"{file}; {old}, where flags once were, is not read", mend)
+
+
+def check_remote(settings: RemoteSettings, tokenizer: Vocabulary | None) -> list[Finding]:
+    """Connects to the daemon that verifies for this one, as the link does. `tokenizer`: of this daemon's model; None
+    where that could not be opened."""
+    if not settings.enabled:
+        return []
+    reached = f"{settings.target} answers{' with TLS' if settings.encrypted else ''}"
+    try:
+        model, trip = check_verifier(settings, tokenizer)
+    except LinkError as error:
+        found = f"{reached if error.kind in REFUSED else settings.target}: {error.what}"
+        return [bad("remote", found, error.cure or "look at the log of the verifier")]
+    token = "the token is accepted, " if settings.token is not None else ""
+    findings = [
+        ok("remote", f"{reached}, {token}protocol {VERSION}, round trip {milliseconds(trip)}"),
+        ok("remote", f"it serves {model.model} ({model.quality.label}), context of {model.context_length:,} tokens"),
+    ]
+    if tokenizer is None:
+        return [*findings, note("remote", "its tokenizer was not compared: the model here could not be opened")]
+    if model.shared_tokenizer:
+        return [*findings, ok("remote", "its tokenizer is the model's here")]
+    other = f"its tokenizer is another: {model.difference}; `remote` works by text, `speculative` is refused"
+    return [*findings, note("remote", other, "serve a model of the verifier's family to draft for it")]
 
 
 def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:

@@ -132,13 +132,10 @@ def _judge_link(plan: GroupPlan, link: LinkFindings) -> Finding:
         mend = f"a firewall, a cable, another network: on {source}, `ping {address}`; on macOS allow Python to listen"
         return bad(subject, f"{source} does not reach {address}: {link.error}", mend)
     trip, rate = link.figures["round_trip_seconds"], link.figures["bytes_per_second"]
-    text = f"{milliseconds(trip) if trip >= 1e-4 else f'{1e6 * trip:.0f} µs'} there and back, {_bits(rate)}"
+    gigabits = rate * 8 / 1e9
+    bits = f"{gigabits:.{0 if gigabits >= 10 else 2}f} Gbit/s"
+    text = f"{milliseconds(trip) if trip >= 1e-4 else f'{1e6 * trip:.0f} µs'} there and back, {bits}"
     if trip > _FAR_SECONDS or rate < _NARROW:
         mend = "each layer waits for it twice: use a cable, no Wi-Fi or VPN; `draftd docs distributed` has figures"
         return note(subject, text, mend, figures=dict(link.figures))
     return ok(subject, text, figures=dict(link.figures))
-
-
-def _bits(rate: float) -> str:
-    gigabits = rate * 8 / 1e9
-    return f"{gigabits:.0f} Gbit/s" if gigabits >= 10 else f"{gigabits:.2f} Gbit/s"

@@ -43,10 +43,6 @@ class _Opened(NamedTuple):
     tokenizer: Any
 
 
-def check_models(settings: Settings) -> list[Finding]:
-    return look_at_models(settings)[0]
-
-
 def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     """The folders that would be loaded, opened as `serve` opens them, but for their weights; what the pair can do, what
     memory it takes, and what would be refused. Of a hub id only the cache is looked at: no network is needed."""
