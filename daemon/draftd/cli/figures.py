@@ -20,6 +20,11 @@ percent = _figure("{:.0%}")
 times = _figure("{:.2f}×")
 length = _figure("{:.2f}")  # tokens
 tenths = _figure("{:.1f}")
+precise_seconds = _figure("{:.3f}")
+
+
+def over(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def milliseconds(seconds: float | None) -> str:

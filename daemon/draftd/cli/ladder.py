@@ -101,11 +101,8 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
     if state.ladder[state.position - 1].drafter in state.absent_drafters:
         return f"up {when.rstrip(', ') or 'now'}: its drafter is not there, so there is nothing to probe"
-    return f"up {when}once {_LINK if _of_remote(state) else _PROBE}"
-
-
-def _of_remote(state: pb.FallbackState) -> bool:
-    return bool(state.ladder) and state.ladder[0].level == RemoteLevel.SPECULATIVE.label
+    of_remote = state.ladder[0].level == RemoteLevel.SPECULATIVE.label
+    return f"up {when}once {_LINK if of_remote else _PROBE}"
 
 
 def moment(at: Timestamp) -> datetime:

@@ -155,18 +155,13 @@ class _File(RotatingFileHandler):
         return TextIOWrapper(raw, self.encoding, self.errors, write_through=True)
 
 
-def _ready(record: logging.LogRecord) -> str | None:
-    line: str | None = getattr(record, "line", None)
-    return line
-
-
 class _Text(logging.Formatter):
     """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. Times are local. Information goes without its
     level, as announcements do."""
 
     def format(self, record: logging.LogRecord) -> str:
-        if (line := _ready(record)) is not None:
-            return line
+        if (line := record.__dict__.get("line")) is not None:
+            return str(line)
         at = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         text = f"{at} draftd: {level}{in_local_time(record.getMessage())}"
@@ -177,8 +172,8 @@ class _Json(logging.Formatter):
     """One object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        if (line := _ready(record)) is not None:
-            return line
+        if (line := record.__dict__.get("line")) is not None:
+            return str(line)
         event = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -138,8 +138,8 @@ class WaitingBar:
 
     def __init__(self) -> None:
         console, columns = stderr(), (TextColumn("{task.description}"), BarColumn())
-        self._terminal, self._told = console.is_terminal, -_WAITING_SECONDS
-        self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False)
+        hidden, self._told = not console.is_terminal, -_WAITING_SECONDS
+        self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False, disable=hidden)
 
     def hear(self, response: inference_pb2.GenerateResponse) -> None:
         """Draws a `loading` or `prompt_progress` event."""
@@ -151,7 +151,7 @@ class WaitingBar:
 
     def hear_loading(self, line: str) -> None:
         """Draws what a daemon does that serves nothing yet; where there is no terminal, a line every ten seconds."""
-        if self._terminal:
+        if not self._bar.disable:
             loading = _STILL_LOADING.fullmatch(line)
             self._draw(loading[1] if loading else line)  # a terminal has few columns
         elif time.monotonic() - self._told >= _WAITING_SECONDS:
@@ -160,8 +160,6 @@ class WaitingBar:
 
     def _draw(self, line: str, done: float = 0, total: float | None = None) -> None:
         """`total`: None where it is not known."""
-        if not self._terminal:
-            return
         if not self._bar.tasks:
             self._bar.add_task("")
             self._bar.start()

@@ -40,17 +40,15 @@ def rows(status: pb.GetStatusResponse, collective: Mapping[int, float] | None = 
 
 
 def _state(group: pb.GroupStatus) -> Text:
-    how = ", ".join(part for part in (f"{len(group.ranks)} of one target" if group.ranks else "", _how(group)) if part)
+    sharing = f"{group.parallel} over " if group.parallel and group.backend else ""
+    ranks = f"{len(group.ranks)} of one target" if group.ranks else ""
+    how = ", ".join(filter(None, (ranks, sharing + group.backend)))
     shown = Text.assemble((group.state, _STYLES.get(GroupState(group.state), "")), f", {how}" if how else "")
     if group.HasField("restart"):
         shown.append(f", begins anew in {group.restart.ToTimedelta().total_seconds():.0f} s", WARN)
     elif group.starts > 1:
         shown.append(f", start {group.starts}", DIM)
     return shown
-
-
-def _how(group: pb.GroupStatus) -> str:
-    return f"{group.parallel} over {group.backend}" if group.parallel and group.backend else group.backend
 
 
 def _rank(one: pb.RankStatus, share: float | None) -> Text:

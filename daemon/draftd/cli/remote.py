@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from draftd.cli import figures
-from draftd.cli.figures import NOTHING, milliseconds, percent, size
+from draftd.cli.figures import NOTHING, milliseconds, over, percent, size
 from draftd.cli.output import BAD, DIM, GOOD, WARN, Row
 from draftd.protocol import plain
 from draftd.strategies import RemoteLevel
@@ -35,11 +35,11 @@ def _edge(remote: Message, counts: Message, lately: str) -> list[Row]:
     made = [("remote", Text.assemble(state, f", {remote['target']}{_serves(remote)}", (why, DIM)))]
     if remote["level"] and remote["level"] != RemoteLevel.SPECULATIVE.label:
         made.append(("", Text(f"the fallback allows {remote['level']}", WARN)))
-    hidden = percent(_over(counts["hidden_round_trips"], counts["verdicts"]))
+    hidden = percent(over(counts["hidden_round_trips"], counts["verdicts"]))
     trip = milliseconds(remote["round_trip"])
     made.append(("round trip", Text(f"{trip}{_pays(remote['break_even'])}, {hidden} hidden{lately}")))
-    wasted = _over(counts["wasted_tokens"], counts["proposed_tokens"])
-    traffic = _over(remote["bytes_sent"] + remote["bytes_received"], counts["tokens"])
+    wasted = over(counts["wasted_tokens"], counts["proposed_tokens"])
+    traffic = over(remote["bytes_sent"] + remote["bytes_received"], counts["tokens"])
     each = NOTHING if traffic is None else f"{traffic:.0f} B"
     chosen = f"{counts['tokens']} tokens in answers that have ended; {percent(wasted)} wasted, {each} a token"
     made.append(("chosen there", Text(chosen)))
@@ -77,9 +77,9 @@ def _verifier(verification: pb.VerificationStatus) -> list[Row]:
     peers, total = verification.peers, plain(verification.total)
     made = [("edges", Text(f"{len(peers)} connected, {verification.open_sequences} open sequences"))]
     if total["verdicts"]:
-        rate = figures.rate(_over(total["tokens"], total["target_time"] or 0.0))
-        accepted = percent(_over(total["accepted_tokens"], total["drafted_tokens"]))
-        stale = percent(_over(total["stale"], total["steps"]))
+        rate = figures.rate(over(total["tokens"], total["target_time"] or 0.0))
+        accepted = percent(over(total["accepted_tokens"], total["drafted_tokens"]))
+        stale = percent(over(total["stale"], total["steps"]))
         told = f"{total['tokens']} tokens, {rate} per second of the target, {accepted} accepted, {stale} stale"
         made.append(("verified", Text(told)))
     if total["refused"]:
@@ -94,7 +94,3 @@ def _verifier(verification: pb.VerificationStatus) -> list[Row]:
     if len(peers) > _MOST_PEERS:
         made.append(("", Text(f"and {len(peers) - _MOST_PEERS} more", DIM)))
     return made
-
-
-def _over(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from draftd.cli.figures import NOTHING, rate
+from draftd.cli.figures import NOTHING, precise_seconds, rate
 from draftd.cli.output import tracked
 from draftd.client.client import Ask, DraftdClient
 from draftd.client.timing import capture, quantile
@@ -24,22 +24,6 @@ WAYS = (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)
 _ANSWER_SECONDS = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One prompt's answer by one way. `seconds` to the complete answer, as the client saw it."""
-
-    strategy: Strategy
-    name: str
-    seconds: float
-    first_token: float
-    tokens: tuple[int, ...]
-    tokens_per_second: float | None
-    quality: int
-    cost: float | None
-    currency: str
-    failed_over: str
-
-
 def chosen_ways(text: str) -> list[Strategy]:
     """Of names with commas between them. Raises ConfigError."""
     ways = [one.strip() for one in text.split(",")]
@@ -48,51 +32,55 @@ def chosen_ways(text: str) -> list[Strategy]:
     return list(dict.fromkeys(map(Strategy, ways)))
 
 
-def run_ways(client: DraftdClient, asks: Sequence[tuple[str, Ask]], ways: Sequence[Strategy]) -> Iterator[Answered]:
-    """Each prompt by each way, one after the other, so that whatever else happens meets all of them. A way is demanded:
-    where it cannot be had, CallError is raised."""
+def run_ways(
+    client: DraftdClient, asks: Sequence[tuple[str, Ask]], ways: Sequence[Strategy]
+) -> Iterator[dict[str, Any]]:
+    """Answers, by the names of JSON: each prompt by each way, one after the other, so that whatever else happens meets
+    all of them. A way is demanded: where it cannot be had, CallError is raised."""
     for way in ways:  # the first request by each pays for things that later ones do not
-        answered(client, replace(asks[0][1], max_tokens=8, strategy=way), "")
+        _answer(client, replace(asks[0][1], max_tokens=8, strategy=way), "")
     for name, ask in tracked(asks):
         for way in ways:
-            yield answered(client, replace(ask, strategy=way, skip_prefix_cache=True), name)
+            yield _answer(client, replace(ask, strategy=way, skip_prefix_cache=True), name)
 
 
-def answered(client: DraftdClient, ask: Ask, name: str) -> Answered:
+def _answer(client: DraftdClient, ask: Ask, name: str) -> dict[str, Any]:
+    """`seconds` to the complete answer, as the client saw it."""
     assert ask.strategy is not None
     captured = capture(client, ask, timeout=_ANSWER_SECONDS).checked()
     answer, finished = captured.answer, captured.answer.finished
-    return Answered(
-        ask.strategy,
-        name,
-        captured.ended,
-        answer.time_to_first_token,
-        answer.tokens,
-        answer.tokens_per_second,
-        finished.quality,
-        finished.cost if finished.HasField("cost") else None,
-        finished.currency,
-        finished.failed_over,
-    )
+    return {
+        "strategy": ask.strategy.value,
+        "name": name,
+        "seconds": captured.ended,
+        "first_token": answer.time_to_first_token,
+        "tokens": answer.tokens,
+        "tokens_per_second": answer.tokens_per_second,
+        "quality": finished.quality,
+        "cost": finished.cost if finished.HasField("cost") else None,
+        "currency": finished.currency,
+        "failed_over": finished.failed_over,
+    }
 
 
-def summarise(answers: Sequence[Answered]) -> dict[str, dict[str, Any]]:
-    """By way, under the names of JSON: medians, the mean cost, and the least class."""
-    by_way = {way: [one for one in answers if one.strategy is way] for way in WAYS}
-    return {way.value: _summary(group) for way, group in by_way.items() if group}
+def summarise(answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By way: medians, the mean cost, and the least class."""
+    by_way = {way.value: [one for one in answers if one["strategy"] == way] for way in WAYS}
+    return {way: _summary(group) for way, group in by_way.items() if group}
 
 
-def _summary(answers: Sequence[Answered]) -> dict[str, Any]:
-    costs = [one.cost for one in answers if one.cost is not None]
+def _summary(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    costs = [one["cost"] for one in answers if one["cost"] is not None]
+    rates = [one["tokens_per_second"] for one in answers if one["tokens_per_second"]]
     return {
         "answers": len(answers),
-        "first_token_seconds": quantile([one.first_token for one in answers], 0.5),
-        "seconds": quantile([one.seconds for one in answers], 0.5),
-        "tokens_per_second": quantile([one.tokens_per_second for one in answers if one.tokens_per_second], 0.5),
-        "quality": enum_name(pb.QualityClass.DESCRIPTOR, min(one.quality for one in answers)),
+        "first_token_seconds": quantile([one["first_token"] for one in answers], 0.5),
+        "seconds": quantile([one["seconds"] for one in answers], 0.5),
+        "tokens_per_second": quantile(rates, 0.5),
+        "quality": enum_name(pb.QualityClass.DESCRIPTOR, min(one["quality"] for one in answers)),
         "cost": sum(costs) / len(costs) if costs else None,
-        "currency": answers[0].currency,
-        "failed_over": sum(bool(one.failed_over) for one in answers),
+        "currency": answers[0]["currency"],
+        "failed_over": sum(bool(one["failed_over"]) for one in answers),
     }
 
 
@@ -101,8 +89,8 @@ def rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
         (
             way,
             str(one["answers"]),
-            _seconds(one["first_token_seconds"]),
-            _seconds(one["seconds"]),
+            precise_seconds(one["first_token_seconds"]),
+            precise_seconds(one["seconds"]),
             rate(one["tokens_per_second"]),
             str(one["quality"]),
             NOTHING if one["cost"] is None else money(one["currency"], one["cost"]),
@@ -110,7 +98,3 @@ def rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
         )
         for way, one in summaries.items()
     ]
-
-
-def _seconds(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3f}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from draftd.cli.strategies import Answered, rows, summarise
+from draftd.cli.strategies import rows, summarise
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
-from draftd.strategies import QualityClass, Strategy
+from draftd.strategies import QualityClass
 from draftd.v1 import inference_pb2 as pb
 from tests.scripted import scripted_models
 from tests.serving import serving
@@ -91,8 +92,10 @@ def test_ways_are_compared_in_one_table(ran: Run) -> None:
 
 
 def test_a_table_of_ways_has_medians_least_class_and_mean_cost() -> None:
-    def one(seconds: float, quality: int, cost: float | None, failed_over: str = "") -> Answered:
-        return Answered(Strategy.REMOTE, "p", seconds, seconds / 10, (1,), 50.0, quality, cost, "€", failed_over)
+    def one(seconds: float, quality: int, cost: float | None, failed_over: str = "") -> dict[str, Any]:
+        times = {"seconds": seconds, "first_token": seconds / 10, "tokens_per_second": 50.0}
+        priced = {"cost": cost, "currency": "€"}
+        return {"strategy": "remote", "quality": quality, "failed_over": failed_over} | times | priced
 
     professional, standard = pb.QUALITY_CLASS_PROFESSIONAL, pb.QUALITY_CLASS_STANDARD
     answers = [one(1, professional, 0.2), one(2, professional, 0.4), one(9, standard, None, "gone")]

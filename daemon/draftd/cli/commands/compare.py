@@ -98,15 +98,12 @@ def compare(
     own = prompts.from_texts(prompt or []) + (prompts.from_file(file) if file is not None else [])
     sampling = SamplingParams(temperature=temperature, seed=seed)
     base = Ask(max_tokens=max_tokens, sampling=sampling, workload=workload, **asdict(drafting))
-    if ways is not None:
-        with daemon.connect() as client:
-            chosen = own or _held_out(client.model().model, each, workload)
-            asks = [(p.name, ask) for p, ask in _asks(client, base, chosen)] * repeat
-            answers = list(by_strategy.run_ways(client, asks, ways))
-        _show_ways(answers, json=json)
-        return
     with daemon.connect() as client:
         chosen = own or _held_out(client.model().model, each, workload)
+        if ways is not None:
+            asks = [(p.name, ask) for p, ask in _asks(client, base, chosen)] * repeat
+            _show_ways(list(by_strategy.run_ways(client, asks, ways)), json=json)
+            return
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
@@ -121,11 +118,10 @@ def compare(
         raise typer.Exit(1)
 
 
-def _show_ways(answers: Sequence[by_strategy.Answered], *, json: bool) -> None:
+def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
     summaries = by_strategy.summarise(answers)
     if json:
-        each = [asdict(one) | {"strategy": one.strategy.value} for one in answers]
-        output.print_json({"strategies": {way: rounded(one) for way, one in summaries.items()}, "answers": each})
+        output.print_json({"strategies": {way: rounded(one) for way, one in summaries.items()}, "answers": answers})
     else:
         output.print_table(by_strategy.COLUMNS, by_strategy.rows(summaries))
 

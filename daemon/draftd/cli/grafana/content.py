@@ -48,12 +48,15 @@ def read_content(
     rules = (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url)
     (group,) = with_sources(yaml.safe_load(rules)["groups"], sources)
     made = [model | {"tags": [*model["tags"], TAG]} for model in models]
-    interval, name = int(seconds_of(group["interval"])), group["name"]
+    for rule in group["rules"]:
+        rule["labels"][LABEL] = LABEL_VALUE
+        rule["keep_firing_for"] = rule.pop("keepFiringFor", "0s")  # the provisioning file names it otherwise
+        rule |= {"folderUID": FOLDER, "ruleGroup": group["name"]}
     return sorted(made, key=lambda model: str(model["uid"])), {
-        "title": name,
+        "title": group["name"],
         "folderUid": FOLDER,
-        "interval": interval,
-        "rules": [_rule(rule) | {"folderUID": FOLDER, "ruleGroup": name} for rule in group["rules"]],
+        "interval": int(seconds_of(group["interval"])),
+        "rules": group["rules"],
     }
 
 
@@ -89,10 +92,3 @@ def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tu
         else:
             notes.append(f"there is no {kind} source: links to it work once there is one and you run this again")
     return chosen, notes
-
-
-def _rule(rule: Json) -> Json:
-    """The provisioning file names one field otherwise."""
-    made = {key: value for key, value in rule.items() if key != "keepFiringFor"}
-    labels = rule["labels"] | {LABEL: LABEL_VALUE}
-    return made | {"keep_firing_for": rule.get("keepFiringFor", "0s"), "labels": labels}

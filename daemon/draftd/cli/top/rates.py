@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from draftd.cli.figures import over
 from draftd.counts import DraftCounts
 from draftd.protocol import draft_counts
 from draftd.v1 import control_pb2 as control
@@ -62,13 +63,13 @@ def drafting(made: DraftCounts) -> Drafting:
     """Of everything that is counted."""
     return Drafting(
         acceptance=made.acceptance,
-        per_position=tuple(map(_over, made.accepted_per_position, made.drafted_per_position)),
+        per_position=tuple(map(over, made.accepted_per_position, made.drafted_per_position)),
         mean_length=made.mean_accepted_length,
-        depth=_over(made.drafted, made.drafts),
-        drafting=_over(made.drafts, made.steps),
-        parked=_over(made.parked_steps, made.steps),
+        depth=over(made.drafted, made.drafts),
+        drafting=over(made.drafts, made.steps),
+        parked=over(made.parked_steps, made.steps),
         speedup=made.speedup,
-        tokens_per_forward=_over(made.emitted, made.target_forwards),
+        tokens_per_forward=over(made.emitted, made.target_forwards),
     )
 
 
@@ -92,7 +93,7 @@ def between(before: Snapshot, after: Snapshot) -> Rates | None:
         failed=failures(new) - failures(old),
         refused=new.refused_requests - old.refused_requests,
         drafting=drafting(counts),
-        hidden=_over(
+        hidden=over(
             new.remote.counts.hidden_round_trips - old.remote.counts.hidden_round_trips,
             new.remote.counts.verdicts - old.remote.counts.verdicts,
         ),
@@ -120,10 +121,6 @@ def _counts(status: control.GetStatusResponse) -> DraftCounts:
 def failures(status: control.GetStatusResponse) -> int:
     """Requests that ended in an error of the daemon's."""
     return int(status.finished_requests.get("error", 0))
-
-
-def _over(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
 
 
 class History:
