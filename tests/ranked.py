@@ -23,7 +23,7 @@ from draftd.settings import DistributedSettings
 
 T = TypeVar("T")
 F = TypeVar("F", bound=GroupFormation)
-BOUNDS = {"timeout_seconds": 1.0, "start_seconds": 20.0}
+TIMEOUT_SECONDS = 1.0
 
 
 def local_plan(ranks: int = 2) -> GroupPlan:
@@ -91,8 +91,15 @@ class Begun:
         self._loop.close()
 
     def _formation(self, kind: type[F], proof: OwnProof | None = None) -> F:
-        own_proof, announce = proof or own(self.model), self.lines.append
-        return kind(self.listener, self.plan, own_proof, key=KEY, group="g1", bounds=BOUNDS, announce=announce)
+        return kind(
+            self.listener,
+            self.plan,
+            proof or own(self.model),
+            key=KEY,
+            group="g1",
+            timeout_seconds=TIMEOUT_SECONDS,
+            announce=self.lines.append,
+        )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -112,8 +119,8 @@ class Channels:
         self.lost: dict[int, RanksLost] = {}
         peers, joined = leading.result(20), [one.result(20) for one in calls]
         begun.close()
-        bounds = BOUNDS | leader
-        self.leader = LeaderChannel(peers, host="here", on_lost=lambda lost: self._note(0, lost), **bounds)  # type: ignore[arg-type]
+        bounds: dict[str, Any] = {"timeout_seconds": TIMEOUT_SECONDS, "start_seconds": 20.0, **leader}
+        self.leader = LeaderChannel(peers, host="here", on_lost=lambda lost: self._note(0, lost), **bounds)
         self.followers = [self._follower(rank, one) for rank, one in enumerate(joined, 1)]
 
     def _follower(self, rank: int, joined: Joined) -> FollowerChannel:

@@ -22,6 +22,7 @@ class Leader:
 
     def __init__(self, port: int, followers: int, seconds: float = 60.0) -> None:
         self.executed_last: Progress | None = None
+        self.record_bytes = 0  # of one model
         with socket.create_server(("127.0.0.1", port)) as server:
             server.settimeout(seconds)
             self._followers = [server.accept()[0] for _ in range(followers)]
@@ -30,6 +31,7 @@ class Leader:
             one.settimeout(seconds)
 
     def send(self, record: bytes) -> None:
+        self.record_bytes += len(record)
         frame = _LENGTH.pack(len(record)) + record
         try:
             for one in self._followers:
@@ -43,6 +45,7 @@ class Leader:
     def end(self) -> list[Any]:
         """Ends the model; what each follower says of it."""
         self.send(b"")
+        self.record_bytes = 0
         return [json.loads(_received(one)) for one in self._followers]
 
 

@@ -116,7 +116,7 @@ def _reconcile(found: Found, shared: LoadedModels, leader: Leader) -> None:
     assert ranks is not None
     gc.collect()
     ranks.give_back()
-    found.records, found.record_bytes = ranks.records, ranks.record_bytes
+    found.records, found.record_bytes = ranks.records, leader.record_bytes
     said = leader.end()
     for rank, one in enumerate(said, 1):
         if one["records"] != ranks.records:

@@ -68,12 +68,11 @@ def begin_group(
     time, SIGALRM ends the process.
     """
     plan, settings = share.plan, share.settings
-    timeout, start = settings.timeout_seconds, settings.start_seconds
-    bounds = {"timeout_seconds": timeout, "start_seconds": start}
+    timeout = settings.timeout_seconds
     with contextlib.closing(OwnProof(paths.model, paths.adapter, os.environ, progress=announce)) as own:
         listener = socket.socket(fileno=share.listener)
         formation = GroupFormation(
-            listener, plan, own, key=share.key, group=share.group, bounds=bounds, announce=announce
+            listener, plan, own, key=share.key, group=share.group, timeout_seconds=timeout, announce=announce
         )
         followers = asyncio.run(formation.form())
     announce(f"joining {plan.size} ranks by {plan.backend}")
@@ -86,7 +85,7 @@ def begin_group(
         followers,
         host=socket.gethostname(),
         timeout_seconds=timeout,
-        start_seconds=start,
+        start_seconds=settings.start_seconds,
         on_lost=on_lost,
         limit_bytes=device().memory_bytes,
     )

@@ -79,7 +79,7 @@ def look_at_group(
         own,
         key=followers.key,
         group="look",
-        bounds={"timeout_seconds": 0.0, "start_seconds": 0.0},
+        timeout_seconds=0.0,
         announce=lambda line: None,
     )
     try:

@@ -17,9 +17,8 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from draftd.hardware.system import device
 from draftd.models.blas import use_threads
@@ -67,9 +66,6 @@ class RankEnvironment:
             environment=dict(plan.environment),
             launched=plan.start is Start.LAUNCHER,
         )
-
-    def fields(self) -> dict[str, Any]:
-        return asdict(self)
 
     def variables(self, rank: int, folder: Path) -> dict[str, str]:
         """The variables of that rank, with its files in `folder`. A launcher has set its own."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss
-from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
+from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame, ping
 from draftd.ranks.join import Joined
 from draftd.ranks.leader_channel import BACKLOG
 from draftd.ranks.watchdog import Vitals, Watchdog
@@ -42,7 +42,7 @@ class FollowerChannel:
         self._leader, self._own = Vitals("rank 0", heard=time.monotonic()), Vitals("this rank")
         self._waiting, self._more = deque[bytes](), threading.Condition()
         self._received, self._reported = 0, 0
-        self._progress = Progress(0, 0, 0.0)
+        self._progress = Progress()
         self._ready = self._ended = self._closed = False
         self._lost: RanksLost | None = None
         self._writing = threading.Lock()
@@ -145,7 +145,7 @@ class FollowerChannel:
 
     def _ping(self) -> bytes:
         self._reported = self._progress.records
-        return Report.of(self._progress, self._limit).ping()
+        return ping(self._progress._replace(limit_bytes=self._limit))
 
     def _send(self, data: bytes, *, last: bool = False) -> None:
         """`last`: if it cannot be sent, that does not matter any more."""

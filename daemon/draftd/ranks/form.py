@@ -8,16 +8,16 @@ import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from draftd.engine.ranks.channel import RanksLost
+from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
 from draftd.ranks.environment import RankEnvironment
-from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
+from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame, ping
 from draftd.ranks.handshake import (
     PING_SECONDS,
     PROGRESS_SECONDS,
@@ -91,16 +91,16 @@ class GroupFormation:
         *,
         key: bytes,
         group: str,
-        bounds: Mapping[str, float],
+        timeout_seconds: float,
         announce: Callable[[str], None],
     ) -> None:
-        """`listener`: of `listen_for_followers`. `key`: the followers'. `group`: its id. `bounds`: `timeout_seconds`
-        and `start_seconds`, for followers."""
+        """`listener`: of `listen_for_followers`. `key`: the followers'. `group`: its id. `timeout_seconds`: for
+        followers, as for rank 0."""
         self.listener, self.plan, self.own, self.key, self.group = listener, plan, own, key, group
         self.announce = announce
         self.environment = RankEnvironment.from_plan(plan)
         self.followers = dict[int, Follower]()
-        self._bounds, self._callers = dict(bounds), set[Follower]()
+        self._timeout, self._callers = timeout_seconds, set[Follower]()
         self._changed = asyncio.Event()
         self.welcomed, self._progress_at = False, 0.0
 
@@ -140,7 +140,8 @@ class GroupFormation:
         """From here on it must give signs of life."""
         assert follower.hello is not None
         follower.line.heard = time.monotonic()
-        fields = {"group": self.group, "environment": self.environment.fields(), **self._bounds, **more}
+        bounds = {"environment": asdict(self.environment), "timeout_seconds": self._timeout}
+        fields = {"group": self.group, **bounds, **more}
         await follower.line.send(signed_frame(Kind.WELCOME, fields, self.key, follower.hello.challenge))
 
     def lose(self, follower: Follower, error: DraftdError) -> None:
@@ -270,10 +271,10 @@ class GroupFormation:
 
     async def _beat(self) -> None:
         """Sends signs of life, and watches for the followers' once they are welcomed."""
-        watchdog, ping = Watchdog(SILENT_SECONDS), Report().ping()
+        watchdog, alive = Watchdog(SILENT_SECONDS), ping(Progress())
         while True:
             for follower in list(self.followers.values()):
-                follower.line.send_small(ping)
+                follower.line.send_small(alive)
             for follower in list(self.followers.values()) if self.welcomed else ():
                 vitals = Vitals(follower.name, follower.line.heard)
                 if (loss := watchdog.find_loss([vitals], time.monotonic())) is not None:

@@ -103,27 +103,14 @@ class FrameReader:
             del self._rest[:begin]
 
 
-class Report(NamedTuple):
-    """A PING's body: what a rank has executed, the memory that it holds and may hold (0: not known), and its time in
-    collectives."""
+def ping(progress: Progress) -> bytes:
+    """A sign of life, with how far a rank is."""
+    return json_frame(Kind.PING, progress._asdict())
 
-    records: int = 0
-    memory_bytes: int = 0
-    limit_bytes: int = 0
-    collective_seconds: float = 0.0
 
-    @classmethod
-    def of(cls, progress: Progress, limit_bytes: int) -> Report:
-        return cls(progress.records, progress.memory_bytes, limit_bytes, progress.collective_seconds)
-
-    def ping(self) -> bytes:
-        """The PING with this report."""
-        return json_frame(Kind.PING, self._asdict())
-
-    @classmethod
-    def parse(cls, ping: Frame) -> Report:
-        """Raises BadFrame."""
-        try:
-            return cls(**ping.fields())
-        except TypeError as error:
-            raise BadFrame(f"no report ({error})") from None
+def progress_of(pinged: Frame) -> Progress:
+    """Raises BadFrame."""
+    try:
+        return Progress(**pinged.fields())
+    except TypeError as error:
+        raise BadFrame(f"no report ({error})") from None

@@ -2,7 +2,7 @@
 
     rank 0     CHALLENGE: a random number
     follower   HELLO: its rank, its host, what it is (proof.py), signed with the group's key
-    rank 0     WELCOME: how to join (environment.py) and the group's bounds, signed, once all are there and alike
+    rank 0     WELCOME: how to join (environment.py) and the group's bound, signed, once all are there and alike
     follower   HASHING: how far it is with its model's files, when they must be hashed; then PROOF
     rank 0     MEET; each connects to its neighbour in the ring (neighbours.py), and the follower answers MEET
     rank 0     GO

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftd.engine.ranks.channel import RanksLost
+from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
 from draftd.ranks.doctor import describe_machine
 from draftd.ranks.environment import RankEnvironment
-from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, Report, frame, json_frame
+from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, frame, json_frame, ping
 from draftd.ranks.handshake import (
     PING_SECONDS,
     PROGRESS_SECONDS,
@@ -46,10 +46,8 @@ class Joined:
 
     sock: socket.socket
     reader: FrameReader
-    group: str
     environment: RankEnvironment
     timeout_seconds: float
-    start_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +148,7 @@ class GroupJoin:
                 await self._answer_look(line, welcome, environment.nodes)
                 return None
             await self._agree(line, welcome, self._nodes or environment.nodes)
-        bounds = float(welcome["timeout_seconds"]), float(welcome["start_seconds"])
-        return Joined(line.sock, line.reader, str(welcome["group"]), environment, *bounds)
+        return Joined(line.sock, line.reader, environment, float(welcome["timeout_seconds"]))
 
     async def _agree(self, line: Line, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
         group = str(welcome["group"])
@@ -205,7 +202,7 @@ class GroupJoin:
         watchdog, announced_at = Watchdog(SILENT_SECONDS), time.monotonic()
         while True:
             progress, now = self._own.progress, time.monotonic()
-            line.send_small(json_frame(Kind.HASHING, progress) if self._own.hashing else Report().ping())
+            line.send_small(json_frame(Kind.HASHING, progress) if self._own.hashing else ping(Progress()))
             if self._own.hashing and now - announced_at > PROGRESS_SECONDS:
                 announced_at = now
                 self._announce(hash_progress(progress))

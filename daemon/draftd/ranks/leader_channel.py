@@ -20,7 +20,7 @@ from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss, RankStatus
 from draftd.ranks.form import Follower
-from draftd.ranks.frames import BadFrame, Frame, Kind, Report, frame, json_frame
+from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame, ping, progress_of
 from draftd.ranks.handshake import hang_up
 from draftd.ranks.watchdog import Vitals, Watchdog
 
@@ -37,7 +37,7 @@ class _Receiver:
 
     follower: Follower
     vitals: Vitals
-    report: Report = field(default_factory=Report)
+    progress: Progress = field(default_factory=Progress)
     ready: bool = False
     writing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -47,7 +47,7 @@ class _Receiver:
 
     @property
     def records(self) -> int:
-        return self.report.records
+        return self.progress.records
 
 
 class LeaderChannel:
@@ -68,7 +68,7 @@ class LeaderChannel:
         channel, or on the one that sends. `limit_bytes`: memory that rank 0 may hold."""
         now = time.monotonic()
         self._receivers = [_Receiver(follower, Vitals(follower.name, heard=now)) for follower in followers]
-        self._own, self._vitals = Progress(0, 0, 0.0), Vitals(f"rank 0 on {host}")
+        self._own, self._vitals = Progress(), Vitals(f"rank 0 on {host}")
         self._host, self._limit, self._backlog = host, limit_bytes, backlog
         self._timeout, self._on_lost = timeout_seconds, on_lost
         self._ping = min(_PING_SECONDS, timeout_seconds / 4)
@@ -109,17 +109,19 @@ class LeaderChannel:
     def ranks(self) -> tuple[RankStatus, ...]:
         """The state of all, rank 0 first. Any thread."""
         now = time.monotonic()
-        each = [(0, self._host, Report.of(self._own, self._limit), 0.0)]
-        each += [(one.follower.rank, one.follower.host, one.report, now - one.vitals.heard) for one in self._receivers]
+        each = [(0, self._host, self._own._replace(limit_bytes=self._limit), 0.0)]
+        for receiver in self._receivers:
+            follower, silent = receiver.follower, now - receiver.vitals.heard
+            each.append((follower.rank, follower.host, receiver.progress, silent))
         return tuple(
             RankStatus(
                 rank=rank,
                 host=host,
-                lag=max(0, self.records - report.records),
+                lag=max(0, self.records - progress.records),
                 seconds_silent=silent,
-                **report._asdict(),
+                **progress._asdict(),
             )
-            for rank, host, report, silent in each
+            for rank, host, progress, silent in each
         )
 
     def close(self, why: str | None = None) -> None:
@@ -198,7 +200,7 @@ class LeaderChannel:
         """Sends a sign of life, unless records are being sent, which are one too, or it takes nothing."""
         if not receiver.writing.acquire(blocking=False):
             return
-        data = Report.of(self._own, self._limit).ping()
+        data = ping(self._own._replace(limit_bytes=self._limit))
         try:
             sent = receiver.follower.sock.send(data)
             if sent < len(data):
@@ -239,10 +241,10 @@ class LeaderChannel:
                 self._all_ready = all(each.ready for each in self._receivers)
                 self._changed.notify_all()
         elif received.kind is Kind.PING:
-            report = Report.parse(received)
-            if report.records > receiver.records:
+            progress = progress_of(received)
+            if progress.records > receiver.records:
                 receiver.vitals.moved = receiver.vitals.heard
-            receiver.report = report
+            receiver.progress = progress
             with self._changed:
                 self._changed.notify_all()
 

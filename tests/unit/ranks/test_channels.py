@@ -16,10 +16,10 @@ from draftd.group import Loss
 from draftd.ranks.frames import VERSION, Kind, frame
 from tests.conftest import NanoPair
 from tests.proxy import Proxy
-from tests.ranked import BOUNDS, Channels
+from tests.ranked import TIMEOUT_SECONDS, Channels
 from tests.waiting import until
 
-BOUND = 5 * BOUNDS["timeout_seconds"]  # within which all are to know; the machine is shared
+BOUND = 5 * TIMEOUT_SECONDS  # within which all are to know; the machine is shared
 
 
 class Executing:
@@ -38,7 +38,7 @@ class Executing:
             while (record := self._receiver.receive()) is not None:
                 self.going.wait()
                 self.records.append(record)
-                self._receiver.executed(Progress(len(self.records), 7, 0.5))
+                self._receiver.executed(Progress(len(self.records), 7, collective_seconds=0.5))
             self.ended = True
 
 
@@ -53,7 +53,7 @@ class Group:
         for _ in range(count):
             self.leader.send(b"record %d" % self.leader.records)
             if executes:
-                self.leader.executed(Progress(self.leader.records, 3, 0.25))
+                self.leader.executed(Progress(self.leader.records, 3, collective_seconds=0.25))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from draftd.ranks.handshake import Hello, Refused, signed_frame
 from draftd.ranks.hostfile import Host
 from draftd.ranks.plan import GroupPlan, Start
 from tests.conftest import NanoPair
-from tests.ranked import BOUNDS, KEY, Begun, local_plan, own, taken_port
+from tests.ranked import KEY, TIMEOUT_SECONDS, Begun, local_plan, own, taken_port
 from tests.waiting import until
 
 
@@ -170,7 +170,7 @@ def test_follower_does_not_join_a_rank_0_without_the_key(begun: Begun) -> None:
     with begun.listener.accept()[0] as leader:
         leader.sendall(json_frame(Kind.CHALLENGE, {"challenge": "x"}))
         (hello,) = FrameReader().feed(leader.recv(1 << 16))
-        fields = {"group": "g1", "look": False, "hashes": False, **BOUNDS, "environment": {}}
+        fields = {"group": "g1", "look": False, "hashes": False, "timeout_seconds": TIMEOUT_SECONDS, "environment": {}}
         leader.sendall(signed_frame(Kind.WELCOME, fields, b"guessed", hello.body[32:].decode()))
         with pytest.raises(Refused, match="does not have this rank's key: distributed.token must be the same"):
             calling.result(10)

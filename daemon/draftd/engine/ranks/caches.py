@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 class RankedModel:
     """Rank 0 of a model that several ranks share: numbers what is made, and sends what is done. Engine thread only, but
-    for `records` and `record_bytes`."""
+    for `records`."""
 
     def __init__(
         self, part: Part, sender: RecordSender, refusals: Sequence[str], taken: CacheBytes, free_bytes: int = 0
@@ -37,7 +37,6 @@ class RankedModel:
         #: Called with what goes wrong here after others were told to do the same.
         self.on_lost: Callable[[RanksLost], None] = lambda lost: None
         self.records = 0  # sent
-        self.record_bytes = 0
         self._made = 0  # the last number that was given to caches or a prefix
         self._dropped: tuple[list[int], list[int]] = [], []  # caches and prefixes that nothing refers to any more
         self._lost: RanksLost | None = None
@@ -94,7 +93,6 @@ class RankedModel:
             self._lost = lost_by(error, "a record could not be sent")
             raise self._lost from error
         self.records += 1
-        self.record_bytes += len(record)
 
 
 def lead(part: Part, sender: RecordSender) -> RankedModel:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from draftd.errors import NotServing
 from draftd.group import Loss
@@ -61,13 +60,14 @@ class RanksLost(NotServing):
         self.loss = loss
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Of one rank, since the group began."""
+class Progress(NamedTuple):
+    """Of one rank, since the group began: the records that it has executed, the memory that it holds and may hold (0:
+    not known), and its time in collectives."""
 
-    records: int  # executed
-    memory_bytes: int
-    collective_seconds: float
+    records: int = 0
+    memory_bytes: int = 0
+    limit_bytes: int = 0
+    collective_seconds: float = 0.0
 
 
 class RecordSender(Protocol):

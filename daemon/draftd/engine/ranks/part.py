@@ -83,7 +83,8 @@ class Part:
 
     def progress(self, records: int) -> Progress:
         """With so many records executed."""
-        return Progress(records, mx.get_active_memory(), self._collectives * self.group.seconds)
+        seconds = self._collectives * self.group.seconds
+        return Progress(records, mx.get_active_memory(), collective_seconds=seconds)
 
     def rollback(self, caches: Caches, lengths: Sequence[int]) -> list[int]:
         """As far as the layers of all ranks can go."""
