@@ -152,8 +152,7 @@ class EngineChild:
         for running in (*self._requests.values(), *untaken):
             running.stats.finished = now
             outcome = Outcome(FinishReason.ERROR, running.stats, error=error.message, unavailable=retry, refused=error)
-            self._observer.on_finish(running.request, outcome)
-            _finish(running, outcome)
+            self._finish(running, outcome)
         for done in self._commands.values():
             done.set_exception(error)
         self._requests, self._commands = {}, {}
@@ -215,7 +214,7 @@ class EngineChild:
                 with self._lock:
                     running = self._requests.pop(message.id, None)
                 if running is not None:
-                    _finish(running, running.outcome(message.outcome))
+                    self._finish(running, running.outcome(message.outcome))
             case ipc.EngineSnapshot():
                 loading, self.snapshot = self.snapshot.info is None, message
                 self._note(message)
@@ -258,12 +257,16 @@ class EngineChild:
         running = self._requests.get(call.id)
         if running is None:
             return
-        arguments = call.arguments
         if call.method == "on_step":
-            running.stats.counts.add(arguments[0])
-        elif call.method == "on_finish":
-            arguments = (running.outcome(arguments[0]),)
-        getattr(self._observer, call.method)(running.request, *arguments)
+            running.stats.counts.add(call.arguments[0])
+        getattr(self._observer, call.method)(running.request, *call.arguments)
+
+    def _finish(self, running: _Running, outcome: Outcome) -> None:
+        self._observer.on_finish(running.request, outcome)
+        try:
+            running.sink.on_finish(outcome)
+        except Exception as error:
+            _log.warning("the receiver of request %s failed at its end", running.request.id, exc_info=error)
 
     def _report(self) -> None:
         """Tells the inbox, which has the queue's limits, how many requests wait and whose they are."""
@@ -293,13 +296,6 @@ class EngineChild:
             self._ended = True
         self._process.kill()
         self.inbox.wake()
-
-
-def _finish(running: _Running, outcome: Outcome) -> None:
-    try:
-        running.sink.on_finish(outcome)
-    except Exception as error:
-        _log.warning("the receiver of request %s failed at its end", running.request.id, exc_info=error)
 
 
 def _describe_exit(process: subprocess.Popen[bytes]) -> str:

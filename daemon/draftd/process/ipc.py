@@ -116,7 +116,7 @@ class Tokens(NamedTuple):
 
 
 class ObserverCall(NamedTuple):
-    """A call of an EngineObserver. `arguments`: all but the request."""
+    """A call of an EngineObserver, but for `on_finish`. `arguments`: all but the request."""
 
     id: str
     method: str

@@ -148,7 +148,8 @@ class RequestSink:
 
 
 class CallObserver(EngineObserver):
-    """Sends each call to the daemon, whose observers know the requests by their ids."""
+    """Sends each call to the daemon, whose observers know the requests by their ids, and hear of a request's end with
+    its sink."""
 
     def __init__(self, put: Callable[[Any], None]) -> None:
         self._put = put
@@ -161,9 +162,6 @@ class CallObserver(EngineObserver):
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
         self._put(ipc.ObserverCall(request.id, "on_verifier_error", (message,)))
-
-    def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self._put(ipc.ObserverCall(request.id, "on_finish", (outcome,)))
 
 
 class LogForwarder(logging.Handler):
@@ -261,7 +259,6 @@ class EngineServer:
                 now, tokens = time.monotonic(), len(choice.prompt)
                 stats = RequestStats(prompt_tokens=tokens, arrival=choice.arrival, finished=now)
                 outcome = Outcome(FinishReason.ERROR, stats, error=refused.message, refused=refused)
-                self._out.put(ipc.ObserverCall(choice.id, "on_finish", (outcome,)))
                 self._out.put(ipc.RequestFinished(choice.id, outcome))
         self._number = message.number
 
