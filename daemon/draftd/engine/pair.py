@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,22 +66,13 @@ class ModelPaths:
 
     def __call__(self, progress: Callable[[str], None], **more: Any) -> LoadedModels:
         """Loads them. `more`: other arguments of `load_models`. Raises ModelLoadError."""
-        return load_models(
-            self.model,
-            self.draft,
-            self.light_draft,
-            adapter=self.adapter,
-            prompt_lookup=self.prompt_lookup,
-            max_context=self.max_context,
-            progress=progress,
-            **more,
-        )
+        return load_models(**asdict(self), progress=progress, **more)
 
 
 def load_models(
     model: str,
-    draft_model: str | None = None,
-    light_draft_model: str | None = None,
+    draft: str | None = None,
+    light_draft: str | None = None,
     *,
     adapter: Path | None = None,
     max_context: int | None = None,
@@ -102,7 +93,7 @@ def load_models(
     from draftd.engine.ranks.caches import lead
     from draftd.engine.ranks.part import open_share, read_share
 
-    paths = {DRAFT_MODEL: draft_model, LIGHT_DRAFT_MODEL: light_draft_model}
+    paths = {DRAFT_MODEL: draft, LIGHT_DRAFT_MODEL: light_draft}
     progress(f"looking at {model}")
     draft_folders = {  # first: a wrong name is found before the target is downloaded
         name: ModelFolder(path, name.replace("_", " "), progress=progress)
@@ -140,7 +131,7 @@ def load_models(
         _log.warning("%s: %s", folder.called, folder.tokenizer_changes)
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
-    draft: Any | None = None
+    loaded_draft: Any | None = None
     sources: dict[DrafterName, DraftSource] = {}
     files: dict[DrafterName, ModelFiles] = {}
     refused: dict[DrafterName, str] = {}
@@ -156,22 +147,22 @@ def load_models(
             continue
         sources[name] = source
         if name == DRAFT_MODEL:
-            draft, files[name] = opened, noted
-            for _ in read(parameters(draft), source.name):
+            loaded_draft, files[name] = opened, noted
+            for _ in read(parameters(opened), source.name):
                 pass
-            try_out(draft, source.name)
+            try_out(opened, source.name)
     context_length = context_length_of(config, tokenizer)
     if max_context is not None:
         if warning := raised_context(max_context, context_length):
             _log.warning("%s: %s", folder.called, warning)
         context_length = max_context
-    if draft_model is None:
+    if draft is None:
         _log.info("no draft model: %s", without_draft(config))
     progress("checking what the pair can do")
     labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
     models = assemble(
         target,
-        draft,
+        loaded_draft,
         Tokenizer(tokenizer),
         model=folder.name,
         draft_model=labels.get(DRAFT_MODEL),
