@@ -10,8 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from io import BufferedReader, RawIOBase
-from typing import IO, cast
+from typing import IO
 
 from draftd.ranks.environment import JOIN_SECONDS
 from draftd.ranks.follower import JOINS, LOST, REFUSED
@@ -75,7 +74,6 @@ class Supervisor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if self._out is None else subprocess.PIPE,
-            bufsize=0,
             start_new_session=True,
         )
         write_key(process, self._key)
@@ -100,7 +98,7 @@ class Supervisor:
     def _read(self, stream: IO[bytes]) -> None:
         assert self._out is not None
         with contextlib.closing(stream):
-            for line in BufferedReader(cast(RawIOBase, stream)):
+            for line in stream:
                 self._out(line.decode(errors="replace").rstrip())
 
     def _watch(self, process: subprocess.Popen[bytes], out: int) -> None:
