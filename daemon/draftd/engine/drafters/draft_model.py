@@ -33,14 +33,9 @@ class DraftModel(Drafter):
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # by a sequence's id(): its row of the caches
         self._store = self._prefix.store(self._caches)
-        self._prefill = Prefill(self._caches, self._store)
+        self.texts = Prefill(self._caches, self._store)  # what is being prefilled, and the store of what was
         self._unsure: dict[int, list[int]] = {}  # by id(): the last tokens in its cache, which may be taken back
         self._drafted: tuple[list[int], mx.array] | None = None  # ids, and what was fed of the last proposals for them
-
-    @property
-    def texts(self) -> Prefill:
-        """What is being prefilled, and the store of what was."""
-        return self._prefill
 
     def behind(self, sequence: DraftSequence) -> int | None:
         place = self._places.get(id(sequence))
@@ -63,17 +58,17 @@ class DraftModel(Drafter):
 
     def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
         whole, key = len(sequence.tokens) - 1, id(sequence)  # `propose` catches up with the last one
-        if key not in self._prefill:
-            self._prefill.open(key, whole, sequence.tokens if sequence.shares else ())
-        start = self._prefill.held(key)
+        if key not in self.texts:
+            self.texts.open(key, whole, sequence.tokens if sequence.shares else ())
+        start = self.texts.held(key)
         if start < whole:
-            self._prefill.take_in(key, self.embedded(sequence.tokens[start : min(start + chunk, whole)]))
-            self._prefill.settle(key)
-        if self._prefill.held(key) < whole:
-            self._prefill.keep_piece(key, sequence.tokens)
+            self.texts.take_in(key, self.embedded(sequence.tokens[start : min(start + chunk, whole)]))
+            self.texts.settle(key)
+        if self.texts.held(key) < whole:
+            self.texts.keep_piece(key, sequence.tokens)
             return False
-        self._prefill.keep(key, sequence.tokens)
-        self._prefill.join([key])
+        self.texts.keep(key, sequence.tokens)
+        self.texts.join([key])
         self._places[id(sequence)] = len(self._sequences)
         self._sequences.append(sequence)
         return True
@@ -120,9 +115,9 @@ class DraftModel(Drafter):
 
     def leave(self, sequence: DraftSequence) -> None:
         trusted = not sequence.degraded  # drafting may have failed in the middle of a forward
-        if trusted and id(sequence) in self._prefill:
-            self._prefill.keep(id(sequence), sequence.tokens)
-        self._prefill.drop(id(sequence))
+        if trusted and id(sequence) in self.texts:
+            self.texts.keep(id(sequence), sequence.tokens)
+        self.texts.drop(id(sequence))
         if id(sequence) in self._places:
             at = self._places[id(sequence)]
             if trusted and sequence.shares and sequence.finish is not None:
@@ -135,14 +130,14 @@ class DraftModel(Drafter):
             self._places = {id(other): i for i, other in enumerate(self._sequences)}
 
     def close(self) -> None:
-        self._prefill.clear()
+        self.texts.clear()
         self._caches.clear()
         self._prefix.give_up(self._store)
         self._sequences, self._places, self._unsure, self._drafted = [], {}, {}, None
 
     @property
     def nbytes(self) -> int:
-        return self._caches.nbytes + self._prefill.nbytes
+        return self._caches.nbytes + self.texts.nbytes
 
     def _roll_back(self) -> None:
         """Rolls each sequence's cache back to the longest common prefix with its text. What is final of a text is not

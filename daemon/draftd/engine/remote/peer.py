@@ -38,7 +38,7 @@ class PeerSequence:
         self._deepest, self._readable = deepest, readable
         self._lock = threading.Lock()
         self._guess = Guess(list(tokens))
-        self._run = 0  # tokens that may be decoded without a proposal
+        self.granted = 0  # tokens that may be decoded without a proposal
         self._last: Step | None = None  # that was taken since the last verdict
         self._ended = False
         self._arrived = deque[tuple[int, float]]()  # steps in hand: where in the text they end, and when they came
@@ -56,7 +56,7 @@ class PeerSequence:
         with self._lock:
             taken = self._take(step)
             self.stale += not taken
-            due = self._run > 0 or bool(self._guess)
+            due = self.granted > 0 or bool(self._guess)
         if taken and due:
             self._wake()
         return taken
@@ -67,15 +67,11 @@ class PeerSequence:
         self._tell(Opened(self._sequence, cached))
 
     def due(self, tokens: Sequence[int]) -> bool:
-        return (self._run > 0 or bool(self._guess)) and self._readable()
+        return (self.granted > 0 or bool(self._guess)) and self._readable()
 
     @property
     def streams(self) -> bool:
-        return self._run > 1 and not self._guess
-
-    @property
-    def granted(self) -> int:
-        return self._run
+        return self.granted > 1 and not self._guess
 
     @property
     def expected(self) -> float:
@@ -98,12 +94,12 @@ class PeerSequence:
             if agreed < len(tokens):
                 self.wasted += max(0, before - max(drafted, agreed))
             if not drafted:
-                self._run = max(0, self._run - len(tokens))
+                self.granted = max(0, self.granted - len(tokens))
             self._drafting, self._last, self._told_at = 0, None, self._clock()
             while self._arrived and (not self._guess or self._arrived[0][0] <= self._guess.decided):
                 self._arrived.popleft()
             if verdict.finished is not None:
-                self._ended, self._run = True, 0
+                self._ended, self.granted = True, 0
                 self.wasted += self._guess.cut()
         self._tell(verdict)
 
@@ -118,7 +114,7 @@ class PeerSequence:
         dropped = None if self._ended else self._guess.propose(step.known, step.last, step.proposed)
         if dropped is None:
             return False
-        self._last, self._run = step, step.run
+        self._last, self.granted = step, step.run
         if self._told_at is not None:
             took, self._told_at = self._clock() - self._told_at, None
             self._answers += _RECENT * (took - self._answers) if self._answers else took
