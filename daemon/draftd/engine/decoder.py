@@ -1,4 +1,4 @@
-"""The seam of a target's decoder: how its sequences go on. The scheduler owns their lives."""
+"""The seam of a target's decoder: which sequences it has. The scheduler owns their lives."""
 
 from __future__ import annotations
 
@@ -33,15 +33,5 @@ class Decoder(Protocol):
 
     def add(self, sequence: DecodeSequence) -> None: ...
 
-    def collect(self, now: float) -> None:
-        """Applies what has come since the last step. A target that is waited for has nothing then."""
-
-    def advance(self, now: float, *, busy: bool) -> bool:
-        """Prefills, drafts and submits what is due. `busy`: another decoder waits for the end of it. Returns whether
-        this machine computed for a target elsewhere."""
-
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
         """Lets go of these, which have a reason to end: keeps what serves other requests, and frees the rest."""
-
-    def lowered(self) -> None:
-        """Decides anew how sequences go on: what they may draft has changed."""

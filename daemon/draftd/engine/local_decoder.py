@@ -147,13 +147,10 @@ class LocalDecoder:
         self._of_peers += sequence.of_peer
         self.prefilling.add(sequence)
 
-    def collect(self, now: float) -> None:
-        """Does nothing: results are waited for in `advance`."""
-
-    def advance(self, now: float, *, busy: bool) -> bool:
+    def advance(self) -> None:
         """Slices of prompts, then one decode step."""
         if self.idle or self.paused:
-            return False
+            return
         turn = self._plan_turn()
         if turn.catches_up:
             self._catch_up()
@@ -177,12 +174,8 @@ class LocalDecoder:
         if joined:
             self._run([*self._running, *joined])
             self.interrupted()
-        return False
 
     # between steps: what may draft
-
-    def lowered(self) -> None:
-        """Does nothing: how each sequence goes on is decided before each step."""
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
         """The running sequences that draft with it. Left out are those that it does not know and need not know: of a

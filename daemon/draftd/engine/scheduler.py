@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
 from draftd.engine.decoder import Decoder
 from draftd.engine.local_decoder import LocalDecoder
+from draftd.engine.remote.remote_decoder import RemoteDecoder
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError
 from draftd.strategies import Strategy
@@ -31,10 +32,10 @@ class Scheduler:
         is told of a sequence before the local decoder has it."""
         self.local, self.delivery, self._clock = local, local.delivery, clock
         self._check_move, self._begin = check_move, begin
-        self._others: list[Decoder] = []
+        self._others: list[RemoteDecoder] = []
         self._own = 0  # of the daemon's own requests, in hand
 
-    def decode_elsewhere(self, decoder: Decoder) -> None:
+    def decode_elsewhere(self, decoder: RemoteDecoder) -> None:
         """Gives sequences to this decoder whose plan is not local."""
         self._others.append(decoder)
 
@@ -114,9 +115,9 @@ class Scheduler:
         self._finish_ended()
         busy = self.local.pause <= 0
         for decoder in self._others:
-            if decoder.advance(now, busy=busy):
+            if decoder.advance(busy=busy):
                 self.local.interrupted()
-        self.local.advance(now, busy=False)
+        self.local.advance()
         self._finish_ended()
 
     # ending
@@ -157,7 +158,7 @@ class Scheduler:
             changed = sequence.plan.drafter != before or sequence.degraded
             if before is not None and changed and before in drafting.drafters:
                 drafting.drafters[before].leave(sequence)
-        for decoder in self._decoders:
+        for decoder in self._others:
             decoder.lowered()
 
     def _end_expired(self, now: float) -> None:
