@@ -38,7 +38,7 @@ _RECENT = 0.25  # weight of the latest step in what steps take of late
 
 
 class LocalDecoder:
-    """A `Decoder` over a `Target`."""
+    """The sequences of a `Target`. The scheduler owns their lives."""
 
     def __init__(
         self,
@@ -331,6 +331,7 @@ class LocalDecoder:
         self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
+        """Lets go of these, which have a reason to end: keeps what serves other requests, and frees the rest."""
         gone = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
         if gone:
             for i in gone:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
-from draftd.engine.decoder import Decoder
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.remote.remote_decoder import RemoteDecoder
 from draftd.engine.sequence import DecodeSequence
@@ -40,7 +39,7 @@ class Scheduler:
         self._others.append(decoder)
 
     @property
-    def _decoders(self) -> list[Decoder]:
+    def _decoders(self) -> list[LocalDecoder | RemoteDecoder]:
         """Others first: what they send is on its way while the local one computes."""
         return [*self._others, self.local]
 
@@ -102,7 +101,7 @@ class Scheduler:
         sequence.end(FinishReason.ERROR, why)
         self._finish(sequence)
 
-    def _decoder(self, request: DecodeRequest) -> Decoder:
+    def _decoder(self, request: DecodeRequest) -> LocalDecoder | RemoteDecoder:
         return self.local if request.plan.strategy is Strategy.LOCAL or not self._others else self._others[0]
 
     # a step

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field
 
@@ -34,17 +34,8 @@ _RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # it takes two windows to see that 
 
 
 Kind = FallbackLevel | RemoteLevel
-
-
-class Level(Protocol):
-    """One level of a ladder: a `LadderLevel` of the daemon's, a `RemoteLevel` of what another daemon is asked for."""
-
-    @property
-    def kind(self) -> Kind: ...
-
-    @property
-    def label(self) -> str: ...
-
+Level = LadderLevel | RemoteLevel
+"""One level of a ladder: of the daemon's, or of what another daemon is asked for."""
 
 LevelT = TypeVar("LevelT", bound=Level)
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import grpc
 
 from draftd.engine.remote.verifier_link import RemoteModel
 from draftd.errors import DraftdError, in_one_line, in_words
+from draftd.models.tokenizer import Tokenizer
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass
 from draftd.v1 import verification_pb2 as pb
@@ -42,15 +43,6 @@ class Traffic:
 
     sent: int = 0
     received: int = 0
-
-
-class Vocabulary(Protocol):
-    """Of the local tokenizer."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def vocabulary(self) -> list[bytes]: ...
 
 
 class Connection:
@@ -82,7 +74,7 @@ class Connection:
         self.why: LinkError | None = None  # it is over; None while it is not
         self._thread = threading.Thread(target=self._read, name="draftd-link-read", daemon=True)
 
-    def greet(self, edge: str, tokenizer: Vocabulary | None, differences: dict[str, str]) -> RemoteModel:
+    def greet(self, edge: str, tokenizer: Tokenizer | None, differences: dict[str, str]) -> RemoteModel:
         """Connects as this `edge`; returns what the verifier serves. `tokenizer`: this daemon's; None: the two are not
         compared. `differences`: between them, by the fingerprint of the other one; added to where it is new. Raises
         LinkError where the verifier refuses, or has not answered in `remote.connect_seconds`."""
@@ -243,7 +235,7 @@ def _shown(token: bytes) -> str:
     return repr(token.decode(errors="backslashreplace")) if token else "no token"
 
 
-def check_verifier(settings: RemoteSettings, tokenizer: Vocabulary | None) -> tuple[RemoteModel, float]:
+def check_verifier(settings: RemoteSettings, tokenizer: Tokenizer | None) -> tuple[RemoteModel, float]:
     """What the verifier serves, and the seconds of the shortest of a few round trips. `tokenizer` None: its own is not
     compared. Waits `remote.connect_seconds` for each answer. Raises LinkError."""
     heard: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # when a pong came; None: the connection is over

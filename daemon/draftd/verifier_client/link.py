@@ -27,12 +27,13 @@ from draftd.engine.remote.verifier_link import (
     Verdict,
 )
 from draftd.journal import Journal, Subject
+from draftd.models.tokenizer import Tokenizer
 from draftd.rate_limited_log import Changes, changes_left_out
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.threads import lasting
 from draftd.v1 import verification_pb2 as pb
-from draftd.verifier_client.connection import Connection, Traffic, Vocabulary
+from draftd.verifier_client.connection import Connection, Traffic
 from draftd.verifier_client.failures import LinkError
 from draftd.verifier_client.messages import from_verifier, to_verifier
 
@@ -126,7 +127,7 @@ class GrpcLink:
         self._wake: Callable[[], None] = lambda: None
         self._announcements = LinkAnnouncements(settings.target or "", journal)
         self._closing = threading.Event()
-        self._tokenizer: Callable[[], Vocabulary | None] = lambda: None
+        self._tokenizer: Callable[[], Tokenizer | None] = lambda: None
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
         self._changed = threading.Condition(threading.RLock())
@@ -146,7 +147,7 @@ class GrpcLink:
         self._failures: Counter[LinkFailure] = Counter(dict.fromkeys(LinkFailure, 0))  # no key is added later
         self._failing = False  # no verdict has come since an error
 
-    def start(self, tokenizer: Callable[[], Vocabulary | None]) -> None:
+    def start(self, tokenizer: Callable[[], Tokenizer | None]) -> None:
         """Returns at once. `tokenizer`: this daemon's; None until it is loaded."""
         self._tokenizer = tokenizer
         self._thread.start()
@@ -246,7 +247,7 @@ class GrpcLink:
             self._changed.wait(left if untold is None else min(left, untold))
         return True
 
-    def _connected(self, tokenizer: Vocabulary) -> None:
+    def _connected(self, tokenizer: Tokenizer) -> None:
         """From a connection to the end of the last one that could be resumed at once."""
         again = False
         while not self._closing.is_set():

@@ -29,7 +29,7 @@ from draftd.models import blas
 from draftd.models.tokenizer import Tokenizer
 from draftd.settings import RemoteSettings, Settings
 from draftd.settings.certificates import certificate_files, load_certificate
-from draftd.verifier_client.connection import Vocabulary, check_verifier
+from draftd.verifier_client.connection import check_verifier
 from draftd.verifier_client.failures import REFUSED, LinkError
 from draftd.verifier_client.messages import VERSION
 
@@ -189,7 +189,7 @@ def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
     return note("flag", f"{file}; {old}, where flags once were, is not read", mend)
 
 
-def check_remote(settings: RemoteSettings, tokenizer: Vocabulary | None) -> list[Finding]:
+def check_remote(settings: RemoteSettings, tokenizer: Tokenizer | None) -> list[Finding]:
     """Connects to the daemon that verifies for this one, as the link does. `tokenizer`: of this daemon's model; None
     where that could not be opened."""
     if not settings.enabled:

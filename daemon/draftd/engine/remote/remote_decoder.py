@@ -53,7 +53,7 @@ _SEED_BITS = 63
 
 
 class RemoteDecoder:
-    """A `Decoder` over a `VerifierLink`. `status` may be read on any thread."""
+    """As `LocalDecoder`, over a `VerifierLink`. `status` may be read on any thread."""
 
     def __init__(
         self,
