@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from draftd.engine.cache.trie import alike
+
 
 class Guess:
     """`tokens`: those of the text, which are `decided`, and behind them the guess: what was proposed."""
@@ -34,8 +36,8 @@ class Guess:
         late = max(0, self.decided - position)  # tokens of the proposal in whose places the text has its own
         if list(proposed[:late]) != self.tokens[position : position + len(proposed)][:late]:
             return 0
-        start, beyond = max(position, self.decided), proposed[late:]
-        agreed = start + common(self.tokens[start:], beyond)
+        start, beyond = max(position, self.decided), list(proposed[late:])
+        agreed = start + alike(self.tokens[start:], beyond)
         if agreed == start + len(beyond):
             return 0
         dropped = len(self.tokens) - agreed
@@ -45,7 +47,7 @@ class Guess:
     def decide(self, tokens: Sequence[int]) -> int:
         """The text goes on with `tokens`. The guess stays behind them where it began with all of them. Returns with how
         many of them it began."""
-        agreed = common(self.pending, tokens)
+        agreed = alike(self.pending, list(tokens))
         if agreed < len(tokens):
             self.tokens[self.decided :] = tokens
         self.decided += len(tokens)
@@ -66,9 +68,3 @@ class Guess:
             yield
         finally:
             self.tokens += pending
-
-
-def common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -165,15 +165,14 @@ class Prefilling:
         self._waiting.extendleft(reversed(self.prefilling))
         self._prompts, self._ready = [], []
 
-    def reap(self) -> list[DecodeSequence]:
-        """Lets ended sequences go; returns them."""
+    def reap(self) -> None:
+        """Lets ended sequences go."""
         ended = [sequence for sequence in self.sequences if sequence.finish is not None]
         for sequence in ended:
             self._close(sequence)
         if ended:
             self._prompts = [prompt for prompt in self._prompts if prompt.sequence not in ended]
             self._waiting = deque(sequence for sequence in self._waiting if sequence not in ended)
-        return ended
 
     def _close(self, sequence: DecodeSequence) -> None:
         self._keep(sequence)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from draftd.core import DrafterName
-from draftd.engine.guess import Guess, common
+from draftd.engine.cache.trie import alike
+from draftd.engine.guess import Guess
 from draftd.engine.remote.mode_control import Judged
 from draftd.engine.remote.verifier_link import Step, Verdict
 from draftd.engine.sequence import DecodeSequence
@@ -238,7 +239,7 @@ class RemoteSequence:
     def _outcome(self, draft: _Draft) -> Judged | None:
         """None where the text agrees, and does not go as far as the draft."""
         decided = self.guess.tokens[draft.start : self.guess.decided]
-        agreed, drafted = common(decided, draft.tokens), len(draft.tokens)
+        agreed, drafted = alike(decided, draft.tokens), len(draft.tokens)
         if agreed == drafted:
             return Judged(draft.kind, drafted, drafted)
         return Judged(draft.kind, agreed + 1, agreed) if agreed < len(decided) else None
