@@ -21,7 +21,7 @@ class Delivery:
 
     def __init__(self, eos: frozenset[int], observer: EngineObserver, load: Callable[[], float] = lambda: 0.0) -> None:
         """`load`: sequences in hand, over those that decode together."""
-        self._eos, self._observer, self._load = eos, observer, load
+        self._eos, self.observer, self._load = eos, observer, load
         self._ending = threading.Lock()
 
     def ends(self, request: DecodeRequest) -> frozenset[int]:
@@ -70,7 +70,7 @@ class Delivery:
         else:
             stats.gaps.append(gap)
         stats.last_token = now
-        self._observer.on_step(sequence.request, counted, gap)
+        self.observer.on_step(sequence.request, counted, gap)
         try:
             drafted = ((True,) * accepted + (False,) * (len(tokens) - accepted))[:kept]
             sequence.sink.on_tokens(Emission(emitted, drafted, tuple(result.logprobs[:kept]), verifier))
@@ -114,10 +114,6 @@ class Delivery:
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the peer could not be told: {error}")
 
-    def round_trip(self, sequence: DecodeSequence, seconds: float) -> None:
-        """A verdict of another daemon came."""
-        self._observer.on_round_trip(sequence.request, seconds)
-
     def end(self, sequence: DecodeSequence, now: float) -> None:
         """Tells of the end of a sequence that has a reason to, once. Any thread: the engine's may be inside a forward
         when the daemon has to end."""
@@ -136,7 +132,7 @@ class Delivery:
             sequence.failed_over,
             sequence.unavailable,
         )
-        self._observer.on_finish(sequence.request, outcome)
+        self.observer.on_finish(sequence.request, outcome)
         try:
             sequence.sink.on_finish(outcome)
         except Exception as error:

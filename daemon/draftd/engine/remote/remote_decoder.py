@@ -272,7 +272,7 @@ class RemoteDecoder:
         self._session.queued(verdict.queue_seconds)
         text.due = self._session.deadline(now) if text.owed else None
         if text.trip is not None:
-            self._delivery.round_trip(sequence, text.trip)
+            self._delivery.observer.on_round_trip(sequence.request, text.trip)
         break_even = self._learn(text, verdict, judged, waited, now)
         sequence.stats.prefilled = sequence.stats.prefilled or now
         parked = text.mode is RemoteMode.STREAM and sequence.speculates
