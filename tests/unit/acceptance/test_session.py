@@ -109,8 +109,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
     monkeypatch.setattr(timing, "time", clock)
 
     def take(*events: Event, timeout: float = 9.0) -> Capture:
-        def generate(prompt: str, **options: Any) -> Iterator[pb.GenerateResponse]:
-            assert (prompt, options["timeout"]) == ("hello", timeout)
+        def generate_raw(request: pb.GenerateRequest, **options: Any) -> Iterator[pb.GenerateResponse]:
+            assert (request.prompt, options["timeout"]) == ("hello", timeout)
             for event in events:
                 if isinstance(event, float):
                     now.seconds += event
@@ -119,7 +119,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
                 else:
                     yield event
 
-        return capture(SimpleNamespace(generate=generate), _ASK, timeout=timeout)  # type: ignore[arg-type]
+        return capture(SimpleNamespace(generate_raw=generate_raw), _ASK, timeout=timeout)  # type: ignore[arg-type]
 
     return take
 
@@ -194,13 +194,13 @@ def test_arrivals_are_each_threads_own() -> None:
     """Several are asked at a time: what one hears is nothing to another."""
 
     def answers(name: int) -> Capture:
-        def generate(prompt: str, **options: Any) -> Iterator[pb.GenerateResponse]:
+        def generate_raw(request: pb.GenerateRequest, **options: Any) -> Iterator[pb.GenerateResponse]:
             yield started()
             for i in range(50):
                 yield chunk("x", [1000 * name + i])
             yield finished(50)
 
-        return capture(SimpleNamespace(generate=generate), _ASK, timeout=9.0)  # type: ignore[arg-type]
+        return capture(SimpleNamespace(generate_raw=generate_raw), _ASK, timeout=9.0)  # type: ignore[arg-type]
 
     taken: dict[int, Capture] = {}
     threads = [threading.Thread(target=lambda n=n: taken.update({n: answers(n)})) for n in range(4)]
