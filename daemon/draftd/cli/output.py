@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
@@ -54,10 +53,6 @@ def stderr() -> Console:
 def visible(text: str) -> str:
     """Text of a model or of another program, with nothing in it that a terminal would obey."""
     return text.translate(_SHOWN)
-
-
-def style_of(piece: Piece) -> str:
-    return f"{DRAFTED if piece.from_draft else ''} {REMOTE if piece.remote else ''}".strip()
 
 
 def bracketed(pieces: Iterable[Piece]) -> str:
@@ -134,7 +129,7 @@ def tracked(items: Sequence[T], console: Console | None = None) -> Iterable[T]:
 
 
 class WaitingBar:
-    """What an answer waits for, until it begins: a bar on a terminal, nothing elsewhere."""
+    """What an answer waits for, until it begins: a bar on a terminal, nothing elsewhere. Used with `closing`."""
 
     def __init__(self) -> None:
         console, columns = stderr(), (TextColumn("{task.description}"), BarColumn())
@@ -178,11 +173,6 @@ class WaitingBar:
             shown(part)
 
         return show
-
-
-def waiting() -> contextlib.closing[WaitingBar]:
-    """A bar that has gone when the block ends."""
-    return contextlib.closing(WaitingBar())
 
 
 def prompt_progress(told: inference_pb2.PromptProgress) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +32,7 @@ def test_without_a_terminal_waiting_for_a_model_takes_a_line_every_ten_seconds(
 ) -> None:
     times = iter((100.0, 100.0, 109.0, 111.0, 111.0))
     monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    with output.waiting() as waiting:
+    with closing(output.WaitingBar()) as waiting:
         for done in (1, 2, 3):
             waiting.hear_loading(f"the model is still loading (downloading a/b: {done} of 9 GB)")
     lines = capsys.readouterr().err.splitlines()
@@ -42,6 +43,6 @@ def test_on_a_terminal_all_of_a_downloads_figures_fit(monkeypatch: pytest.Monkey
     out = io.StringIO()
     monkeypatch.setattr(output, "stderr", lambda: Console(file=out, force_terminal=True, width=80))
     how_far = "downloading mlx-community/Qwen3-8B-4bit: 1.2 of 4.6 GB, 45.0 MB/s, 76 s left"
-    with output.waiting() as waiting:
+    with closing(output.WaitingBar()) as waiting:
         waiting.hear_loading(f"the model is still loading ({how_far})")
     assert how_far in out.getvalue()

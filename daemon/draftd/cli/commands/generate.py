@@ -83,7 +83,7 @@ def command(
     talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
     text = "" if talks else " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
-        with output.waiting() as loading:
+        with contextlib.closing(output.WaitingBar()) as loading:
             model = client.loaded(wait, loading.hear_loading)
         chat = not raw and model.chat_template
         if system and not chat:
@@ -125,7 +125,7 @@ def _answered(
     stream = client.generate_raw(asked.message(response_format=wanted, return_progress=sys.stderr.isatty()))
     show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
     try:
-        with output.waiting() as waiting:
+        with contextlib.closing(output.WaitingBar()) as waiting:
             answer = gather(stream, waiting.before(show), waiting.before(_print_thought), waiting.hear)
     except (DraftdError, KeyboardInterrupt):
         if sys.stdout.isatty():
@@ -224,7 +224,8 @@ def _print_thought(text: str) -> None:
 def _highlighted(pieces: Sequence[Piece]) -> None:
     console = output.stdout()
     for piece in pieces:
-        console.print(Text(output.visible(piece.text), output.style_of(piece)), end="", soft_wrap=True)
+        style = f"{output.DRAFTED if piece.from_draft else ''} {output.REMOTE if piece.remote else ''}".strip()
+        console.print(Text(output.visible(piece.text), style), end="", soft_wrap=True)
 
 
 def routed(answer: Answer) -> list[str]:

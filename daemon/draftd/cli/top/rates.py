@@ -73,16 +73,11 @@ def drafting(made: DraftCounts) -> Drafting:
     )
 
 
-def same_run(before: control.GetStatusResponse, after: control.GetStatusResponse) -> bool:
-    """False where the daemon was started anew in between: its counters began at zero again."""
-    return bool(before.started == after.started)
-
-
 def between(before: Snapshot, after: Snapshot) -> Rates | None:
     """None where there is nothing to compare with: a snapshot of another run, or no time in between. Within a run no
     counter goes back, but for those of a group of ranks."""
     old, new, seconds = before.status, after.status, after.at - before.at
-    if seconds <= 0 or not same_run(old, new):
+    if seconds <= 0 or old.started != new.started:
         return None
     counts = _counts(new).combined(_counts(old), operator.sub)
     return Rates(
@@ -140,7 +135,7 @@ class History:
     def add(self, snapshot: Snapshot) -> None:
         last = self._snapshots[-1]
         self.past.append(between(last, snapshot))
-        if not same_run(last.status, snapshot.status):
+        if last.status.started != snapshot.status.started:
             self._snapshots.clear()
         self._take(snapshot)
 
