@@ -38,7 +38,7 @@ _RECENT = 0.25  # weight of the latest step in what steps take of late
 
 
 class LocalDecoder:
-    """The sequences of a `Target`. The scheduler owns their lives."""
+    """A `Decoder` over a `Target`."""
 
     def __init__(
         self,
@@ -147,10 +147,13 @@ class LocalDecoder:
         self._of_peers += sequence.of_peer
         self.prefilling.add(sequence)
 
-    def advance(self) -> None:
+    def collect(self, now: float) -> None:
+        """Does nothing: results are waited for in `advance`."""
+
+    def advance(self, now: float, *, busy: bool) -> bool:
         """Slices of prompts, then one decode step."""
         if self.idle or self.paused:
-            return
+            return False
         turn = self._plan_turn()
         if turn.catches_up:
             self._catch_up()
@@ -174,8 +177,12 @@ class LocalDecoder:
         if joined:
             self._run([*self._running, *joined])
             self.interrupted()
+        return False
 
     # between steps: what may draft
+
+    def lowered(self) -> None:
+        """Does nothing: how each sequence goes on is decided before each step."""
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
         """The running sequences that draft with it. Left out are those that it does not know and need not know: of a
@@ -331,7 +338,6 @@ class LocalDecoder:
         self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
-        """Lets go of these, which have a reason to end: keeps what serves other requests, and frees the rest."""
         gone = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
         if gone:
             for i in gone:

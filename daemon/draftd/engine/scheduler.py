@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
+from draftd.engine.decoder import Decoder
 from draftd.engine.local_decoder import LocalDecoder
-from draftd.engine.remote.remote_decoder import RemoteDecoder
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError
 from draftd.strategies import Strategy
@@ -31,15 +31,15 @@ class Scheduler:
         is told of a sequence before the local decoder has it."""
         self.local, self.delivery, self._clock = local, local.delivery, clock
         self._check_move, self._begin = check_move, begin
-        self._others: list[RemoteDecoder] = []
+        self._others: list[Decoder] = []
         self._own = 0  # of the daemon's own requests, in hand
 
-    def decode_elsewhere(self, decoder: RemoteDecoder) -> None:
+    def decode_elsewhere(self, decoder: Decoder) -> None:
         """Gives sequences to this decoder whose plan is not local."""
         self._others.append(decoder)
 
     @property
-    def _decoders(self) -> list[LocalDecoder | RemoteDecoder]:
+    def _decoders(self) -> list[Decoder]:
         """Others first: what they send is on its way while the local one computes."""
         return [*self._others, self.local]
 
@@ -101,7 +101,7 @@ class Scheduler:
         sequence.end(FinishReason.ERROR, why)
         self._finish(sequence)
 
-    def _decoder(self, request: DecodeRequest) -> LocalDecoder | RemoteDecoder:
+    def _decoder(self, request: DecodeRequest) -> Decoder:
         return self.local if request.plan.strategy is Strategy.LOCAL or not self._others else self._others[0]
 
     # a step
@@ -114,9 +114,9 @@ class Scheduler:
         self._finish_ended()
         busy = self.local.pause <= 0
         for decoder in self._others:
-            if decoder.advance(busy=busy):
+            if decoder.advance(now, busy=busy):
                 self.local.interrupted()
-        self.local.advance()
+        self.local.advance(now, busy=False)
         self._finish_ended()
 
     # ending
@@ -157,7 +157,7 @@ class Scheduler:
             changed = sequence.plan.drafter != before or sequence.degraded
             if before is not None and changed and before in drafting.drafters:
                 drafting.drafters[before].leave(sequence)
-        for decoder in self._others:
+        for decoder in self._decoders:
             decoder.lowered()
 
     def _end_expired(self, now: float) -> None:

@@ -53,7 +53,7 @@ _SEED_BITS = 63
 
 
 class RemoteDecoder:
-    """As `LocalDecoder`, over a `VerifierLink`. `status` may be read on any thread."""
+    """A `Decoder` over a `VerifierLink`. `status` may be read on any thread."""
 
     def __init__(
         self,
@@ -112,12 +112,10 @@ class RemoteDecoder:
         self._waiting.append(sequence)
 
     def lowered(self) -> None:
-        """Decides anew how sequences go on: what they may draft has changed."""
         for text in self._texts.values():
             self._decide(text)
 
     def collect(self, now: float) -> None:
-        """Applies what has come since the last step."""
         for message in self._link.received():
             self._take(message, now)
         going_on = [text for text in self._texts.values() if text.sequence.finish is None]
@@ -126,25 +124,10 @@ class RemoteDecoder:
             self._link.failed(why)
             self._go_on(text, why, None)
 
-    def advance(self, *, busy: bool) -> bool:
-        """Opens what waits, sends what is drafted and grants what is needed; whether drafting took time. `busy`: the
-        local target waits for the end of it."""
+    def advance(self, now: float, *, busy: bool) -> bool:
         while self._waiting and self._room:
             self._open(self._waiting.popleft())
-        texts, model = self._texts.values(), self._link.state.model
-        self._drafts.hold_target(texts)
-        proposals, worked = self._drafts.draft(texts, 0 if model is None else model.vocab_size)
-        now = self._clock()
-        for text, kind, tokens in proposals:
-            run = 0 if text.mode is RemoteMode.STEPS else self._run(text)
-            self._send_step(text, text.propose(kind, tokens, run, now))
-        for text in texts:
-            self._renew(text)
-        if (found := self._drafts.behind(texts)) is not None:
-            worked = True
-            if self._drafts.take_in(*found, busy):
-                self._decide(found[0])
-        return worked
+        return self._draft(busy)
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
         for sequence in ended:
@@ -340,6 +323,23 @@ class RemoteDecoder:
         )
 
     # what is due
+
+    def _draft(self, busy: bool) -> bool:
+        """Sends what is drafted, and grants what is needed; whether drafting took time."""
+        texts, model = self._texts.values(), self._link.state.model
+        self._drafts.hold_target(texts)
+        proposals, worked = self._drafts.draft(texts, 0 if model is None else model.vocab_size)
+        now = self._clock()
+        for text, kind, tokens in proposals:
+            run = 0 if text.mode is RemoteMode.STEPS else self._run(text)
+            self._send_step(text, text.propose(kind, tokens, run, now))
+        for text in texts:
+            self._renew(text)
+        if (found := self._drafts.behind(texts)) is not None:
+            worked = True
+            if self._drafts.take_in(*found, busy):
+                self._decide(found[0])
+        return worked
 
     def _run(self, text: RemoteSequence) -> int:
         """Tokens of a grant: many where nothing will be proposed for a while, so that the verifier's own drafter knows
