@@ -1,4 +1,4 @@
-"""Which clock measures what, and what a clock lets through.
+"""Which clock measures what.
 
 - `time.monotonic()` counts while the machine is awake: deadlines of requests, steps, retries, what must be watched to
   be known.
@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -63,43 +62,3 @@ class SteadyClock:
         """Seconds that the machine has slept since the last call. One caller."""
         before, self._asleep = self._asleep, self._elapsed() - self.awake()
         return self._asleep - before
-
-
-class Allowance:
-    """So much in a second, in the long run, and more at once: a token bucket."""
-
-    def __init__(
-        self,
-        rate: float,
-        most: float,
-        first: float | None = None,
-        *,
-        longest: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`most`: at once. `first`: likewise, to begin with; None: no less. `longest`: seconds that are waited for what
-        was spent beyond it."""
-        self._rate, self._most, self._least, self._clock = rate, most, -rate * longest, clock
-        self._left, self._since = most if first is None else first, clock()
-
-    def earn(self, more: float) -> None:
-        self._left = min(self._most, self._left + more)
-
-    def spend(self, some: float = 1.0) -> float:
-        """Seconds to wait before the next."""
-        now = self._clock()
-        left = min(self._most, self._left + self._rate * max(0.0, now - self._since)) - some
-        self._left, self._since = max(left, self._least), now
-        return max(0.0, -self._left / self._rate)
-
-    def wait(self) -> float:
-        """Seconds until one is there: 0 now."""
-        seconds = self.spend()
-        self.earn(1.0)
-        return seconds
-
-    def take(self) -> float:
-        """Spends one, where it is there; what `wait` says otherwise."""
-        if seconds := self.spend():
-            self.earn(1.0)
-        return seconds

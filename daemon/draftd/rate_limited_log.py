@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from draftd.clocks import Allowance
+from draftd.token_bucket import TokenBucket
 
 S = TypeVar("S")
 
@@ -23,7 +23,7 @@ class Changes(Generic[S]):
     also hears how many changes were left out before. One caller at a time."""
 
     def __init__(self, tell: Callable[[S, int], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._allowance = tell, Allowance(1 / _CHANGE_SECONDS, _MOST_CHANGES, clock=clock)
+        self._tell, self._allowance = tell, TokenBucket(1 / _CHANGE_SECONDS, _MOST_CHANGES, clock=clock)
         self._untold = 0  # changes
         self._latest: S
 

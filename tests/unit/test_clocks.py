@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from draftd.clocks import Allowance, elapsed
+from draftd.clocks import elapsed
+from draftd.token_bucket import TokenBucket
 
 
 def test_elapsed_never_goes_back_and_counts_what_awake_time_counts() -> None:
@@ -43,7 +44,7 @@ def test_a_kernel_without_that_clock_has_the_monotonic_one(monkeypatch: pytest.M
 
 def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
     now = [1000.0]
-    rate = Allowance(4.0, 4.0, clock=lambda: now[0])
+    rate = TokenBucket(4.0, 4.0, clock=lambda: now[0])
     assert [rate.take() for _ in range(5)] == [0, 0, 0, 0, 0.25]
     now[0] += 0.25
     assert (rate.wait(), rate.take(), rate.take()) == (0, 0, 0.25)
@@ -53,7 +54,7 @@ def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
 
 def test_a_rate_below_one_a_second_lets_one_through_now_and_then() -> None:
     now = [1000.0]
-    rate = Allowance(0.1, 1.0, clock=lambda: now[0])
+    rate = TokenBucket(0.1, 1.0, clock=lambda: now[0])
     assert rate.take() == 0
     assert rate.take() == pytest.approx(10.0)
     now[0] += 10.0

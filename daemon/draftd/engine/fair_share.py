@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from draftd.clocks import Allowance
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
 from draftd.engine.turn import rests
+from draftd.token_bucket import TokenBucket
 
 _CLIENTS_PART = 0.6  # of the engine's time
 _AHEAD_SECONDS = 0.02  # that peers may have had more than the rest of it
@@ -51,7 +51,7 @@ class FairShare:
         self._ahead = 0.0  # seconds that peers have had more
         self._waiting: set[str] = set()  # parties
         self._wanting: set[str | None] = set()  # parties that want the target; None: clients
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[str, TokenBucket] = {}
         self._widths: dict[str, float] = {}  # positions of a sequence in steps of late, by party
 
     def begin(self, wanting: Iterable[DecodeSequence]) -> None:
@@ -133,7 +133,7 @@ class FairShare:
         all_positions = sum(parties.values())
         for party, positions in parties.items():
             if self._part_of_peer < 1:
-                fresh = Allowance(self._part_of_peer, _BURST_SECONDS, longest=1.0, clock=self._clock)
+                fresh = TokenBucket(self._part_of_peer, _BURST_SECONDS, longest=1.0, clock=self._clock)
                 self._allowances.setdefault(party, fresh).spend(seconds * positions / all_positions)
             if self._clients:
                 taken = (seconds - clients) * positions / all_positions

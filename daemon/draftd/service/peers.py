@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from draftd.clocks import Allowance
 from draftd.core import Emission, FinishReason, Outcome
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Closed, FromVerifier, Open, Verdict
@@ -39,6 +38,7 @@ from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.stream import Mailbox
 from draftd.strategies import PeerCounts
 from draftd.telemetry.remote import VerificationSpan
+from draftd.token_bucket import TokenBucket
 
 MOST_UNREAD = 4096
 """Messages that a peer may leave unread."""
@@ -123,7 +123,7 @@ class Peer:
     and that the engine still has. `ended`: what is remembered of others, by number."""
 
     edge: str
-    pace: Allowance = field(default_factory=lambda: Allowance(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
+    pace: TokenBucket = field(default_factory=lambda: TokenBucket(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
     counts: PeerCounts = field(default_factory=PeerCounts)
     connection: Connection | None = None
     lost_since: float = 0.0

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from draftd.clocks import Allowance
 from draftd.core import DecodeRequest, FinishReason, Outcome
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
@@ -41,6 +40,7 @@ from draftd.service.stream import Mailbox
 from draftd.settings import Settings
 from draftd.strategies import PeerCounts, VerificationStatus
 from draftd.telemetry.remote import VerificationSpan
+from draftd.token_bucket import TokenBucket
 
 MAX_PROPOSED = 1024
 """Tokens in a step."""
@@ -76,7 +76,7 @@ class VerificationService:
         self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._capacity = settings.engine.queue_capacity
-        self._new_edges = Allowance(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
+        self._new_edges = TokenBucket(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
         self._fingerprint = OwnFingerprint(worker)
         self._watch: asyncio.Task[None] | None = None

@@ -22,7 +22,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 
 from aiohttp import web
 
-from draftd.clocks import Allowance
 from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, Signed
 from draftd.fallback.alerts.connections import (
@@ -46,6 +45,7 @@ from draftd.fallback.seams import FallbackTelemetry
 from draftd.listening import BodyTooLarge, listening_sockets, read_whole
 from draftd.rate_limited_log import RateLimitedLog
 from draftd.settings import WebhookSettings, secrets_of
+from draftd.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class WebhookListener:
         self._authentication = _authentication(settings)
         self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
         rate = settings.max_per_second  # and as many at once as a second brings, one at least
-        self._proven, self._unproven = Allowance(rate, max(1.0, rate)), Allowance(rate, max(1.0, rate))
+        self._proven, self._unproven = TokenBucket(rate, max(1.0, rate)), TokenBucket(rate, max(1.0, rate))
         self._log = RateLimitedLog(log)
         # One at a time, so that the order in which they came is the order in which they act.
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
