@@ -132,10 +132,11 @@ class PrefixStatus:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """Of sequences of another daemon's target. `counts`: of all that are over, clients' or not. Late verdicts' tokens:
-    that were drafted, and of these accepted. As of about a second ago: `open_sequences`; steps `in_flight`, that have
-    no verdict yet; `estimates`, by workload class, for a draft model and greedy text; and the round trip, in seconds,
-    below which drafting one step at a time is expected to pay (`break_even`), None until anything was drafted."""
+    """Of sequences of another daemon's target, clients' or not: `open_sequences`, and the `counts` of all that are over.
+    Late verdicts' tokens: that were drafted, and of these accepted. As of about a second ago: steps `in_flight`, that
+    have no verdict yet; `estimates`, by workload class, for a draft model and greedy text; and the round trip, in
+    seconds, below which drafting one step at a time is expected to pay (`break_even`), None until anything was
+    drafted."""
 
     counts: RemoteCounts = field(default_factory=RemoteCounts)
     late_drafted: int = 0

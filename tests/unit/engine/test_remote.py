@@ -238,10 +238,12 @@ def test_what_may_not_go_on_locally_ends_with_a_delay(edge, answer):
     sink = one.add(replace(asked(speculative(4)), local_allowed=False))
     while len(sink.tokens) < 10:
         one.turn()
+    assert one.remote.status.open_sequences == 1
     one.link.cut(resumed=False)
     one.link.up = False
     refused = one.add(replace(asked(autoregressive()), local_allowed=False))
     one.run()
+    assert one.remote.status.open_sequences == 0
     assert sink.tokens == answer()[: len(sink.tokens)]
     assert refused.tokens == []
     for ended in (sink, refused):

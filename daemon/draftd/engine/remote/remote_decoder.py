@@ -156,6 +156,7 @@ class RemoteDecoder:
             return
         self.control.follow(model)
         self._texts[text.number] = text
+        self.status = replace(self.status, open_sequences=len(self._texts))
         self._send_open(text)
         self._decide(text)
 
@@ -318,9 +319,7 @@ class RemoteDecoder:
         state, in_flight = self._link.state, sum(text.in_flight for text in self._texts.values())
         kind = self._drafts.likeliest
         estimates, pays = self.control.estimates(state, kind)
-        self.status = replace(
-            self.status, open_sequences=len(self._texts), estimates=estimates, in_flight=in_flight, break_even=pays
-        )
+        self.status = replace(self.status, estimates=estimates, in_flight=in_flight, break_even=pays)
 
     # what is due
 
@@ -369,7 +368,9 @@ class RemoteDecoder:
         self._drafts.leave(text.sequence)
 
     def _sum(self, counts: RemoteCounts) -> None:
-        self.status = replace(self.status, counts=self.status.counts.combined(counts, add))
+        """Tells of a sequence that has left."""
+        counts = self.status.counts.combined(counts, add)
+        self.status = replace(self.status, counts=counts, open_sequences=len(self._texts))
 
     def _go_on(self, text: RemoteSequence, why: str, retry_after: float | None) -> None:
         """The verifier does not decode it any more."""
