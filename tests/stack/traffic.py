@@ -20,6 +20,7 @@ from tests.waiting import until
 
 CLASSES = ("code", "tool_call", "chat", "prose")
 _AUTO, _AUTOREGRESSIVE = ModePreference.AUTO, ModePreference.AUTOREGRESSIVE
+_GREEDY = SamplingParams()
 
 
 class Traffic:
@@ -74,7 +75,7 @@ class Traffic:
             mode = _AUTOREGRESSIVE if number % 4 == 1 and drafter is None else _AUTO
             if number % 7 == 6:
                 mode = ModePreference.SPECULATIVE  # a demand: refused while the flag is off
-            sampling = SamplingParams(temperature=0.7, seed=number) if number % 4 == 3 else None
+            sampling = SamplingParams(temperature=0.7, seed=number) if number % 4 == 3 else _GREEDY
             self._one(name, number=number, mode=mode, drafter=drafter, sampling=sampling)
 
     def _one(
@@ -84,7 +85,7 @@ class Traffic:
         number: int = 0,
         mode: ModePreference = ModePreference.AUTO,
         drafter: DrafterName | None = None,
-        sampling: SamplingParams | None = None,
+        sampling: SamplingParams = _GREEDY,
         timeout: float = 60.0,
         max_tokens: int | None = None,
     ) -> None:

@@ -132,7 +132,7 @@ class PrefixStatus:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """Of sequences of another daemon's target, clients' or not: `open_sequences`, and the `counts` of all that are over.
+    """Of sequences of another daemon's target, clients' or not: `open_sequences`, and `counts` of all that are over.
     Late verdicts' tokens: that were drafted, and of these accepted. As of about a second ago: steps `in_flight`, that
     have no verdict yet; `estimates`, by workload class, for a draft model and greedy text; and the round trip, in
     seconds, below which drafting one step at a time is expected to pay (`break_even`), None until anything was

@@ -98,7 +98,7 @@ class Annotator:
     # its own thread
 
     def _run(self) -> None:
-        while time.monotonic() < self._until and (transition := self._waiting.get()) is not None:
+        while (transition := self._next()) is not None:
             wait, last = self._first_wait, self._closing.is_set()
             while (result := self._send(transition)) == FAILED and not last:
                 self._telemetry.annotation(FAILED)
@@ -107,6 +107,10 @@ class Annotator:
             self._telemetry.annotation(result)
             if result == FAILED:
                 self._telemetry.annotation(DROPPED)
+
+    def _next(self) -> Transition | None:
+        """Returns the oldest that waits; None once there is nothing left to do, or no time."""
+        return self._waiting.get() if time.monotonic() < self._until else None
 
     def _send(self, transition: Transition) -> str:
         first = f"{_TITLES[transition.subject]}: {transition.previous} → {transition.current}"
