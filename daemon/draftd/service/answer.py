@@ -83,6 +83,7 @@ class AnswerStream:
         form: TextForm = TextForm(),
     ) -> None:
         self._ends, self._choice, self._plain = ends, choice, reading is None
+        self._verbatim = self._plain and not ends.strings  # nothing in it is looked for
         self._parts = _Parts(reading, ends)
         self._text = TextStream(tokenizer, ends, form, self._parts.reads)
         self._last: int | None = None  # token
@@ -98,9 +99,12 @@ class AnswerStream:
             if emission.logprobs:
                 offsets.append(self._text.offset(token))
             self._reasoning_tokens += self._parts.kind == REASONING
-            more = self._parts.feed(self._text.add(token))
-            pieces.append(_text_of(more))
-            deltas += more
+            text = self._text.add(token)
+            if not self._verbatim:
+                more = self._parts.feed(text)
+                text = _text_of(more)
+                deltas += more
+            pieces.append(text)
         last = [] if outcome is None else self._finish(outcome)
         return self._chunk(emission, pieces, deltas, last, offsets)
 
