@@ -64,7 +64,7 @@ def _answer(client: DraftdClient, ask: Ask, name: str) -> dict[str, Any]:
 
 
 def summarise(answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By way: medians, the mean cost, and the least class."""
+    """Returns, by way, medians, the mean cost, and the least class."""
     by_way = {way.value: [one for one in answers if one["strategy"] == way] for way in WAYS}
     return {way: _summary(group) for way, group in by_way.items() if group}
 

@@ -182,7 +182,7 @@ class PrefixJobs:
 
     def _gain(self, model: KeptTexts, tokens: Sequence[int]) -> int:
         """How many more tokens of a text the disk has than memory."""
-        key = self._key_now(model)
+        key = self._keys.now(model.files)
         if key is None or self._disk is None or not model.texts.store.open:
             return 0
         have = model.texts.store.known(tokens)
@@ -199,7 +199,7 @@ class PrefixJobs:
 
     def _fetched(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
         """Puts what the disk has of a text into memory."""
-        key, disk, store, caches = self._key_now(model), self._disk, model.texts.store, model.texts.running
+        key, disk, store, caches = self._keys.now(model.files), self._disk, model.texts.store, model.texts.running
         if key is None or disk is None or not store.open:
             return
         for file, length in disk.parts(key.key, tokens, store.known(tokens), segments=caches.segmented):
@@ -355,9 +355,6 @@ class PrefixJobs:
     def _gone(self, model: KeptTexts) -> bool:
         """Whether its store was given up meanwhile: what is put there would never be found."""
         return all(one.texts.store is not model.texts.store for one in self._models())
-
-    def _key_now(self, model: KeptTexts) -> ModelKey | None:
-        return self._keys.now(model.files)
 
     def _key(self, model: KeptTexts) -> Generator[Waits, None, ModelKey | None]:
         found: ModelKey | None = yield from _ended(self._keys.of(model.files))

@@ -177,7 +177,7 @@ class Floor:
         return self.below >= WINDOWS
 
     def evidence(self, shown: str, least: str, window: float) -> str:
-        """Of a ratio that is low, in its words and those of the least one; empty where it is not."""
+        """Says why the ratio is low, empty where it is not. `shown`: the ratio in words; `least`: the bound."""
         if not self.low:
             return ""
         return f"{shown} {self.last_requests} requests, {least}, in {self.below} windows of {window:g} s in a row"

@@ -164,7 +164,7 @@ class LadderState:
     forgave: float | None = None  # when a relapse was last forgotten
 
     def moved(self, seconds: float) -> LadderState:
-        """As a clock would have it that is so much ahead. A ladder that never moved has no time to move."""
+        """Returns it by a clock that is so much ahead. `since` stays 0 for a ladder that never moved."""
         since = self.since and self.since + seconds
         stepped_up = None if self.stepped_up is None else self.stepped_up + seconds
         forgave = None if self.forgave is None else self.forgave + seconds

@@ -77,7 +77,7 @@ def tolerated_gap(backend: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ProbedPrompt:
-    """What one prompt of a probe showed. `reference` and `drafted`: its answers' tokens, autoregressive and drafted."""
+    """A prompt of a probe, and what it showed: `reference` and `drafted` are token ids, without and with drafts."""
 
     id: str
     counts: DraftCounts

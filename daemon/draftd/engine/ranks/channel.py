@@ -61,8 +61,8 @@ class RanksLost(NotServing):
 
 
 class Progress(NamedTuple):
-    """Of one rank, since the group began: the records that it has executed, the memory that it holds and may hold (0:
-    not known), and its time in collectives."""
+    """One rank since the group began: the records that it has executed, the memory that it holds and may hold (0: not
+    known), and its time in collectives."""
 
     records: int = 0
     memory_bytes: int = 0
