@@ -35,7 +35,7 @@ from draftd.core import DepthMode, DrafterName, ModePreference, WorkloadClass
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.session import ANSWER_SECONDS, Session, sampling, tick_of
 from draftd_acceptance.statistics import Interval, bootstrap
-from draftd_acceptance.ticks import Place, Stage
+from draftd_acceptance.ticks import RunPlace, Stage
 
 BOUND = 0.01
 MODES = {"ar": ModePreference.AUTOREGRESSIVE, "spec": ModePreference.SPECULATIVE}
@@ -70,7 +70,7 @@ class Harness:
             depth_mode=DepthMode.FIXED,
             workload=workload,
         )
-        place = Place(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
+        place = RunPlace(Stage.SWEEP, self.session.number, self.name, repetition, prompt.id, prompt.workload, workload)
         captured = capture(self.session.client, ask, timeout=ANSWER_SECONDS[Stage.SWEEP])
         tick = tick_of(captured, place, self.session.began)
         self.session.folder.keep_tick(tick)

@@ -98,7 +98,7 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
     import mlx.core as mx
 
     from draftd.engine.drafters.base import DraftSequence, TextDrafter
-    from draftd.engine.drafters.registry import DrafterRegistry, Needs
+    from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry
     from draftd.engine.handle import EngineState
     from draftd.engine.limits import Limits
     from draftd.engine.loop import EngineWorker
@@ -124,7 +124,7 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
             one.eval()
             mx.eval(one.parameters())
         registry = DrafterRegistry()
-        registry.register(DRAFT_MODEL, lambda provided: Scripted(), Needs.MODEL)
+        registry.register(DRAFT_MODEL, lambda provided: Scripted(), DrafterNeeds.MODEL)
         tokenizer = load_tokenizer(str(files("draftd.models") / "nano" / "target"))
         tokenizer.eos_ids = frozenset()
         return assemble(

@@ -174,7 +174,7 @@ def _rank(name: str) -> dict[str, Any]:
 def _embedded() -> Any:
     import mlx.core as mx
 
-    from draftd.cli.state import paths_of
+    from draftd.cli.persistent_state import paths_of
     from draftd.models.folder import ModelFolder
     from draftd.settings import ModelSettings
 

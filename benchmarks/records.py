@@ -59,17 +59,17 @@ class Arm:
         import mlx.core as mx
 
         from draftd.engine.drafters.base import Draft
-        from draftd.engine.step import Entry
-        from draftd.engine.targets.base import SequenceOptions, Steps
+        from draftd.engine.step import PlanEntry
+        from draftd.engine.targets.base import PlanNumbers, SequenceOptions
 
-        self._target, self._steps, self._entry = target, Steps(target), Entry
+        self._target, self._steps, self._entry = target, PlanNumbers(target), PlanEntry
         self._depth, self._sequences = depth, list(range(sequences))
         tokens = mx.ones((sequences, depth), dtype=mx.uint32)
         self._draft = Draft(tokens, [depth] * sequences, None, [0] * sequences) if depth else None
         for one in self._sequences:
             prompt = tuple((7 * i + one) % vocabulary for i in range(_PROMPT))
             target.open(one, SequenceOptions(prompt=_PROMPT, length=_PROMPT))
-            self._steps.result(self._steps.submit([Entry(one, 0, prompt)]))
+            self._steps.result(self._steps.submit([PlanEntry(one, 0, prompt)]))
         self._first = [_PROMPT] * sequences
 
     def run(self, steps: int) -> float:
@@ -160,7 +160,7 @@ def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.s
 def _target(sender: Records | None) -> tuple[Any, int]:
     from draftd.engine.ranks.caches import lead
     from draftd.engine.ranks.group import join_group
-    from draftd.engine.ranks.part import open_share, read_share
+    from draftd.engine.ranks.model_shard import open_share, read_share
     from draftd.engine.targets.local import LocalTarget
     from draftd.models.folder import ModelFolder
     from draftd.models.mlx_lm import vocabulary_size

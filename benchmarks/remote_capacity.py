@@ -23,7 +23,15 @@ from benchmarks.arms import Prompt
 from benchmarks.remote_daemons import Daemons
 from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import load_tokenizer
-from draftd.engine.remote.verifier_link import Close, Closed, Connected, LinkLost, Open, Step, Verdict
+from draftd.engine.remote.verifier_link import (
+    CloseSequence,
+    LinkConnected,
+    LinkLost,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    Verdict,
+)
 from draftd.engine.targets.base import SequenceOptions
 from draftd.settings import RemoteSettings
 from draftd.v1 import inference_pb2 as pb
@@ -98,7 +106,7 @@ class Replay:
             return
         player.sequence, player.known, player.waiting, player.due = player.sequence + 1, 0, False, 0.0
         options = SequenceOptions(len(player.text.prompt), len(player.text.prompt), SamplingParams())
-        opened = Open(player.sequence, player.text.prompt, options, len(player.text.answer))
+        opened = OpenSequence(player.sequence, player.text.prompt, options, len(player.text.answer))
         player.link.send(opened, player.connection)
 
     def _step(self, player: Player) -> None:
@@ -107,20 +115,20 @@ class Replay:
         last = text.answer[known - 1] if known else text.prompt[-1]
         place = len(text.prompt) + known
         if self.drafts and known < len(text.answer) - 1:
-            step = Step(player.sequence, place, last, text.proposals[known])
+            step = Proposal(player.sequence, place, last, text.proposals[known])
         else:
-            step = Step(player.sequence, place, last, run=1 if self.drafts else len(text.answer))
+            step = Proposal(player.sequence, place, last, run=1 if self.drafts else len(text.answer))
         player.link.send(step, player.connection)
         player.waiting = True
 
     def _take(self, player: Player, message: object) -> None:
         text = player.text
-        if isinstance(message, Connected):
+        if isinstance(message, LinkConnected):
             player.connection = message.connection
             self._next(player)
         if isinstance(message, LinkLost):
             self.failed = message.why
-        if isinstance(message, Closed) and message.sequence == player.sequence and message.error:
+        if isinstance(message, SequenceClosed) and message.sequence == player.sequence and message.error:
             self.failed = message.error
         if text is None or not isinstance(message, Verdict) or message.sequence != player.sequence:
             return
@@ -128,7 +136,7 @@ class Replay:
             self.failed = "the verifier's text is another one than was recorded"
         player.known += len(message.tokens)
         if player.known >= len(text.answer) or message.finished is FinishReason.STOP:
-            player.link.send(Close(player.sequence, len(text.prompt) + player.known), player.connection)
+            player.link.send(CloseSequence(player.sequence, len(text.prompt) + player.known), player.connection)
             self._next(player)
         elif self.drafts:
             player.waiting = False

@@ -39,7 +39,7 @@ from draftd.client.child import clean_environ, serve_command, serving
 from draftd.client.client import DraftdClient
 from draftd.v1 import inference_pb2
 from draftd.v1 import verification_pb2 as pb
-from draftd.verifier_client.messages import VERSION
+from draftd.verifier_client.codec import VERSION
 
 BOUND = 2.0  # times the p99 without an attack
 _VERIFY = f"/{pb.DESCRIPTOR.services_by_name['VerificationService'].full_name}/Verify"

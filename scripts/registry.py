@@ -15,18 +15,18 @@ import yaml
 
 from draftd import __version__
 from draftd.telemetry import catalog
-from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span
+from draftd.telemetry.attributes import Attribute, Event, InstrumentKind, Metric, Span
 
 CONVENTIONS = "1.41.1"
 CHECKED_WITH = "0.25.1"  # the version of Weaver whose checks were run last
 OURS = "draftd."
 FOLDER = Path("docs/registry")
 INSTRUMENTS = {
-    Kind.COUNTER: "counter",
-    Kind.OBSERVABLE_COUNTER: "counter",
-    Kind.GAUGE: "gauge",
-    Kind.UP_DOWN_COUNTER: "updowncounter",
-    Kind.HISTOGRAM: "histogram",
+    InstrumentKind.COUNTER: "counter",
+    InstrumentKind.OBSERVABLE_COUNTER: "counter",
+    InstrumentKind.GAUGE: "gauge",
+    InstrumentKind.UP_DOWN_COUNTER: "updowncounter",
+    InstrumentKind.HISTOGRAM: "histogram",
 }
 # What the resource is made of; the metrics of the process and of the machine ask for the first two.
 _ENTITIES = ("process", "host", "service", "service.instance", "telemetry.sdk")

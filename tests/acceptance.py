@@ -16,7 +16,7 @@ from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.manifest import Manifest, ModelFile, ModelManifest
 from draftd_acceptance.options import QualityOptions
 from draftd_acceptance.quality import SCHEMAS
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Sample, Stage, Tick
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, MachineSample, RunPlace, Stage, Tick
 from tests.decoded import BEGAN, Truth, request
 
 GIB = 1 << 30
@@ -177,7 +177,9 @@ def _sweep(
     together = [arm for arm in arms if arm.concurrency > 1]
     names = [(group, f"{group}-{number}") for group in groups for number in range(1, prompts + 1)]
     for arm in arms:
-        place = Place(Stage.SWEEP, session, arm.id, 0, names[0][1], names[0][0], GROUPS.get(names[0][0], _NONE), True)
+        place = RunPlace(
+            Stage.SWEEP, session, arm.id, 0, names[0][1], names[0][0], GROUPS.get(names[0][0], _NONE), True
+        )
         tick = request(random_, truth, arm, place, elapsed, tokens=8)
         folder.keep_tick(tick)
         elapsed += tick.ended + 0.1
@@ -188,7 +190,7 @@ def _sweep(
         for arm, batch in batches:
             ticks = []
             for group, prompt in batch:
-                place = Place(Stage.SWEEP, session, arm.id, repetition, prompt, group, GROUPS.get(group, _NONE))
+                place = RunPlace(Stage.SWEEP, session, arm.id, repetition, prompt, group, GROUPS.get(group, _NONE))
                 error = "UNAVAILABLE: the daemon drains" if left > 0 else ""
                 left -= 1
                 ticks.append(request(random_, truth, arm, place, elapsed, tokens=tokens, error=error))
@@ -216,7 +218,7 @@ def _soak(
             group = groups[number % len(groups)]
             number += 1
             alpha = alphas[min(int(elapsed // 60), len(alphas) - 1)] if alphas else None
-            place = Place(Stage.SOAK, session, arm.id, stream * 10_000 + number, f"{group}-1", group, GROUPS[group])
+            place = RunPlace(Stage.SOAK, session, arm.id, stream * 10_000 + number, f"{group}-1", group, GROUPS[group])
             error = "INTERNAL: decoding failed" if left > 0 else ""
             left -= 1
             tick = request(random_, truth, arm, place, elapsed, tokens=tokens, alpha=alpha, error=error)
@@ -230,7 +232,9 @@ def _quality(random_: random.Random, truth: Truth, session: int, failing: int, d
     for number, line in enumerate(lines):
         canary = json.loads(line)
         for arm, wrong in ((AUTOREGRESSIVE, number < failing), (Arm(4), number < drafted)):
-            place = Place(Stage.QUALITY, session, arm.id, 1, canary["id"], "quality", WorkloadClass(canary["workload"]))
+            place = RunPlace(
+                Stage.QUALITY, session, arm.id, 1, canary["id"], "quality", WorkloadClass(canary["workload"])
+            )
             text = "I would rather not." if wrong else right_answer(canary["check"])
             tick = request(random_, truth, arm, place, elapsed, tokens=24, text=text)
             elapsed += tick.ended + 0.1
@@ -248,7 +252,7 @@ def _under_schemas(random_: random.Random, truth: Truth, session: int, wrong: in
             text = right_answer(check)
             if arm.speculative and number >= len(asked) - invalid:
                 text = text[:-1]
-            place = Place(Stage.QUALITY, session, arm.id, 1, canary.id, SCHEMAS, canary.workload)
+            place = RunPlace(Stage.QUALITY, session, arm.id, 1, canary.id, SCHEMAS, canary.workload)
             tick = request(random_, truth, arm, place, 0.0, tokens=24, text=text)
             yield replace(tick, finish_reason=FinishReason.STOP)
 
@@ -266,8 +270,8 @@ def right_answer(check: Mapping[str, object]) -> str:
 
 def _sample(
     random_: random.Random, stage: Stage, session: int, arm: str, elapsed: float, watts: float | None
-) -> Sample:
-    return Sample(
+) -> MachineSample:
+    return MachineSample(
         stage=stage,
         session=session,
         arm=arm,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from draftd.client.timing import TimedChunk
 from draftd.core import PROMPT_LOOKUP, DecodeMode, FinishReason
 from draftd.counts import DraftCounts, StepCounts
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Served, Tick
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, GrantedPlan, RunPlace, ServerTiming, Tick
 
 BEGAN = 1_760_000_000.0  # Unix time of a run's beginning
 _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 620}
@@ -64,7 +64,7 @@ def request(
     random_: random.Random,
     truth: Truth,
     arm: Arm,
-    place: Place,
+    place: RunPlace,
     elapsed: float,
     *,
     tokens: int = 48,
@@ -109,15 +109,15 @@ def request(
         prompt_tokens=prompt_tokens,
         output_tokens=0 if error else made,
         finish_reason=None if error else FinishReason.LENGTH,
-        granted=Granted(mode, arm.block_length, arm.drafter, "full", "on", "asked for", arm.depth_mode),
-        served=None if error else Served(queue, prefill, queue + prefill, at - truth.network_seconds),
+        granted=GrantedPlan(mode, arm.block_length, arm.drafter, "full", "on", "asked for", arm.depth_mode),
+        served=None if error else ServerTiming(queue, prefill, queue + prefill, at - truth.network_seconds),
         counts=DraftCounts() if error else counts,
         digest="" if error else _digest(place, arm),
         text=text,
     )
 
 
-def _digest(place: Place, arm: Arm) -> str:
+def _digest(place: RunPlace, arm: Arm) -> str:
     """Lossless: greedy texts are the same both ways; sampled ones are all different."""
     said = f"{place.prompt} {place.repetition} {arm.id}" if arm.temperature else place.prompt
     return hashlib.sha256(said.encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from draftd.core import PEER, DecodePlan, DecodeRequest, FinishReason, SamplingParams
 from draftd.engine.remote.peer import PeerSequence
-from draftd.engine.remote.verifier_link import Step, Verdict
+from draftd.engine.remote.verifier_link import Proposal, Verdict
 from tests.rig import autoregressive, request, speculative
 
 
@@ -34,7 +34,7 @@ class Edge:
         self.granted = 0
         self._prompt = len(prompt)
         self._under_way = deque[Verdict]()
-        self._sent = [Step(1, 1, prompt[0])]
+        self._sent = [Proposal(1, 1, prompt[0])]
 
     def request(self, depth: int, tokens: int, sampling: SamplingParams | None = None) -> DecodeRequest:
         plan = speculative(depth, PEER) if depth else autoregressive()
@@ -74,7 +74,7 @@ class Edge:
         """After the guess, or after the first `known` tokens of the text."""
         full = self.text + self.guess
         known = len(full) if known is None else known
-        step = Step(1, known, full[known - 1], tuple(proposed), run)
+        step = Proposal(1, known, full[known - 1], tuple(proposed), run)
         self._sent.append(step)
         taken = self.peer.offer(step)
         if taken:
@@ -100,6 +100,6 @@ class Edge:
             self.peer.offer(chance.choice(self._sent))
         else:
             last = (self.text[-1] + 1) % 32
-            assert not self.peer.offer(Step(1, len(self.text), last, tuple(right)))
+            assert not self.peer.offer(Proposal(1, len(self.text), last, tuple(right)))
         if not (self.guess or self.granted):
             self.send([], run=1)

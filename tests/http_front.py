@@ -25,14 +25,14 @@ from draftd.fronts.http.server import HttpServer
 from draftd.model_info import ModelInfo
 from draftd.service.messages import ToolCall
 from draftd.service.request import (
+    ChoiceFinished,
     Chunk,
     Delta,
-    Finished,
     ReasoningDelta,
     Request,
+    RequestStarted,
     Send,
     ServedModel,
-    Started,
     TextDelta,
     ToolCallArguments,
     ToolCallBegun,
@@ -134,7 +134,7 @@ class ScriptedService:
 
     async def _say(self, answer: Says, send: Send, *, first: bool) -> None:
         if first:
-            await send(Started(f"r{len(self.requests)}", INFO, 10, PLAN))
+            await send(RequestStarted(f"r{len(self.requests)}", INFO, 10, PLAN))
         await asyncio.sleep(answer.pause)
         chunks = answer.chunks()
         for chunk in chunks:
@@ -144,7 +144,7 @@ class ScriptedService:
         outcome = Outcome(reason, RequestStats(10, 0.0, cached_tokens=4, counts=counts))
         reasoning = sum(isinstance(one, ReasoningDelta) for deltas in answer.deltas for one in deltas)
         calls = sum(isinstance(one, ToolCallEnded) for deltas in answer.deltas for one in deltas)
-        end = Finished(outcome, PLAN, answer.stop, answer.choice, tool_calls=calls, reasoning_tokens=reasoning)
+        end = ChoiceFinished(outcome, PLAN, answer.stop, answer.choice, tool_calls=calls, reasoning_tokens=reasoning)
         await send(end)
         if answer.error is not None:
             raise answer.error

@@ -18,17 +18,17 @@ from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.remote_decoder import RemoteDecoder
 from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.verifier_link import (
-    Close,
-    Closed,
-    Connected,
+    CloseSequence,
     FromLink,
     FromVerifier,
+    LinkConnected,
     LinkLost,
     LinkState,
-    Open,
-    Opened,
+    OpenSequence,
+    Proposal,
     RemoteModel,
-    Step,
+    SequenceClosed,
+    SequenceOpened,
     ToVerifier,
     Verdict,
     VerifierLink,
@@ -54,7 +54,7 @@ class Clock:
 class _Held:
     """A sequence of the verifier. `whole`: its text to the end and beyond."""
 
-    opened: Open
+    opened: OpenSequence
     whole: list[int]
     length: int
     guess: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class ScriptedLink:
 
     def __init__(
         self,
-        whole: Callable[[Open], list[int]],
+        whole: Callable[[OpenSequence], list[int]],
         clock: Clock,
         *,
         round_trip: float = 0.0,
@@ -101,7 +101,7 @@ class ScriptedLink:
         self._connection = 0
         self.complaints: list[str] = []
         if model is not None:
-            self._say(Connected(0), clock.now, 0.0)
+            self._say(LinkConnected(0), clock.now, 0.0)
         self.wake: Callable[[], None] = lambda: None
 
     # the seam
@@ -117,7 +117,7 @@ class ScriptedLink:
     def send(self, message: ToVerifier, connection: int) -> None:
         self.sent.append(message)
         if connection == self._connection:
-            for _ in range(1 + (self._twice and isinstance(message, Step))):
+            for _ in range(1 + (self._twice and isinstance(message, Proposal))):
                 self._carry(message, self.clock.now + self.round_trip / 2)
 
     def received(self) -> Sequence[FromLink]:
@@ -170,16 +170,16 @@ class ScriptedLink:
     def strays(self, count: int) -> None:
         """It speaks of what was never open."""
         for _ in range(count):
-            self._say(Opened(1 << 30, 0), self.clock.now, 0.0)
+            self._say(SequenceOpened(1 << 30, 0), self.clock.now, 0.0)
 
     def _connect(self, connection: int, at: float) -> None:
         if self.up and connection == self._connection:
-            self._say(Connected(connection), at, 0.0)
+            self._say(LinkConnected(connection), at, 0.0)
 
     # the verifier
 
     def _arrive(self, message: ToVerifier, at: float) -> None:
-        if isinstance(message, Open):
+        if isinstance(message, OpenSequence):
             if (before := self._held.get(message.sequence)) is not None:
                 self.counts.discarded += before.length - len(message.tokens)
             held = _Held(message, self._whole(message), len(message.tokens))
@@ -190,11 +190,11 @@ class ScriptedLink:
         held = self._held.get(message.sequence)  # type: ignore[assignment]
         if held is None:
             return
-        if isinstance(message, Close):
+        if isinstance(message, CloseSequence):
             self.counts.discarded += held.length - message.known
             held.over = True
             del self._held[message.sequence]
-            self._say(Closed(message.sequence), at)
+            self._say(SequenceClosed(message.sequence), at)
             return
         self.counts.steps += 1
         full, known, proposed = [*held.text, *held.guess], message.known, list(message.proposed)
@@ -213,7 +213,7 @@ class ScriptedLink:
 
     def _prefilled(self, held: _Held, at: float) -> None:
         if not held.over:
-            self._say(Opened(held.opened.sequence, 0), at)
+            self._say(SequenceOpened(held.opened.sequence, 0), at)
             self._decided(held, [], at, 0.0)
 
     def _go(self, held: _Held, at: float) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from draftd.engine.ranks.channel import RanksLost
-from draftd.ranks.doctor import LinkFindings, LookFormation, RankFindings
+from draftd.ranks.doctor import DiagnosticFormation, LinkFindings, RankFindings
 from draftd.ranks.follower_channel import FollowerChannel
 from draftd.ranks.form import Follower, GroupFormation, listen_for_followers
-from draftd.ranks.join import GroupJoin, Joined, Place
+from draftd.ranks.join import FollowerPlace, GroupJoin, JoinedGroup
 from draftd.ranks.leader_channel import LeaderChannel
 from draftd.ranks.plan import GroupPlan, plan_group
 from draftd.ranks.proof import OwnProof
@@ -53,14 +53,14 @@ class Begun:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._leading, self._calls = list[Future[list[Follower]]](), list[Future[Joined]]()
+        self._leading, self._calls = list[Future[list[Follower]]](), list[Future[JoinedGroup]]()
 
     def lead(self, proof: OwnProof | None = None) -> Future[list[Follower]]:
         self._leading.append(self._run(self._formation(GroupFormation, proof).form()))
         return self._leading[-1]
 
     def look(self) -> Future[tuple[list[RankFindings], list[LinkFindings]]]:
-        return self._run(self._formation(LookFormation).look(lambda: iter(())))
+        return self._run(self._formation(DiagnosticFormation).look(lambda: iter(())))
 
     def call(
         self,
@@ -72,8 +72,8 @@ class Begun:
         patience: float = 2.0,
         key: bytes = KEY,
         nodes: Sequence[Sequence[str]] = (),
-    ) -> Future[Joined]:
-        place = Place(address or self.address, rank, self.plan.size if ranks is None else ranks, patience)
+    ) -> Future[JoinedGroup]:
+        place = FollowerPlace(address or self.address, rank, self.plan.size if ranks is None else ranks, patience)
         join = GroupJoin(place, proof or own(self.model), key=key, nodes=nodes, announce=self.lines.append)
         self._calls.append(self._run(join.run()))
         return self._calls[-1]
@@ -123,7 +123,7 @@ class Channels:
         self.leader = LeaderChannel(peers, host="here", on_lost=lambda lost: self._note(0, lost), **bounds)
         self.followers = [self._follower(rank, one) for rank, one in enumerate(joined, 1)]
 
-    def _follower(self, rank: int, joined: Joined) -> FollowerChannel:
+    def _follower(self, rank: int, joined: JoinedGroup) -> FollowerChannel:
         return FollowerChannel(joined, on_lost=lambda lost: self._note(rank, lost))
 
     def _note(self, rank: int, lost: RanksLost) -> None:

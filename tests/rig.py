@@ -37,7 +37,7 @@ from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.drafters.grammar import ForcedTokens
+from draftd.engine.drafters.forced_tokens import ForcedTokens
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.limits import Limits
 from draftd.engine.local_decoder import LocalDecoder

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, DrafterName, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.depth.costs import CalibratedCosts, StepCosts
 from draftd.engine.drafters.base import Draft, Drafter
 from draftd.engine.limits import Limits
 from draftd.engine.local_decoder import LocalDecoder
@@ -68,11 +68,11 @@ class Machine:
             found = max(found, (depth, rate), key=lambda one: one[1])
         return found
 
-    def prices(self, most: int, sizes: Sequence[int] = (1, 2, 4, 8), off: float = 1.0) -> Prices:
+    def prices(self, most: int, sizes: Sequence[int] = (1, 2, 4, 8), off: float = 1.0) -> CalibratedCosts:
         """What a calibration would find; drafted steps by `off` times wrong."""
         drafted = {(b, k): off * self.round(b, k) for b in sizes for k in range(1, most + 1)}
         alone = {(b, k): off * self.plain(b) * self.wider(b, k + 1) for b in sizes for k in range(1, most + 1)}
-        return Prices(
+        return CalibratedCosts(
             {b: self.plain(b) for b in sizes},
             {DRAFT: drafted, PROMPT_LOOKUP: alone},
             prefill={DRAFT: self.take_in},
@@ -222,7 +222,7 @@ class Simulation:
         machine: Machine,
         most: int,
         *,
-        prices: Prices | None = None,
+        prices: CalibratedCosts | None = None,
         observer: EngineObserver | None = None,
         max_batch: int = 8,
         depth: DepthControl | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from draftd.client.timing import TimedChunk
 from draftd.core import DecodeMode, DrafterName, FinishReason, WorkloadClass
 from draftd.counts import DraftCounts
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Served, Stage, Tick
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, GrantedPlan, RunPlace, ServerTiming, Stage, Tick
 
 
 def place(
@@ -20,20 +20,20 @@ def place(
     workload: WorkloadClass = WorkloadClass.CHAT,
     warm_up: bool = False,
     stage: Stage = Stage.SWEEP,
-) -> Place:
-    return Place(stage, session, arm, repetition, prompt, group, workload, warm_up)
+) -> RunPlace:
+    return RunPlace(stage, session, arm, repetition, prompt, group, workload, warm_up)
 
 
 def tick(
-    where: Place | None = None,
+    where: RunPlace | None = None,
     chunks: Sequence[tuple[float, int]] = ((0.1, 1), (0.2, 1), (0.3, 1)),
     *,
     elapsed: float = 0.0,
     ended: float | None = None,
     error: str = "",
     reason: FinishReason | None = FinishReason.STOP,
-    granted: Granted | None = None,
-    served: Served | None = None,
+    granted: GrantedPlan | None = None,
+    served: ServerTiming | None = None,
     counts: DraftCounts | None = None,
     text: str | None = None,
 ) -> Tick:
@@ -57,7 +57,7 @@ def tick(
     )
 
 
-def paced(where: Place, rate: float, *, first: float = 0.1, tokens: int = 11, elapsed: float = 0.0) -> Tick:
+def paced(where: RunPlace, rate: float, *, first: float = 0.1, tokens: int = 11, elapsed: float = 0.0) -> Tick:
     """A token a message, `rate` of them a second after the first."""
     return tick(where, [(first + i / rate, 1) for i in range(tokens)], elapsed=elapsed)
 
@@ -83,7 +83,7 @@ def drafted(
     )
 
 
-def granted(arm: Arm) -> Granted:
+def granted(arm: Arm) -> GrantedPlan:
     mode = DecodeMode.SPECULATIVE if arm.speculative else DecodeMode.AUTOREGRESSIVE
     drafter: DrafterName | None = arm.drafter
-    return Granted(mode, arm.block_length, drafter, "full", "on", "request", arm.depth_mode)
+    return GrantedPlan(mode, arm.block_length, drafter, "full", "on", "request", arm.depth_mode)

@@ -13,10 +13,19 @@ from typing import Any
 import grpc
 
 from draftd.core import FinishReason
-from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.engine.remote.verifier_link import (
+    CloseSequence,
+    FromVerifier,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    SequenceOpened,
+    ToVerifier,
+    Verdict,
+)
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
-from draftd.verifier_client.messages import VERSION, from_edge, to_edge
+from draftd.verifier_client.codec import VERSION, from_edge, to_edge
 from tests.edge import left_of
 
 VOCABULARY = 97
@@ -62,8 +71,9 @@ class Text:
 
 class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
     """`silent`: it gives no verdict. `deaf`: it answers no ping either. `stalls`: what comes is lost. `lies`: a verdict
-    that does not go on from the text; `floods`: verdicts without end. `refuses`: what an `Open` is answered with.
-    `holds`: tokens of an answer after which no verdict comes. `closed`: what each sequence was closed with, by edge."""
+    that does not go on from the text; `floods`: verdicts without end. `refuses`: what an `OpenSequence` is answered
+    with. `holds`: tokens of an answer after which no verdict comes. `closed`: what each sequence was closed with, by
+    edge."""
 
     def __init__(self, words: Words | None = None, fingerprint: str = "weights") -> None:
         self.words, self.fingerprint = words or Words(), fingerprint
@@ -72,7 +82,7 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
         self.holds = 1 << 30
         self.edges: list[str] = []
         self.metadata: dict[str, str] = {}  # of the last call
-        self.opened: list[Open] = []
+        self.opened: list[OpenSequence] = []
         self.closed: dict[int, int] = {}
         self.lock = threading.Lock()
 
@@ -107,21 +117,21 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
         return pb.GetVocabularyResponse(fingerprint=self.words.fingerprint, size=len(self.words.names), tokens=page)
 
     def _heard(self, texts: dict[int, Text], message: ToVerifier | None) -> Iterator[FromVerifier]:
-        if isinstance(message, Open):
+        if isinstance(message, OpenSequence):
             self.opened.append(message)
             if self.stalls:
                 return
             if self.refuses:
-                yield Closed(message.sequence, self.refuses)
+                yield SequenceClosed(message.sequence, self.refuses)
                 return
             prompt = message.options.prompt
             texts[message.sequence] = Text(list(message.tokens), prompt + message.max_tokens, prompt)
-            yield Opened(message.sequence, 0)
-        elif isinstance(message, Close):
+            yield SequenceOpened(message.sequence, 0)
+        elif isinstance(message, CloseSequence):
             self.closed[message.sequence] = message.known
             texts.pop(message.sequence, None)
-            yield Closed(message.sequence)
-        elif isinstance(message, Step) and not self.silent and (text := texts.get(message.sequence)) is not None:
+            yield SequenceClosed(message.sequence)
+        elif isinstance(message, Proposal) and not self.silent and (text := texts.get(message.sequence)) is not None:
             full = text.tokens + text.guess
             if message.known > len(full) or full[message.known - 1] != message.last:
                 return
@@ -133,7 +143,7 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
             while self.floods or ((text.guess or text.run) and len(text.tokens) < most):
                 yield self._verdict(message.sequence, text)
             if len(text.tokens) >= text.most:
-                yield Closed(message.sequence)
+                yield SequenceClosed(message.sequence)
                 del texts[message.sequence]
 
     def _verdict(self, sequence: int, text: Text) -> Verdict:

@@ -14,19 +14,19 @@ import grpc
 
 from draftd.core import FinishReason, SamplingParams
 from draftd.engine.remote.verifier_link import (
-    Close,
-    Closed,
+    CloseSequence,
     FromVerifier,
-    Open,
-    Opened,
-    Step,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    SequenceOpened,
     ToVerifier,
     Verdict,
 )
 from draftd.engine.targets.base import SequenceOptions
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
-from draftd.verifier_client.messages import VERSION, from_verifier, to_verifier
+from draftd.verifier_client.codec import VERSION, from_verifier, to_verifier
 from tests.edge import left_of
 from tests.serving import Served
 
@@ -82,7 +82,7 @@ class Edge:
 
     async def send(self, message: ToVerifier, fingerprint: str = "") -> int:
         """On the connection of the number that is returned; into the void where that is lost."""
-        if fingerprint and isinstance(message, Open):
+        if fingerprint and isinstance(message, OpenSequence):
             message = replace(message, fingerprint=fingerprint)
         return await self.write(to_verifier(message))
 
@@ -153,7 +153,7 @@ class Decoded:
     accepted: int = 0
     reopened: int = 0
     cached: list[int] = field(default_factory=list)  # at each opening
-    closed: Closed | None = None
+    closed: SequenceClosed | None = None
 
 
 def opened(
@@ -164,9 +164,9 @@ def opened(
     *,
     sampling: SamplingParams | None = None,
     ends: Sequence[int] = (),
-) -> Open:
+) -> OpenSequence:
     options = SequenceOptions(prompt, len(text), sampling or SamplingParams(), ends=tuple(ends))
-    return Open(sequence, tuple(text), options, max_tokens)
+    return OpenSequence(sequence, tuple(text), options, max_tokens)
 
 
 async def decode(
@@ -217,18 +217,18 @@ async def _decode(
         if finished is None and len(guess) <= depth:
             known = [*text, *guess]
             ahead = propose(known, depth + bool(guess)) if depth else []  # the first of them guesses the bonus
-            await edge.send(Step(sequence, len(known), known[-1], tuple(ahead), run))
+            await edge.send(Proposal(sequence, len(known), known[-1], tuple(ahead), run))
             guess += ahead
         async with asyncio.timeout(_PATIENCE_SECONDS):
             told = await edge.queue(sequence).get()
         if isinstance(told, int):
             if told >= connection:
                 return False
-        elif isinstance(told, Opened):
+        elif isinstance(told, SequenceOpened):
             made.cached.append(told.cached)
-        elif isinstance(told, Closed):
+        elif isinstance(told, SequenceClosed):
             made.closed = told
-            await edge.send(Close(sequence, len(text)))
+            await edge.send(CloseSequence(sequence, len(text)))
             return True
         elif isinstance(told, Verdict):
             assert told.known == len(text), "verdicts follow one another"

@@ -23,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from draftd.errors import FieldError, wrong_field
 from draftd_acceptance.manifest import Manifest
-from draftd_acceptance.ticks import Sample, Stage, Tick
+from draftd_acceptance.ticks import MachineSample, Stage, Tick
 
 _T = TypeVar("_T")
 
@@ -127,13 +127,13 @@ class RunFolder:
         """In the order in which they were measured."""
         return list(self._lines(f"{stage}.jsonl", Tick))
 
-    def samples(self, stage: Stage | None = None) -> list[Sample]:
-        return [one for one in self._lines("machine.jsonl", Sample) if stage is None or one.stage == stage]
+    def samples(self, stage: Stage | None = None) -> list[MachineSample]:
+        return [one for one in self._lines("machine.jsonl", MachineSample) if stage is None or one.stage == stage]
 
     def keep_tick(self, tick: Tick) -> None:
         self._append(f"{tick.place.stage}.jsonl", tick)
 
-    def keep_sample(self, sample: Sample) -> None:
+    def keep_sample(self, sample: MachineSample) -> None:
         self._append("machine.jsonl", sample)
 
     def write(self, name: str, text: str) -> Path:

@@ -20,7 +20,7 @@ from draftd.client.prompts import Prompt
 from draftd.core import FinishReason
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.options import QualityOptions
-from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
+from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, SessionStep, sampling
 from draftd_acceptance.statistics import Interval, bootstrap
 from draftd_acceptance.sweep.plan import key_of, measured, pending
 from draftd_acceptance.ticks import Arm, Stage, Tick, usable
@@ -79,7 +79,7 @@ def run_quality(session: Session, options: QualityOptions, model: ModelReply, pr
     progress(Advance(Stage.QUALITY, total, total, 0.0, "done"))
 
 
-def _missing(options: QualityOptions, ticks: Sequence[Tick]) -> list[Step]:
+def _missing(options: QualityOptions, ticks: Sequence[Tick]) -> list[SessionStep]:
     """What is still to be asked: nothing under a schema where the daemon refused that."""
     steps = pending(_steps(options), measured(ticks))
     refused = any(map(_refusal, ticks))
@@ -93,17 +93,17 @@ def _refusal(tick: Tick) -> str:
     return tick.error.partition("allowed: ")[2].partition(": ")[2] or tick.error
 
 
-def _steps(options: QualityOptions) -> Iterator[Step]:
+def _steps(options: QualityOptions) -> Iterator[SessionStep]:
     """Prompt by prompt, both ways in an order drawn by the seed."""
     drawn = random.Random(options.seed)
     for arms in options.arms:
         for repetition in range(1, options.repeats + 1 if arms[1].temperature else 2):
             for prompt in quality_prompts(options.schemas):
-                yield from (Step(arm, (prompt,), repetition) for arm in drawn.sample(arms, len(arms)))
+                yield from (SessionStep(arm, (prompt,), repetition) for arm in drawn.sample(arms, len(arms)))
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ModeAnswers:
     """A prompt's answers in one way. The complaint is the first one's that failed; empty where all passed."""
 
     asked: int
@@ -121,8 +121,8 @@ class PromptResult:
     missing."""
 
     prompt: str
-    autoregressive: Way
-    speculative: Way
+    autoregressive: ModeAnswers
+    speculative: ModeAnswers
     identical: bool | None
 
     @property
@@ -131,7 +131,7 @@ class PromptResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class QualityComparison:
     """Shares that passed at one temperature. `difference` is speculative less autoregressive, paired by prompt."""
 
     temperature: float
@@ -168,8 +168,8 @@ class UnderSchemas:
     """What came of the prompts under a schema. All answers have to be valid, sampled ones too; where `refused` is not
     empty, it says why there are none."""
 
-    greedy: Comparison
-    sampled: Comparison | None
+    greedy: QualityComparison
+    sampled: QualityComparison | None
     answers: int
     invalid: tuple[InvalidAnswer, ...]
     refused: str
@@ -192,8 +192,8 @@ class QualityResult:
     """`greedy` is what is judged. `sampled` is told beside it: there texts differ by chance. `schemas`: the same under
     a schema; None where nothing was asked so."""
 
-    greedy: Comparison
-    sampled: Comparison | None
+    greedy: QualityComparison
+    sampled: QualityComparison | None
     schemas: UnderSchemas | None
     requests: int
     errors: int
@@ -216,7 +216,7 @@ class QualityResult:
         return (*said, *(self.schemas.complaints if self.schemas is not None else ()))
 
 
-def _shortfalls(found: Comparison, where: str = "") -> Iterator[str]:
+def _shortfalls(found: QualityComparison, where: str = "") -> Iterator[str]:
     """Of what is judged: answers that are missing, and a share that drafts make too low."""
     if missing := found.missing:
         yield f"{len(missing)} of {len(found.prompts)} prompts were not answered{where} both with and without drafts"
@@ -266,7 +266,9 @@ def _invalid(tick: Tick, schema: Schema) -> str:
     return mismatch(tick.text or "", schema)
 
 
-def _comparisons(canaries: Sequence[Canary], ticks: Sequence[Tick]) -> tuple[Comparison, Comparison | None]:
+def _comparisons(
+    canaries: Sequence[Canary], ticks: Sequence[Tick]
+) -> tuple[QualityComparison, QualityComparison | None]:
     """The greedy one, and the sampled one where there is any."""
     arms = {Arm.parse(tick.place.arm) for tick in ticks}
     sampled = sorted({arm.temperature for arm in arms if arm is not None} - {0.0})
@@ -277,7 +279,7 @@ def _counts(tick: Tick) -> bool:
     return usable(tick) and tick.text is not None
 
 
-def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: float) -> Comparison:
+def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: float) -> QualityComparison:
     answers: dict[tuple[str, bool], dict[int, Tick]] = {}
     for tick in ticks:
         arm = Arm.parse(tick.place.arm)
@@ -287,7 +289,7 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
     both = [one for one in prompts if one.complete]
     plain = [one.autoregressive.passed / one.autoregressive.asked for one in both]
     drafted = [one.speculative.passed / one.speculative.asked for one in both]
-    return Comparison(
+    return QualityComparison(
         temperature,
         prompts,
         sum(plain) / len(plain) if plain else None,
@@ -302,6 +304,6 @@ def _prompt(canary: Canary, answers: Mapping[tuple[str, bool], Mapping[int, Tick
     return PromptResult(canary.id, _way(canary, plain), _way(canary, drafted), same)
 
 
-def _way(canary: Canary, ticks: Sequence[Tick]) -> Way:
+def _way(canary: Canary, ticks: Sequence[Tick]) -> ModeAnswers:
     said = [canary.check.complaint(tick.text or "") for tick in ticks]
-    return Way(len(said), sum(not one for one in said), next(filter(None, said), ""))
+    return ModeAnswers(len(said), sum(not one for one in said), next(filter(None, said), ""))

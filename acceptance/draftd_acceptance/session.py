@@ -28,7 +28,7 @@ from draftd.errors import DraftdError, FieldError
 from draftd.protocol import DECODED, DEPTH_MODES, REASONS, plain
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import Options
-from draftd_acceptance.ticks import Arm, Granted, Key, Place, Sample, Served, Stage, Tick, sample
+from draftd_acceptance.ticks import Arm, GrantedPlan, Key, MachineSample, RunPlace, ServerTiming, Stage, Tick, sample
 
 ANSWER_SECONDS = {Stage.SWEEP: 600.0, Stage.SOAK: 300.0, Stage.QUALITY: 300.0}  # longest that one answer may take
 MOST_ERRORS = 20  # in a row
@@ -67,7 +67,7 @@ Progress = Callable[[Advance], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SessionStep:
     """Prompts that are asked together: `arm.concurrency` of them."""
 
     arm: Arm
@@ -98,7 +98,7 @@ class Session:
 
     def measure(
         self,
-        step: Step,
+        step: SessionStep,
         options: Options,
         *,
         chat: bool,
@@ -124,14 +124,14 @@ class Session:
             self.in_hand.remove(arm.id)
         for prompt, taken in zip(step.prompts, captures, strict=True):
             where = (options.stage, self.number, arm.id, repetition, prompt.name, prompt.group, prompt.workload)
-            tick = tick_of(taken, Place(*where, warm_up=warm_up), self.began, keep_text=keep_text)
+            tick = tick_of(taken, RunPlace(*where, warm_up=warm_up), self.began, keep_text=keep_text)
             ticks.append(replace(tick, error=tick.error or departure(tick, arm)))
         return ticks
 
 
 @contextlib.contextmanager
 def sampling(
-    session: Session, stage: Stage, keep: Callable[[Sample], None], period_seconds: float = 1.0
+    session: Session, stage: Stage, keep: Callable[[MachineSample], None], period_seconds: float = 1.0
 ) -> Iterator[None]:
     """Samples the machine every `period_seconds` on its own thread until the block ends.
 
@@ -180,7 +180,7 @@ class ErrorLimit:
                 raise MeasurementStopped(f"{MOST_ERRORS} requests{whose} failed in a row, the last with: {failed[-1]}")
 
 
-def tick_of(taken: Capture, place: Place, session_began: float, *, keep_text: bool = False) -> Tick:
+def tick_of(taken: Capture, place: RunPlace, session_began: float, *, keep_text: bool = False) -> Tick:
     """`session_began` is time.perf_counter() when the session did."""
     answer = taken.answer
     started, finished = answer.started, answer.finished
@@ -206,16 +206,16 @@ def tick_of(taken: Capture, place: Place, session_began: float, *, keep_text: bo
     )
 
 
-def _granted(answer: Answer) -> Granted:
+def _granted(answer: Answer) -> GrantedPlan:
     plan = answer.started.plan
     depth = DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED
     drafted = plan.max_draft_tokens, plan.drafter or None
-    return Granted(DECODED[plan.mode], *drafted, plan.level, plan.variant, plan.reason, depth)
+    return GrantedPlan(DECODED[plan.mode], *drafted, plan.level, plan.variant, plan.reason, depth)
 
 
-def _served(answer: Answer) -> Served:
+def _served(answer: Answer) -> ServerTiming:
     timings = plain(answer.finished.timings)
-    return Served(**{one.name: timings[one.name] for one in fields(Served)})
+    return ServerTiming(**{one.name: timings[one.name] for one in fields(ServerTiming)})
 
 
 def ask_for(prompt: Prompt, arm: Arm, *, chat: bool, seed: int, repetition: int) -> Ask:

@@ -24,10 +24,10 @@ from draftd.counts import total
 from draftd_acceptance.cost import alpha_of
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import WINDOW_SECONDS, SoakOptions, SweepOptions
-from draftd_acceptance.session import Advance, MeasurementStopped, Progress, Session, Step, on_threads, sampling
-from draftd_acceptance.statistics import Curve, Growth, after_warm_up, growth
+from draftd_acceptance.session import Advance, MeasurementStopped, Progress, Session, SessionStep, on_threads, sampling
+from draftd_acceptance.statistics import Curve, MemoryGrowth, after_warm_up, growth
 from draftd_acceptance.sweep.plan import chosen_prompts
-from draftd_acceptance.ticks import Sample, Stage, Tick
+from draftd_acceptance.ticks import MachineSample, Stage, Tick
 
 FEWEST_DRAFTS = 50  # of a window, below which it says nothing of acceptance
 FEWEST_READINGS = 60  # of memory after the warm-up, below which its growth is not extrapolated to hours and days
@@ -80,7 +80,7 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
             while not stop.is_set() and time.perf_counter() < ends:
                 with lock:
                     passed, prompt = next(asked)
-                step = Step(options.arm, (prompt,), passed)
+                step = SessionStep(options.arm, (prompt,), passed)
                 (tick,) = session.measure(step, options, chat=model.chat_template)
                 session.folder.keep_tick(tick)
                 note(tick)
@@ -114,7 +114,7 @@ def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SoakBlock:
     """One session's share of a soak, from `began` to `ended` on the session's clock; ticks and samples in time."""
 
     session: int
@@ -122,7 +122,7 @@ class Part:
     began: float
     ended: float
     ticks: tuple[Tick, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[MachineSample, ...]
 
     @property
     def seconds(self) -> float:
@@ -130,7 +130,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SoakWindow:
     """`start` is in seconds of soaking, what came between two sessions left out. A request's drafts count where it
     ended, its tokens where they came. None where there is nothing to measure."""
 
@@ -152,9 +152,9 @@ class Window:
         return self.drafts >= FEWEST_DRAFTS
 
 
-def windows(parts: Sequence[Part], seconds: float) -> tuple[Window, ...]:
+def windows(parts: Sequence[SoakBlock], seconds: float) -> tuple[SoakWindow, ...]:
     """In order. A session's last one, where it is shorter than half, belongs to the one before."""
-    made: list[Window] = []
+    made: list[SoakWindow] = []
     for part in parts:
         whole = max(1, int(part.seconds / seconds + 0.5))
         edges = [*(part.began + number * seconds for number in range(whole)), part.ended]
@@ -162,7 +162,7 @@ def windows(parts: Sequence[Part], seconds: float) -> tuple[Window, ...]:
     return tuple(made)
 
 
-def _window(part: Part, earlier: float, later: float, last: bool) -> Window:
+def _window(part: SoakBlock, earlier: float, later: float, last: bool) -> SoakWindow:
     def within(at: float) -> bool:
         return earlier <= at < later or (last and at == later)
 
@@ -176,7 +176,7 @@ def _window(part: Part, earlier: float, later: float, last: bool) -> Window:
         if within(tick.elapsed + chunk.at)
         for _ in range(chunk.tokens)
     ]
-    return Window(
+    return SoakWindow(
         session=part.session,
         start=part.before + earlier - part.began,
         seconds=later - earlier,
@@ -209,8 +209,8 @@ class SoakResult:
     errors: int
     error_examples: tuple[str, ...]
     peak_resident: int | None
-    resident: Growth | None
-    mlx: Growth | None  # MLX's active memory and its cache together
+    resident: MemoryGrowth | None
+    mlx: MemoryGrowth | None  # MLX's active memory and its cache together
     too_few_samples: str
     days_to_exhaustion: float | None
     least_headroom: int | None
@@ -218,7 +218,7 @@ class SoakResult:
     swap_in: int | None
     longest_critical: float | None
     throttles: int | None
-    windows: tuple[Window, ...]
+    windows: tuple[SoakWindow, ...]
     readings: Mapping[str, int]  # of the machine, by what could be read: a field of Sample
 
     @property
@@ -235,7 +235,7 @@ class SoakResult:
         return self.days_to_exhaustion is not None and self.days_to_exhaustion < DAYS
 
     @property
-    def judged_windows(self) -> tuple[Window, ...]:
+    def judged_windows(self) -> tuple[SoakWindow, ...]:
         """Those with drafts enough to tell an acceptance from."""
         return tuple(window for window in self.windows if window.enough)
 
@@ -287,7 +287,7 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
         longest_critical=_longest_critical(parts),
         throttles=_added(parts, "throttles"),
         windows=windows(parts, plan.get("window_seconds", WINDOW_SECONDS)),
-        readings={one.name: len(_known(samples, one.name)) for one in fields(Sample)},
+        readings={one.name: len(_known(samples, one.name)) for one in fields(MachineSample)},
     )
 
 
@@ -296,20 +296,20 @@ def soaked_seconds(folder: RunFolder) -> float:
     return sum(part.seconds for part in soak_parts(folder.ticks(Stage.SOAK), ()))
 
 
-def soak_parts(ticks: Sequence[Tick], samples: Sequence[Sample]) -> list[Part]:
+def soak_parts(ticks: Sequence[Tick], samples: Sequence[MachineSample]) -> list[SoakBlock]:
     """Each session's share, in order of time. Its time is that in which requests were under way."""
-    made: list[Part] = []
+    made: list[SoakBlock] = []
     before = 0.0
     for session in sorted({tick.place.session for tick in ticks}):
         asked = sorted((t for t in ticks if t.place.session == session), key=lambda tick: tick.elapsed)
         began, ended = asked[0].elapsed, max(tick.elapsed + tick.ended for tick in asked)
         beside = sorted((s for s in samples if s.session == session), key=lambda sample: sample.elapsed)
-        made.append(Part(session, before, began, ended, tuple(asked), tuple(beside)))
+        made.append(SoakBlock(session, before, began, ended, tuple(asked), tuple(beside)))
         before += ended - began
     return made
 
 
-def _curves(parts: Sequence[Part], what: str) -> list[Curve]:
+def _curves(parts: Sequence[SoakBlock], what: str) -> list[Curve]:
     return [
         [(one.elapsed, value) for one in part.samples if (value := getattr(one, what)) is not None] for part in parts
     ]
@@ -323,7 +323,7 @@ def _too_few(curves: Sequence[Curve]) -> str:
     return f"{readings} in {int(seconds)} s after the warm-up, at least {FEWEST_READINGS} in {LEAST_SECONDS:.0f} s"
 
 
-def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:
+def _days(growths: Sequence[MemoryGrowth], parts: Sequence[SoakBlock]) -> float | None:
     """Of the worst. What is left is the headroom over the floor; where no floor is known, all that is available."""
     last = [one for part in parts for one in part.samples if one.headroom is not None or one.available is not None]
     if not growths or not last:
@@ -333,7 +333,7 @@ def _days(growths: Sequence[Growth], parts: Sequence[Part]) -> float | None:
     return min(max(left, 0) / one.certain / _DAY if one.certain else math.inf for one in growths)
 
 
-def _added(parts: Sequence[Part], what: str) -> int | None:
+def _added(parts: Sequence[SoakBlock], what: str) -> int | None:
     """What a counter of the daemon's rose by while it was soaked. Where it fell a new daemon began to count."""
     read = [_known(part.samples, what) for part in parts]
     if not any(read):
@@ -341,7 +341,7 @@ def _added(parts: Sequence[Part], what: str) -> int | None:
     return sum(later - earlier if later >= earlier else later for one in read for earlier, later in pairwise(one))
 
 
-def _longest_critical(parts: Sequence[Part]) -> float | None:
+def _longest_critical(parts: Sequence[SoakBlock]) -> float | None:
     """Seconds on end in critical memory pressure, as the daemon counted them."""
     read = [[one for one in part.samples if one.pressure is not None] for part in parts]
     if not any(read):
@@ -358,7 +358,7 @@ def _longest_critical(parts: Sequence[Part]) -> float | None:
     return longest
 
 
-def _known(samples: Iterable[Sample], what: str) -> list[int]:
+def _known(samples: Iterable[MachineSample], what: str) -> list[int]:
     return [value for one in samples if (value := getattr(one, what)) is not None]
 
 

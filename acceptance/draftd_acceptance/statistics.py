@@ -131,7 +131,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class MemoryGrowth:
     """`slope` in bytes a second, 95 %; `seconds` that it was judged over."""
 
     slope: Interval
@@ -151,7 +151,7 @@ def after_warm_up(curves: Sequence[Curve]) -> tuple[int, float]:
     return sum(len(times) for times, _ in judged), sum(float(np.ptp(times)) for times, _ in judged)
 
 
-def growth(curves: Sequence[Curve]) -> Growth | None:
+def growth(curves: Sequence[Curve]) -> MemoryGrowth | None:
     """Does memory grow without bound? One slope for all sessions, each with a level of its own; None where there is
     too little to tell.
 
@@ -172,7 +172,7 @@ def growth(curves: Sequence[Curve]) -> Growth | None:
     binned = [part for part in (_binned(times, values, width) for times, values in judged) if len(part[0]) >= _FEWEST]
     if not binned:
         return None
-    return Growth(_slope(binned), sum(float(np.ptp(times)) for times, _ in binned))
+    return MemoryGrowth(_slope(binned), sum(float(np.ptp(times)) for times, _ in binned))
 
 
 def _settled(curves: Sequence[Curve]) -> list[_Floats]:

@@ -11,7 +11,7 @@ from draftd.client import timing
 from draftd.counts import DraftCounts, total
 from draftd_acceptance import ticks as figures
 from draftd_acceptance.statistics import Interval, Statistic, bootstrap, ratio
-from draftd_acceptance.ticks import Sample, Tick
+from draftd_acceptance.ticks import MachineSample, Tick
 
 _PromptKey = tuple[str, str]  # Place.key
 
@@ -145,7 +145,7 @@ class ArmSummary:
 
 
 def summarise(
-    ticks: Iterable[Tick], samples: Iterable[Sample], arm: str, metrics: Iterable[str] = METRICS
+    ticks: Iterable[Tick], samples: Iterable[MachineSample], arm: str, metrics: Iterable[str] = METRICS
 ) -> ArmSummary:
     """`samples` are of the stage that the ticks are of. `metrics` are those that are wanted of all."""
     mine = [tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up]

@@ -30,7 +30,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPlace:
     """Where in a run a request stands. `session` is which of its starts; a run that was interrupted has several."""
 
     stage: Stage
@@ -49,7 +49,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantedPlan:
     """How the daemon said that it would decode: it may allow less than was asked."""
 
     mode: DecodeMode
@@ -62,7 +62,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerTiming:
     """The daemon's own account of a request, in seconds; None where it was not reached."""
 
     queue: float | None
@@ -76,7 +76,7 @@ class Tick:
     """`elapsed` is monotonic seconds from the session's start until it was asked, `asked_at` Unix time.
     `ended` is when the stream did, in seconds after it was asked. `error` is empty where it was answered in full."""
 
-    place: Place
+    place: RunPlace
     elapsed: float
     asked_at: float
     ended: float
@@ -85,9 +85,9 @@ class Tick:
     prompt_tokens: int = 0
     output_tokens: int = 0
     finish_reason: FinishReason | None = None
-    granted: Granted | None = None
+    granted: GrantedPlan | None = None
     degraded: str = ""
-    served: Served | None = None
+    served: ServerTiming | None = None
     counts: DraftCounts = field(default_factory=DraftCounts)
     digest: str = ""  # SHA-256 of the token ids: two answers are the same where it is
     text: str | None = None  # kept where an answer is judged
@@ -176,7 +176,7 @@ def output_tokens_per_second(tick: Tick) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MachineSample:
     """One reading. Bytes, seconds, watts, degrees Celsius; what could not be read is None, never nought.
 
     `elapsed` is monotonic seconds since the session began. What counts up (critical seconds, swap-ins, throttles) does
@@ -208,11 +208,11 @@ class Sample:
         return None if self.mlx_active is None else self.mlx_active + (self.mlx_cache or 0)
 
 
-def sample(status: StatusReply, stage: Stage, session: int, arm: str, elapsed: float) -> Sample:
+def sample(status: StatusReply, stage: Stage, session: int, arm: str, elapsed: float) -> MachineSample:
     """What one status says of the machine."""
     hardware = plain(status.hardware)
     temperatures, power = hardware["temperatures"], hardware["power"]
-    return Sample(
+    return MachineSample(
         stage=stage,
         session=session,
         arm=arm,

@@ -24,9 +24,9 @@ from draftd.fallback.ladder import (
     to_probe,
 )
 from draftd.fallback.leases import Applied, Leases, Notice
-from draftd.fallback.probes import ProbedPrompt, ProbeReport, Verdict
-from draftd.fallback.saved_state import Saved, parse
-from draftd.fallback.signals import Guard, Machine
+from draftd.fallback.probes import ProbedPrompt, ProbeReport, ProbeVerdict
+from draftd.fallback.saved_state import SavedLevels, parse
+from draftd.fallback.signals import MachineReading, SignalState
 from draftd.settings import FallbackSettings
 
 LADDER = ladder_levels(4, (6, 4, 3, 2), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
@@ -92,7 +92,7 @@ class Daemon:
         self._prober = prober
         self._levels = tuple(ladder)
         self._offset = 0.0
-        self._guard = Guard.new(settings.fallback, {}, cusum=settings.cusum)
+        self._guard = SignalState.new(settings.fallback, {}, cusum=settings.cusum)
         self._ladder = LadderState()
         self._leases = Leases()
         self._tried: set[int] = set()
@@ -122,7 +122,7 @@ class Daemon:
         if f.position == self.position:
             self._guard = self._guard.finished(f.at, f.drafter, f.workload, f.counts)
 
-    def machine(self, reading: Machine, now: float) -> None:
+    def machine(self, reading: MachineReading, now: float) -> None:
         self._guard = self._guard.machine(reading, now + self._offset)
 
     def failed(self, cause: Cause, now: float) -> None:
@@ -175,7 +175,7 @@ class Daemon:
         self._offset = ahead
         self._ladder = restored.ladder
         self._leases = restored.leases
-        self._guard = Guard.new(
+        self._guard = SignalState.new(
             self._settings.fallback,
             restored.baselines,
             quality=restored.quality,
@@ -187,7 +187,7 @@ class Daemon:
 
     def _document(self, own: float) -> str:
         guard = self._guard
-        saved = Saved.of(
+        saved = SavedLevels.of(
             own, self._levels, self._ladder, leases=self._leases, baselines=guard.learnt(), quality=guard.quality
         )
         return saved.model_dump_json(indent=1)
@@ -216,7 +216,7 @@ class Daemon:
         if self._running is not None and now >= self._running[0]:
             ended, report = self._running
             self._running = None
-            if report.verdict is Verdict.GOOD:
+            if report.verdict is ProbeVerdict.GOOD:
                 self._good = ended + self._offset, report
             else:
                 self._good = None

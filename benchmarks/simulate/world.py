@@ -20,7 +20,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterNa
 from draftd.counts import DraftCounts
 from draftd.fallback.leases import Notice
 from draftd.fallback.probes import ProbedPrompt
-from draftd.fallback.signals import Machine
+from draftd.fallback.signals import MachineReading
 
 SERVICE_SECONDS = 3.0  # from a request's plan to its end
 READING_SECONDS = 5.0
@@ -134,7 +134,7 @@ class World:
 
     def _reading(self, now: float) -> None:
         critical = any(fault.cause is Cause.MEMORY and fault.start <= now < fault.end for fault in self.faults)
-        self.daemon.machine(Machine(critical, None, None), now)
+        self.daemon.machine(MachineReading(critical, None, None), now)
 
     def _jump(self, now: float) -> None:
         """Stopped in good order, which saves, and started with a clock that is up to twelve hours off."""

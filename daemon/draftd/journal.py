@@ -93,7 +93,7 @@ class Journal:
         return end
 
 
-class History:
+class JournalFile:
     """The journal on disk. `append` is called under the journal's lock; the rest before it. Two files of at most
     `capacity` lines each: the present one, and the one before it, as `NAME.1`. A line that cannot be read is left
     out."""

@@ -17,7 +17,7 @@ _MOST_CHANGES, _CHANGE_SECONDS = 10, 30.0  # at once; between two after them
 _MOST_ORIGINS = 64  # with a line of one reason in an interval
 
 
-class Changes(Generic[S]):
+class LimitedChanges(Generic[S]):
     """Passes on changes of a state: ten at once, then one each half minute, which is always the latest. So the last
     state that `tell` hears is the present one half a minute after a change, where `settle` is called meanwhile. `tell`
     also hears how many changes were left out before. One caller at a time."""
@@ -51,7 +51,7 @@ class OutageLog:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._cause: Hashable = None  # None: it works
-        self._changes = Changes(self._write, clock)
+        self._changes = LimitedChanges(self._write, clock)
 
     def began(
         self, text: str, cause: Hashable = "", *, level: int = logging.WARNING, error: BaseException | None = None
@@ -81,7 +81,7 @@ def changes_left_out(count: int) -> str:
 
 class RateLimitedLog:
     """Writes one line per reason, origin and interval, and at most `most` lines per reason and interval. Any thread.
-    Not for changes of a state, whose last line it may leave out: see `Changes`."""
+    Not for changes of a state, whose last line it may leave out: see `LimitedChanges`."""
 
     def __init__(
         self,

@@ -140,9 +140,9 @@ def _refuses_alerts() -> None:
 
 
 def _forgets_events() -> None:
-    from draftd.journal import History
+    from draftd.journal import JournalFile
 
-    _skipped(History, "append", every=2)
+    _skipped(JournalFile, "append", every=2)
 
 
 def _dies() -> None:

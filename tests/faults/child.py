@@ -154,21 +154,21 @@ class Seams:
         from draftd.canaries.prompts import FrozenPrompts
         from draftd.engine.loop import EngineWorker
         from draftd.engine.targets.local import LocalTarget
-        from draftd.fallback.alerts.connections import Connections
+        from draftd.fallback.alerts.connections import AlertConnections
         from draftd.hardware.monitor import HardwareProbe
         from draftd.hardware.state import HardwareSample, MemoryPressure
 
         for place, (owner, name) in _places().items():
             _before(owner, name, functools.partial(self._raise, place))
         _before(LocalTarget, "submit", self._sleep)
-        serve = Connections.serve
+        serve = AlertConnections.serve
 
         async def serving(*given: Any) -> None:
             async with asyncio.TaskGroup() as both:
                 both.create_task(serve(*given))
                 both.create_task(self._raise_when_armed("webhook"))
 
-        Connections.serve = serving  # type: ignore[method-assign]
+        AlertConnections.serve = serving  # type: ignore[method-assign]
         EngineWorker.submit_choices = self._ledger.counted(EngineWorker.submit_choices)  # type: ignore[method-assign]
         sample, shipped = HardwareProbe.sample, FrozenPrompts.shipped
 
@@ -215,7 +215,7 @@ def _places() -> dict[str, tuple[Any, str]]:
     from draftd.engine.drafters.draft_model import DraftModel
     from draftd.engine.scheduler import Scheduler
     from draftd.engine.targets.local import LocalTarget
-    from draftd.fallback.alerts.connections import Connections
+    from draftd.fallback.alerts.connections import AlertConnections
     from draftd.fallback.alerts.poller import Poller
     from draftd.fallback.annotations import Annotator
     from draftd.fallback.controller import Controller
@@ -223,7 +223,7 @@ def _places() -> dict[str, tuple[Any, str]]:
     from draftd.fallback.store import LearntFile
     from draftd.hardware.monitor import HardwareProbe
     from draftd.planning.planner import Planner
-    from draftd.telemetry.link import Watched
+    from draftd.telemetry.link import WatchedExporter
 
     return {
         "drafter": (DraftModel, "propose"),
@@ -233,13 +233,13 @@ def _places() -> dict[str, tuple[Any, str]]:
         "fallback": (Controller, "tick"),
         "look": (Controller, "_look"),
         "notices": (Controller, "notices"),
-        "accept": (Connections, "_take"),
+        "accept": (AlertConnections, "_take"),
         "poll": (Poller, "_wait"),
         "annotations": (Annotator, "_next"),
         "hardware": (HardwareProbe, "sample"),
         "probe": (ProbeRequests, "compare"),
         "learnt": (LearntFile, "save"),
-        "export": (Watched, "export"),
+        "export": (WatchedExporter, "export"),
     }
 
 

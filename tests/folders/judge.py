@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 from tokenizers import Tokenizer as Fast
 
-from draftd.cli.findings import Finding, Verdict
+from draftd.cli.findings import Finding, Severity
 from draftd.core import DRAFT_MODEL, FinishReason
 from draftd.engine.handle import check_request
 from draftd.engine.pair import LoadedModels, load_models
@@ -79,7 +79,7 @@ def _doctor(asked: Asked) -> list[Finding]:
 
 
 def _refused(error: ModelLoadError, asked: Asked, findings: list[Finding]) -> str:
-    bad = [one for one in findings if one.verdict is Verdict.BAD and one.subject != "memory"]
+    bad = [one for one in findings if one.verdict is Severity.BAD and one.subject != "memory"]
     line = error.message
     if not asked.refused:
         return f"it is refused, and must be served: {line}"
@@ -95,7 +95,7 @@ def _refused(error: ModelLoadError, asked: Asked, findings: list[Finding]) -> st
 
 
 def _served(models: LoadedModels, asked: Asked, findings: list[Finding]) -> str:
-    if bad := [one.found for one in findings if one.verdict is Verdict.BAD and one.subject != "memory"]:
+    if bad := [one.found for one in findings if one.verdict is Severity.BAD and one.subject != "memory"]:
         return f"doctor calls it bad: {bad[0]}"
     context = models.info.context_length
     if asked.context not in (None, context):

@@ -17,7 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
-from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, ProbeVerdict
 from draftd.journal import Subject
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc
@@ -155,13 +155,13 @@ def test_the_flag_is_watched_as_well(served: Served) -> None:
 
 
 def test_a_probe_says_what_it_measured(served: Served, controller: FakeController) -> None:
-    with ended(controller.probes, ProbeReport(LADDER[1], Verdict.GOOD, "as before", 0.7, 1.4, 0.2)):
+    with ended(controller.probes, ProbeReport(LADDER[1], ProbeVerdict.GOOD, "as before", 0.7, 1.4, 0.2)):
         told = served.client.probe(timeout=20)
     assert (told.level.max_draft_tokens, told.verdict, told.acceptance, told.speedup) == (3, "good", 0.7, 1.4)
 
 
 def test_canaries_say_what_they_found(served: Served, controller: FakeController) -> None:
-    with ended(controller.runs, CanaryReport(Verdict.GOOD, "none worse", (CanaryOutcome("a", True, True),), 0.2)):
+    with ended(controller.runs, CanaryReport(ProbeVerdict.GOOD, "none worse", (CanaryOutcome("a", True, True),), 0.2)):
         told = served.client.canaries(timeout=20)
     assert (told.verdict, told.score_speculative, [one.id for one in told.results]) == ("good", 1.0, ["a"])
 
@@ -226,7 +226,7 @@ def test_a_deadline_ends_the_call_and_not_the_run(served: Served, controller: Fa
     run = controller.runs[-1]
     time.sleep(0.2)  # for a cancellation that must not come
     assert not run.cancelled()
-    run.set_result(CanaryReport(Verdict.GOOD, "late"))
+    run.set_result(CanaryReport(ProbeVerdict.GOOD, "late"))
     assert served.client.level().ladder, "it answers still"
 
 

@@ -14,11 +14,18 @@ import grpc
 import pytest
 
 from draftd.core import SamplingParams
-from draftd.engine.remote.verifier_link import Close, Closed, Open, Opened, Step, Verdict
+from draftd.engine.remote.verifier_link import (
+    CloseSequence,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    SequenceOpened,
+    Verdict,
+)
 from draftd.fronts.grpc import verification
 from draftd.service.peers import MOST_UNREAD, Refusals
 from draftd.v1 import verification_pb2 as pb
-from draftd.verifier_client.messages import VERSION
+from draftd.verifier_client.codec import VERSION
 from tests.scripted import scripted_models
 from tests.serving import Served, collect, serving
 from tests.waiting import until
@@ -43,7 +50,7 @@ TEXT = [1, 2, 3]
 GOOD = opened(1, TEXT, 3, 20)
 
 
-def sampled(**options: object) -> Open:
+def sampled(**options: object) -> OpenSequence:
     return opened(1, TEXT, 3, 20, sampling=SamplingParams(**options))  # type: ignore[arg-type]
 
 
@@ -65,15 +72,15 @@ def sampled(**options: object) -> Open:
     ],
 )
 def test_an_open_that_is_wrong_is_refused_with_its_field(
-    served: Served, message: Open, fingerprint: str, said: str
+    served: Served, message: OpenSequence, fingerprint: str, said: str
 ) -> None:
-    async def ask() -> Closed:
+    async def ask() -> SequenceClosed:
         async with connected(served.target, TOKEN) as edge:
             await edge.send(message, fingerprint)
             closed = await heard(edge, 1)
-            assert isinstance(closed, Closed)
+            assert isinstance(closed, SequenceClosed)
             await edge.send(GOOD, edge.welcome.model_fingerprint)  # which the same number is good for
-            assert isinstance(await heard(edge, 1), Opened)
+            assert isinstance(await heard(edge, 1), SequenceOpened)
             return closed
 
     assert said in at(served, ask()).error
@@ -155,13 +162,13 @@ def test_a_peer_has_its_limits_and_others_theirs(served: Served) -> None:
             for number in range(1, 6):
                 await one.send(opened(number, TEXT, 3, 20))
             closed = await heard(one, 5)
-            assert isinstance(closed, Closed)
+            assert isinstance(closed, SequenceClosed)
             assert "a peer may have 4 (verify.sequences_per_peer)" in closed.error
             assert closed.retry_after
             await two.send(opened(1, TEXT, 3, 1000))
             await two.send(opened(2, TEXT, 3, 1000))
             closed = await heard(two, 2)
-            assert isinstance(closed, Closed)
+            assert isinstance(closed, SequenceClosed)
             assert "a peer may have: 2000 (verify.tokens_per_peer)" in closed.error
             async with connected(served.target, TOKEN):
                 code, details = await refused(served, hello())
@@ -222,18 +229,22 @@ def test_a_refused_connection_is_counted_and_logged(
         ("other_weights", [GOOD], "f" * 64),
         ("too_many_sequences", [opened(number, TEXT, 3, 20) for number in range(1, 6)], ""),
         ("too_many_tokens", [opened(number, TEXT, 3, 1000) for number in range(1, 3)], ""),
-        ("invalid_request", [GOOD, Step(1, 3, 3, (999,))], ""),
+        ("invalid_request", [GOOD, Proposal(1, 3, 3, (999,))], ""),
     ],
 )
 def test_a_refused_sequence_is_counted_and_logged(
-    served: Served, reason: str, messages: list[Open | Step], fingerprint: str, caplog: pytest.LogCaptureFixture
+    served: Served,
+    reason: str,
+    messages: list[OpenSequence | Proposal],
+    fingerprint: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def ask() -> None:
         async with connected(served.target, TOKEN) as edge:
             for message in messages:
                 await edge.send(message, fingerprint)
-            assert isinstance(message, Open | Step)
-            while not isinstance(await heard(edge, message.sequence), Closed):
+            assert isinstance(message, OpenSequence | Proposal)
+            while not isinstance(await heard(edge, message.sequence), SequenceClosed):
                 pass
 
     with refusal(served, reason, caplog):
@@ -297,7 +308,7 @@ def test_what_a_lost_edge_did_not_hear_is_discarded(served: Served) -> None:
         edge, text, before = Edge(served.target, TOKEN), list(TEXT), service.status().total
         await edge.connect()
         await edge.send(opened(7, text, 3, 100))
-        await edge.send(Step(7, 3, 3, run=30))
+        await edge.send(Proposal(7, 3, 3, run=30))
         await _until(lambda: service.status().total.tokens - before.tokens > 10)
         await edge.lose()
         while not isinstance(told := edge.queue(7).get_nowait(), int):
@@ -309,15 +320,15 @@ def test_what_a_lost_edge_did_not_hear_is_discarded(served: Served) -> None:
         await asyncio.sleep(0.05)
         assert service.status().total.tokens == stopped, "nothing is decided for an edge that is gone"
         await edge.connect()
-        await edge.send(Step(7, 3, 3, run=30))  # of the connection that was lost
+        await edge.send(Proposal(7, 3, 3, run=30))  # of the connection that was lost
         await edge.send(opened(7, text, 3, 100))
-        assert isinstance(await heard(edge, 7), Opened)
+        assert isinstance(await heard(edge, 7), SequenceOpened)
         first = await heard(edge, 7)
         assert isinstance(first, Verdict)
         assert first.known == len(text)
         text += first.tokens
-        await edge.send(Close(7, len(text)))
-        while not isinstance(await heard(edge, 7), Closed):
+        await edge.send(CloseSequence(7, len(text)))
+        while not isinstance(await heard(edge, 7), SequenceClosed):
             pass
         after = service.status().total
         await edge.close()
@@ -336,7 +347,7 @@ def test_what_is_silent_or_gone_for_long_is_closed(tmp_path: Path) -> None:
                 await heard(gone, 1)
                 await gone.lose()
                 await silent.send(opened(1, TEXT, 3, 20))
-                while not isinstance(closed := await heard(silent, 1), Closed):
+                while not isinstance(closed := await heard(silent, 1), SequenceClosed):
                     pass
                 assert "at most 1 s may pass (verify.idle_seconds)" in closed.error
                 await _until(lambda: served.daemon.verification.status().open_sequences == 0)
@@ -348,13 +359,13 @@ def test_what_is_silent_or_gone_for_long_is_closed(tmp_path: Path) -> None:
 def test_a_drain_ends_what_peers_have_and_says_when_to_return(tmp_path: Path) -> None:
     with serving(tmp_path, models, verify={"enabled": True}) as served:  # type: ignore[arg-type]
 
-        async def ask() -> Closed:
+        async def ask() -> SequenceClosed:
             edge = Edge(served.target)
             await edge.connect()
             await edge.send(opened(1, TEXT, 3, 20))
             await heard(edge, 1)
             served.daemon.stop()
-            while not isinstance(told := await heard(edge, 1), Closed):
+            while not isinstance(told := await heard(edge, 1), SequenceClosed):
                 pass
             await edge.close()
             return told
@@ -372,11 +383,11 @@ def test_a_peer_that_could_fill_the_batch_leaves_others_a_place(served: Served) 
         async with connected(served.target, TOKEN) as edge:
             for number in range(1, 5):
                 await edge.send(opened(number, TEXT, 3, 480))
-                await edge.send(Step(number, 3, 3, run=480))
+                await edge.send(Proposal(number, 3, 3, run=480))
             for number in range(1, 5):
                 await heard(edge, number)
             answers = await asyncio.gather(*(asyncio.to_thread(ask_own, served, 5 + i) for i in range(8)))
-            ended = [told for queue in edge.heard.values() for told in queue._queue if isinstance(told, Closed)]  # type: ignore[attr-defined]
+            ended = [told for queue in edge.heard.values() for told in queue._queue if isinstance(told, SequenceClosed)]  # type: ignore[attr-defined]
             assert not ended, "they were answered beside it, and not after it"
             return answers
 

@@ -43,7 +43,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFolder
 from draftd.models.mlx_lm import load_model, make_prompt_cache
 from draftd.planning.flag_file import FlagResolution
-from draftd.planning.planner import Wish, decide
+from draftd.planning.planner import RequestedPlan, decide
 from tests.models.configurations import VOCABULARY
 from tests.models.forms import forms
 from tests.models.result import Result
@@ -88,10 +88,10 @@ class Way:
     drafter: DrafterName = DRAFT_MODEL
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> RequestedPlan:
         if not self.depth:
-            return Wish(max_draft_tokens=0)
-        return Wish(max_draft_tokens=self.depth, drafter=self.drafter, depth_mode=DepthMode.FIXED)
+            return RequestedPlan(max_draft_tokens=0)
+        return RequestedPlan(max_draft_tokens=self.depth, drafter=self.drafter, depth_mode=DepthMode.FIXED)
 
     def __str__(self) -> str:
         drafter = "" if self.drafter == DRAFT_MODEL else " of prompt lookup"

@@ -25,7 +25,7 @@ from draftd.engine.pair import LoadedModels, assemble, load_models  # noqa: E402
 from draftd.engine.ranks.caches import lead  # noqa: E402
 from draftd.engine.ranks.follower import follow, load_follower  # noqa: E402
 from draftd.engine.ranks.group import RankGroup, join_group  # noqa: E402
-from draftd.engine.ranks.part import share_of  # noqa: E402
+from draftd.engine.ranks.model_shard import share_of  # noqa: E402
 from draftd.errors import ModelLoadError, in_one_line  # noqa: E402
 from tests.models.tiny import draft_of, quantised, tiny  # noqa: E402
 from tests.ranks.channel import FollowerEnd, Leader  # noqa: E402

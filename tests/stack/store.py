@@ -22,7 +22,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry import catalog_ranks as ranks
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry import catalog_sdk as sdk
-from draftd.telemetry.attributes import Attribute, Kind, Metric
+from draftd.telemetry.attributes import Attribute, InstrumentKind, Metric
 from tests.stack.components import promtool_binary
 
 SCRAPE_SECONDS = 30.0
@@ -148,14 +148,14 @@ def _of_daemon(daemon: Daemon) -> list[Series]:
 
 def _of_metric(metric: Metric, labels: Mapping[str, str]) -> list[Series]:
     name = metric.prometheus
-    if metric.kind is Kind.HISTOGRAM:  # all that is observed falls into the bucket in the middle
+    if metric.kind is InstrumentKind.HISTOGRAM:  # all that is observed falls into the bucket in the middle
         half = metric.buckets[len(metric.buckets) // 2]
         counts = [(str(bound), float(bound >= half)) for bound in metric.buckets] + [("+Inf", 1.0)]
         buckets = [_series(f"{name}_bucket", {**labels, "le": le}, counts=True, value=value) for le, value in counts]
         return [*buckets, *(_series(f"{name}_{part}", labels, counts=True) for part in ("count", "sum"))]
     if metric is ranks.STATE:
         return [_series(name, labels, value=float(labels[label(a.GROUP_STATE)] == GroupState.SERVING))]
-    counts = metric.kind in (Kind.COUNTER, Kind.OBSERVABLE_COUNTER)
+    counts = metric.kind in (InstrumentKind.COUNTER, InstrumentKind.OBSERVABLE_COUNTER)
     return [_series(name, labels, counts=counts, value=_OTHER_VALUES.get(metric, 1.0))]
 
 

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPri
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from draftd.cli.commands.doctor import check_certificates
-from draftd.cli.findings import Verdict
-from draftd.cli.options import Daemon
+from draftd.cli.findings import Severity
+from draftd.cli.options import DaemonOptions
 from draftd.errors import ConfigError
 from draftd.settings import Settings, load_settings
 from draftd.settings.certificates import (
@@ -252,18 +252,18 @@ def test_the_doctor_looks_at_every_certificate_that_is_used(tmp_path: Path) -> N
     )
     findings = check_certificates(settings)
     assert [(one.verdict, one.found.partition(": ")[0]) for one in findings] == [
-        (Verdict.OK, "server.tls_cert"),
-        (Verdict.OK, "server.tls_client_ca"),
-        (Verdict.OK, "remote.tls_ca"),
-        (Verdict.OK, "remote.tls_cert"),
+        (Severity.OK, "server.tls_cert"),
+        (Severity.OK, "server.tls_client_ca"),
+        (Severity.OK, "remote.tls_ca"),
+        (Severity.OK, "remote.tls_cert"),
     ], "the webhook does not listen, and shows no certificate"
     (bad,) = check_certificates(
         load(webhook__secret="x" * 16, webhook__tls_cert=expired.cert, webhook__tls_key=expired.key)
     )
-    assert (bad.verdict, bad.found.partition(": ")[0]) == (Verdict.BAD, "webhook.tls_cert")
+    assert (bad.verdict, bad.found.partition(": ")[0]) == (Severity.BAD, "webhook.tls_cert")
     away = authority.issue("away", names=("gpu.lan",), end=99)
     found = check_certificates(load(server__tls_cert=away.cert, server__tls_key=away.key))
-    assert [one.verdict for one in found] == [Verdict.OK, Verdict.NOTE]
+    assert [one.verdict for one in found] == [Severity.OK, Severity.NOTE]
     assert check_certificates(Settings()) == []
 
 
@@ -281,10 +281,10 @@ def test_a_command_names_the_certificate_that_keeps_it_from_connecting(
     authority = Authority(tmp_path, "ca")
     old, own = Authority(tmp_path, "old", begin=-9, end=-1), authority.issue("own", KEYS["Ed25519"]())
     with pytest.raises(ConfigError, match="--tls-ca: .*that of CN=old expired"):
-        Daemon(tls_ca=str(old.file)).connect()
+        DaemonOptions(tls_ca=str(old.file)).connect()
     monkeypatch.setenv("DRAFTD_TLS_CERT", str(own.cert))
     with pytest.raises(ConfigError, match="DRAFTD_TLS_KEY: got None"):
-        Daemon(tls_ca=str(authority.file)).connect()
+        DaemonOptions(tls_ca=str(authority.file)).connect()
     monkeypatch.setenv("DRAFTD_TLS_KEY", str(own.key))
     with pytest.raises(ConfigError, match="DRAFTD_TLS_CERT: .*this one's is Ed25519"):
-        Daemon(tls_ca=str(authority.file)).connect()
+        DaemonOptions(tls_ca=str(authority.file)).connect()

@@ -17,7 +17,7 @@ from draftd.errors import DraftdError, FieldError
 from draftd_acceptance.commands import runs
 from draftd_acceptance.folder import RunFolder, to_json
 from draftd_acceptance.gate import output as shown
-from draftd_acceptance.gate.judge import Decision, Outcome, Verdict, judge_run, not_judged
+from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision, judge_run, not_judged
 from draftd_acceptance.gate.output import document, to_junit
 from draftd_acceptance.gate.spec import SpecError, load_spec, shipped
 from draftd_acceptance.options import Options, QualityOptions, SoakOptions, SweepOptions
@@ -25,7 +25,7 @@ from draftd_acceptance.sweep.result import knee
 from draftd_acceptance.ticks import Stage
 
 _COLUMNS = ("criterion", "measured", "wanted", "samples", "outcome")
-_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red"}  # the others are yellow
+_STYLES = {CriterionOutcome.PASSED: "green", CriterionOutcome.FAILED: "bold red"}  # the others are yellow
 _COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
 
 
@@ -51,7 +51,7 @@ class Criteria:
 )
 def accept(
     criteria: Criteria,
-    which: runs.Which,
+    which: runs.DaemonChoice,
     repeat: int | None = runs.stage_option("--repeat", "COUNT", "Times the sweep asks each prompt; 3 if not given."),
     duration: float | None = runs.stage_option("--duration", "SECONDS", "Of the soak; 600 if not given."),
     junit: Junit = None,
@@ -137,7 +137,7 @@ def report(
     verdict = judge_run(
         folder, load_spec(criteria.spec), baseline=criteria.baseline, may_differ=criteria.may_differ or ()
     )
-    html, markdown = map(str, _write_report(folder, verdict, runs.Which(config=config), against))
+    html, markdown = map(str, _write_report(folder, verdict, runs.DaemonChoice(config=config), against))
     if json:
         output.print_json({"html": html, "markdown": markdown, "verdict": document(verdict)})
         return
@@ -145,7 +145,7 @@ def report(
         output.say(line)
 
 
-def measure(folder: RunFolder, which: runs.Which, sweep: Mapping[str, Any], soak: Mapping[str, Any]) -> None:
+def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any], soak: Mapping[str, Any]) -> None:
     """What is missing of sweep, soak and quality; without a daemon where nothing is. `sweep` and `soak` are what was
     asked otherwise than it is by default, or than the run began with."""
     swept = SweepOptions.resumed(folder.plan(Stage.SWEEP), **sweep)
@@ -163,7 +163,7 @@ def measure(folder: RunFolder, which: runs.Which, sweep: Mapping[str, Any], soak
     runs.measure("accept", folder, which, swept, soaked, examined, settled=settled)
 
 
-def judge(run: Path, criteria: Criteria, junit: Path | None) -> Verdict:
+def judge(run: Path, criteria: Criteria, junit: Path | None) -> GateDecision:
     """The verdict, kept in the run and written for CI systems. Without a spec by the one that is shipped. Raises
     FieldError where `junit` cannot be written."""
     try:
@@ -180,7 +180,7 @@ def judge(run: Path, criteria: Criteria, junit: Path | None) -> Verdict:
     return verdict
 
 
-def show(verdict: Verdict) -> None:
+def show(verdict: GateDecision) -> None:
     """A table, what is to be said of its lines, and the verdict last."""
     out = output.stdout()
     if verdict.judgements:
@@ -199,7 +199,7 @@ def show(verdict: Verdict) -> None:
     output.say(verdict.sentence, style=_COLOURS[verdict.decision])
 
 
-def _keep(run: Path, verdict: Verdict) -> None:
+def _keep(run: Path, verdict: GateDecision) -> None:
     """In the run, in the place of an earlier verdict. A folder that takes no file does not change the verdict."""
     if not (run / "run.json").is_file():
         return
@@ -209,7 +209,9 @@ def _keep(run: Path, verdict: Verdict) -> None:
         output.complain(f"{run / 'gate.json'} was not written: {error.strerror}")
 
 
-def _write_report(run: Path, verdict: Verdict, which: runs.Which, against: Path | None = None) -> tuple[Path, Path]:
+def _write_report(
+    run: Path, verdict: GateDecision, which: runs.DaemonChoice, against: Path | None = None
+) -> tuple[Path, Path]:
     from draftd_acceptance.report.render import write_report  # draws: slow to load for a gate
 
     return write_report(run, verdict, against=against, prices=runs.prices(which))

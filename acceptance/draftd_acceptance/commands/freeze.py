@@ -32,7 +32,7 @@ _ROLES = ("target", "draft", "light_draft")
     "draftd freeze --run draftd-runs/mine",
 )
 def command(
-    which: runs.Which,
+    which: runs.DaemonChoice,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the manifest there.")] = None,
     check: Path | None = runs.option("--check", "FILE", "Compare with an earlier manifest."),
     run: runs.Run = None,
@@ -80,11 +80,11 @@ def command(
         raise typer.Exit(1)
 
 
-def _client(which: runs.Which) -> AbstractContextManager[DraftdClient]:
+def _client(which: runs.DaemonChoice) -> AbstractContextManager[DraftdClient]:
     """A running daemon is only asked: its ladder may stand where it likes."""
     if which.target is None:
         return runs.measured(which, block_length=max(SweepOptions().block_lengths))
-    return options.Daemon(which.target, which.token, which.tls_ca).connect()
+    return options.DaemonOptions(which.target, which.token, which.tls_ca).connect()
 
 
 def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:

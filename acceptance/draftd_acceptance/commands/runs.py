@@ -52,7 +52,7 @@ stage_option = partial(option, panel="What to measure")
 
 
 @dataclass(frozen=True)
-class Which(options.Served):
+class DaemonChoice(options.ServeOptions):
     """The daemon to measure: a running one at `target`, or one of its own from the same settings as `draftd serve`."""
 
     target: Annotated[
@@ -74,14 +74,14 @@ class Which(options.Served):
         """For the run's own file: never the token."""
         return {name: getattr(self, name) for name in _KEPT} | {"config": self.config and str(self.config)}
 
-    def remembered(self, memory: Mapping[str, Any]) -> Which:
+    def remembered(self, memory: Mapping[str, Any]) -> DaemonChoice:
         """The one that a run was begun with."""
         config = memory.get("config")
         return replace(self, **{name: memory.get(name) for name in _KEPT} | {"config": config and Path(config)})
 
 
 @contextlib.contextmanager
-def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
+def measured(which: DaemonChoice, *, block_length: int = 0) -> Iterator[DraftdClient]:
     """A client of the daemon, which serves. `block_length` is the longest that will be asked for: a daemon of its own
     allows it."""
     with contextlib.ExitStack() as stack:
@@ -89,9 +89,9 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
         # put the command into the background had it ignored.
         stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
         if which.target is None:
-            daemon = options.Daemon(stack.enter_context(measured_daemon(which.settings(), block_length)).address)
+            daemon = options.DaemonOptions(stack.enter_context(measured_daemon(which.settings(), block_length)).address)
         else:
-            daemon = options.Daemon(which.target, which.token, which.tls_ca)
+            daemon = options.DaemonOptions(which.target, which.token, which.tls_ca)
         client = stack.enter_context(daemon.connect())
         client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
         if which.target is not None:
@@ -99,13 +99,13 @@ def measured(which: Which, *, block_length: int = 0) -> Iterator[DraftdClient]:
         yield client
 
 
-def prices(which: Which) -> CostRates | None:
+def prices(which: DaemonChoice) -> CostRates | None:
     """What the machine costs, where the settings say."""
     costs = {f"cost.{name}": str(value) for name, value in which.settings().cost if value is not None}
     return CostRates.from_settings(costs)
 
 
-def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:
+def open_run(path: Path | None, which: DaemonChoice) -> tuple[RunFolder, DaemonChoice]:
     """The run at `path`, continued where it exists already, with the daemon that it was begun with where none is named;
     else a new one, beside the others where no path is given. Raises RunError."""
     if path is not None and (path / "run.json").exists():
@@ -117,7 +117,7 @@ def open_run(path: Path | None, which: Which) -> tuple[RunFolder, Which]:
     return folder, which
 
 
-def measure_stage(kind: type[Options], given: Mapping[str, Any], path: Path | None, which: Which) -> RunFolder:
+def measure_stage(kind: type[Options], given: Mapping[str, Any], path: Path | None, which: DaemonChoice) -> RunFolder:
     """One stage of the run at `path`, or of a new one, with the options that are `given`."""
     kind.resumed(None, **given)  # what is asked wrongly leaves no folder behind
     folder, which = open_run(path, which)
@@ -155,7 +155,7 @@ _STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
 def measure(
     command: str,
     folder: RunFolder,
-    which: Which,
+    which: DaemonChoice,
     *wanted: Options,
     settled: Callable[[Options], Options] = lambda options: options,
 ) -> None:

@@ -18,9 +18,9 @@ from draftd.core import BUILT_IN_DRAFTERS, DrafterName
 from draftd_acceptance.commands import runs
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import OptionError, QualityOptions, SoakOptions, SweepOptions
-from draftd_acceptance.quality import Comparison, PromptResult, QualityResult, Way, quality_result
-from draftd_acceptance.soak import SoakResult, Window, soak_result
-from draftd_acceptance.statistics import Growth, Interval
+from draftd_acceptance.quality import ModeAnswers, PromptResult, QualityComparison, QualityResult, quality_result
+from draftd_acceptance.soak import SoakResult, SoakWindow, soak_result
+from draftd_acceptance.statistics import Interval, MemoryGrowth
 from draftd_acceptance.sweep.result import Sweep
 from draftd_acceptance.ticks import Arm
 
@@ -34,7 +34,7 @@ _how = partial(runs.option, panel="How to measure")
 
 
 @dataclass(frozen=True)
-class ForSweep:
+class SweepFlags:
     """The options by the names of SweepOptions' fields."""
 
     block_lengths: str | None = _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
@@ -68,7 +68,7 @@ class ForSweep:
 
 
 @dataclass(frozen=True)
-class ForSoak:
+class SoakFlags:
     """The options by the names of SoakOptions' fields."""
 
     duration: float | None = _option("--duration", "SECONDS", "For how long; 600 if not given.")
@@ -87,7 +87,7 @@ class ForSoak:
 
 
 @dataclass(frozen=True)
-class ForQuality:
+class QualityFlags:
     """The options by the names of QualityOptions' fields."""
 
     block_length: int | None = _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given.")
@@ -103,7 +103,7 @@ class ForQuality:
     "draftd sweep --target 127.0.0.1:50551 --groups short_control,code --repeat 5",
     "draftd sweep --run draftd-runs/mine --json | jq .knee.block_length",
 )
-def sweep(asked: ForSweep, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
+def sweep(asked: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
 
     One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
@@ -124,7 +124,7 @@ def sweep(asked: ForSweep, which: runs.Which, run: runs.Run = None, json: option
     "draftd soak --target 127.0.0.1:50551 --duration 3600 --streams 8",
     "draftd soak --run draftd-runs/mine --json | jq .resident.slope",
 )
-def soak(asked: ForSoak, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
+def soak(asked: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
 
     Exits 1 if memory certainly grows so fast that it is used up within a week, if a request failed, or if the soak was
@@ -148,7 +148,7 @@ def soak(asked: ForSoak, which: runs.Which, run: runs.Run = None, json: options.
     "draftd quality --target 127.0.0.1:50551 --temperature 0.8 --repeat 5",
     "draftd quality --run draftd-runs/mine --json | jq .difference",
 )
-def quality(asked: ForQuality, which: runs.Which, run: runs.Run = None, json: options.Json = False) -> None:
+def quality(asked: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
     Prompts whose answer is JSON are asked a second time with its JSON schema, if the model's tokenizer has grammars.
@@ -257,7 +257,7 @@ def _soaked(result: SoakResult) -> dict[str, Any]:
     return made | {"complaints": result.complaints}
 
 
-def _window_cells(window: Window) -> tuple[str, ...]:
+def _window_cells(window: SoakWindow) -> tuple[str, ...]:
     accepted = percent(window.acceptance) if window.enough else f"{NOTHING} (few)"
     return (
         f"{window.start:.0f}–{window.start + window.seconds:.0f} s",
@@ -285,7 +285,7 @@ def _soak_lines(result: SoakResult) -> Iterator[tuple[str, str]]:
     yield from (("failed", example) for example in result.error_examples)
 
 
-def _growth(found: Growth | None, few: str) -> str:
+def _growth(found: MemoryGrowth | None, few: str) -> str:
     if found is None:
         return f"growth: {few or 'cannot be told'}"
     low, high = (value * 3600 / 2**20 for value in (found.slope.low, found.slope.high))
@@ -320,7 +320,7 @@ def _show_quality(result: QualityResult) -> None:
         output.say(f"failed: {error}")
 
 
-def _say_compared(greedy: Comparison, sampled: Comparison | None, where: str = "") -> None:
+def _say_compared(greedy: QualityComparison, sampled: QualityComparison | None, where: str = "") -> None:
     for one in greedy.prompts:
         for mode, way in (("autoregressive", one.autoregressive), ("speculative", one.speculative)):
             if way.complaint:
@@ -330,7 +330,7 @@ def _say_compared(greedy: Comparison, sampled: Comparison | None, where: str = "
             output.say(where + _sentence(comparison))
 
 
-def _sentence(found: Comparison) -> str:
+def _sentence(found: QualityComparison) -> str:
     """Both shares, and their difference with its interval."""
     if found.autoregressive is None or found.speculative is None or found.difference is None:
         return f"temperature {found.temperature:g}: nothing to compare"
@@ -358,7 +358,7 @@ def _prompt_cells(one: PromptResult) -> tuple[str, ...]:
     return one.prompt, _passed(one.autoregressive), _passed(one.speculative), texts
 
 
-def _passed(way: Way) -> str:
+def _passed(way: ModeAnswers) -> str:
     if way.asked == 1:
         return "passed" if way.passed else "failed"
     return f"{way.passed} of {way.asked} passed" if way.asked else "no answer"

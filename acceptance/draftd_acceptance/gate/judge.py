@@ -13,14 +13,14 @@ from pathlib import Path
 
 from draftd_acceptance import summary
 from draftd_acceptance.folder import RunError, RunFolder
-from draftd_acceptance.gate.metrics import METRICS, TOTAL_THROUGHPUT, Evidence, Metric, Reading
-from draftd_acceptance.gate.spec import Candidate, Criterion, Spec
+from draftd_acceptance.gate.metrics import METRICS, TOTAL_THROUGHPUT, GateEvidence, GateMetric, MetricReading
+from draftd_acceptance.gate.spec import Criterion, PromotionCandidate, Spec
 from draftd_acceptance.manifest import Difference, Manifest, differences
 from draftd_acceptance.sweep.result import knee, swept_drafter
 from draftd_acceptance.ticks import Arm, Stage, Tick
 
 
-class Outcome(StrEnum):
+class CriterionOutcome(StrEnum):
     """Too few samples and nothing measured are failures to prove; they are told apart from what was disproven."""
 
     PASSED = "passed"
@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
     @property
     def good(self) -> bool:
-        return self in (Outcome.PASSED, Outcome.EXCUSED)
+        return self in (CriterionOutcome.PASSED, CriterionOutcome.EXCUSED)
 
 
 class Decision(StrEnum):
@@ -52,13 +52,13 @@ class Judgement:
 
     criterion: Criterion
     arm: str
-    reading: Reading
-    outcome: Outcome
+    reading: MetricReading
+    outcome: CriterionOutcome
     reason: str = ""  # why, where it neither passed nor plainly failed
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateDecision:
     """`candidate` is the arm that was judged. `reasons` say why nothing was, `notes` what one should know besides."""
 
     decision: Decision
@@ -87,12 +87,14 @@ class Verdict:
             return f"promoted: {counted}"
         missed: dict[str, list[str]] = {"it fails": [], "it does not prove": []}
         for one in self.unproven:
-            how = "it fails" if one.outcome is Outcome.FAILED else "it does not prove"
+            how = "it fails" if one.outcome is CriterionOutcome.FAILED else "it does not prove"
             missed[how].append(f"“{one.criterion.name}”")
         return f"not promoted: {counted}; " + "; ".join(f"{how} {', '.join(of)}" for how, of in missed.items() if of)
 
 
-def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[str]) -> tuple[list[str], list[str]]:
+def hindrances(
+    run: GateEvidence, baseline: GateEvidence | None, may_differ: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """What stands in the way, and what would but for `may_differ`: dotted fields, or what they begin with, in which a
     run may differ from its baseline. The sessions of one run never may. Each names the field and both values."""
     refused = [*_within(run)]
@@ -106,7 +108,7 @@ def hindrances(run: Evidence, baseline: Evidence | None, may_differ: Sequence[st
     return refused, allowed
 
 
-def _within(run: Evidence) -> Iterator[str]:
+def _within(run: GateEvidence) -> Iterator[str]:
     """Of one run's sessions."""
     if not run.manifests:
         yield f"nothing was measured in {run.name}"
@@ -133,7 +135,7 @@ def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Dif
                 yield one, first, second
 
 
-def choose(candidate: Candidate, run: Evidence) -> tuple[Candidate, str]:
+def choose(candidate: PromotionCandidate, run: GateEvidence) -> tuple[PromotionCandidate, str]:
     """The candidate, with the drafter that was swept, unless it names one; with the knee's block length where the sweep
     shows one, and a note on that. Where the knee lies at 0 the best block length that does draft is judged: the figures
     then say by how much it falls short."""
@@ -150,7 +152,9 @@ def choose(candidate: Candidate, run: Evidence) -> tuple[Candidate, str]:
     return candidate.model_copy(update={"block_length": best}), note
 
 
-def judge(criterion: Criterion, candidate: Candidate, run: Evidence, baseline: Evidence | None) -> Judgement:
+def judge(
+    criterion: Criterion, candidate: PromotionCandidate, run: GateEvidence, baseline: GateEvidence | None
+) -> Judgement:
     """`baseline` is another run, for criteria that are against it."""
     metric = METRICS[criterion.metric]
     arm = _arm(criterion, candidate) if metric.stage is Stage.SWEEP else None
@@ -159,7 +163,7 @@ def judge(criterion: Criterion, candidate: Candidate, run: Evidence, baseline: E
     return Judgement(criterion, arm.id if arm is not None else "", reading, outcome, reason)
 
 
-def _arm(criterion: Criterion, candidate: Candidate) -> Arm | None:
+def _arm(criterion: Criterion, candidate: PromotionCandidate) -> Arm | None:
     """The one that the criterion is about; None where the candidate's block length is not known."""
     length = candidate.block_length if criterion.block_length is None else criterion.block_length
     if length == "knee":
@@ -167,31 +171,33 @@ def _arm(criterion: Criterion, candidate: Candidate) -> Arm | None:
     return Arm(length, candidate.drafter if length else None, criterion.temperature, criterion.concurrency)
 
 
-def read_metric(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None = None) -> Reading:
+def read_metric(
+    criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline: GateEvidence | None = None
+) -> MetricReading:
     """The value of the criterion's metric in a run, for a sweep's metric that of `arm`; with `baseline`, another run,
     its ratio to the value there."""
     metric = METRICS[criterion.metric]
     if not getattr(run, metric.stage):
-        return Reading.none(f"the run has no {metric.stage}")
+        return MetricReading.none(f"the run has no {metric.stage}")
     if metric.read is None:
         return _of_sweep(criterion, arm, run, baseline)
     ours = metric.read(getattr(run, metric.stage))
     if baseline is None or ours.value is None:
         return ours
     if not getattr(baseline, metric.stage):
-        return Reading.none(f"the baseline has no {metric.stage}")
+        return MetricReading.none(f"the baseline has no {metric.stage}")
     theirs = metric.read(getattr(baseline, metric.stage))
     if theirs.value is None:
         return theirs
     if not theirs.value:
-        return Reading.none("it is 0 in the baseline")
-    return Reading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
+        return MetricReading.none("it is 0 in the baseline")
+    return MetricReading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
 
 
-def _of_sweep(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Evidence | None) -> Reading:
+def _of_sweep(criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline: GateEvidence | None) -> MetricReading:
     """The figure of one arm: by itself, over its autoregressive arm, or over the same arm of another run."""
     if arm is None:
-        return Reading.none("the candidate's block length is not known: the sweep shows no knee")
+        return MetricReading.none("the candidate's block length is not known: the sweep shows no knee")
     name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
 
     def narrowed(ticks: Iterable[Tick]) -> list[Tick]:
@@ -209,32 +215,34 @@ def _of_sweep(criterion: Criterion, arm: Arm | None, run: Evidence, baseline: Ev
         found = summary.measure(summary.select(ticks, arm=arm.id), name)
     if found is None:
         both = " in both runs" if baseline is not None else ""
-        return Reading.none(f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}")
-    return Reading.of(found)
+        return MetricReading.none(
+            f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}"
+        )
+    return MetricReading.of(found)
 
 
-def weigh(criterion: Criterion, reading: Reading, metric: Metric) -> tuple[Outcome, str]:
+def weigh(criterion: Criterion, reading: MetricReading, metric: GateMetric) -> tuple[CriterionOutcome, str]:
     """What comes of a reading, and why. Few samples are enough where more of them cannot mend what they show."""
     few = f"{reading.samples} of at least {criterion.min_samples} {metric.counted}"
     if reading.value is None:
         if reading.lack == "too_few":
             short = reading.samples < criterion.min_samples
-            return Outcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}" if short else reading.reason
+            return CriterionOutcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}" if short else reading.reason
         excused = reading.lack == "unreadable" and criterion.unreadable == "excuse"
-        return (Outcome.EXCUSED if excused else Outcome.NOT_MEASURED), reading.reason
+        return (CriterionOutcome.EXCUSED if excused else CriterionOutcome.NOT_MEASURED), reading.reason
     holds = criterion.comparison.holds(_decides(criterion, reading, reading.value), criterion.threshold)
     if reading.samples < criterion.min_samples and (holds or not _lasts(criterion, reading.value, metric)):
-        return Outcome.TOO_FEW_SAMPLES, few
-    return (Outcome.PASSED, "") if holds else (Outcome.FAILED, reading.reason)
+        return CriterionOutcome.TOO_FEW_SAMPLES, few
+    return (CriterionOutcome.PASSED, "") if holds else (CriterionOutcome.FAILED, reading.reason)
 
 
-def _lasts(criterion: Criterion, value: float, metric: Metric) -> bool:
+def _lasts(criterion: Criterion, value: float, metric: GateMetric) -> bool:
     """Whether a value that does not hold cannot come to hold any more."""
     wanted = criterion.comparison.direction or (1 if value < criterion.threshold else -1)
     return criterion.against is None and metric.moves == ("down" if wanted > 0 else "up")
 
 
-def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
+def _decides(criterion: Criterion, reading: MetricReading, value: float) -> float:
     """The figure that has to pass."""
     if criterion.judge == "estimate" or reading.low is None or reading.high is None:
         return value
@@ -242,7 +250,7 @@ def _decides(criterion: Criterion, reading: Reading, value: float) -> float:
     return max(ends, key=lambda end: abs(end - criterion.threshold))
 
 
-def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> Verdict:
+def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> GateDecision:
     """Raises nothing for a run that cannot be judged: that, too, is a verdict. `may_differ` as in `hindrances`."""
     needing = [one.name for one in spec.criterion if one.against == "baseline" and baseline is None]
     run = f"{needing[0]!r} needs a baseline, and none is given" if needing else _read(path)
@@ -258,7 +266,7 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
     candidate, note = choose(spec.candidate, run)
     judgements = tuple(judge(criterion, candidate, run, other) for criterion in spec.criterion)
     good = all(one.outcome.good for one in judgements)
-    return Verdict(
+    return GateDecision(
         decision=Decision.PROMOTED if good else Decision.NOT_PROMOTED,
         spec=spec.name,
         run=run.name,
@@ -269,17 +277,17 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
     )
 
 
-def _read(path: Path) -> Evidence | str:
+def _read(path: Path) -> GateEvidence | str:
     """What it holds, or why that cannot be known."""
     try:
-        return Evidence.read(RunFolder.open(path))
+        return GateEvidence.read(RunFolder.open(path))
     except RunError as error:
         return error.message
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
 
 
-def _notes(run: Evidence, candidate: str) -> Iterator[str]:
+def _notes(run: GateEvidence, candidate: str) -> Iterator[str]:
     if run.missing:
         yield f"The sweep is not complete: {run.missing} requests are still to be measured."
     for stage in (Stage.SOAK, Stage.QUALITY):
@@ -289,5 +297,5 @@ def _notes(run: Evidence, candidate: str) -> Iterator[str]:
             yield f"The candidate is {candidate}, but the {stage} stage measured {', '.join(arms)}."
 
 
-def not_judged(*reasons: str, spec: str = "", run: str = "", baseline: str = "") -> Verdict:
-    return Verdict(Decision.NOT_JUDGED, spec, run, baseline, reasons=reasons)
+def not_judged(*reasons: str, spec: str = "", run: str = "", baseline: str = "") -> GateDecision:
+    return GateDecision(Decision.NOT_JUDGED, spec, run, baseline, reasons=reasons)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from draftd_acceptance import summary
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.manifest import Manifest
-from draftd_acceptance.quality import Comparison, QualityResult, quality_result
+from draftd_acceptance.quality import QualityComparison, QualityResult, quality_result
 from draftd_acceptance.soak import SoakResult, soak_result
-from draftd_acceptance.statistics import Growth, Interval
+from draftd_acceptance.statistics import Interval, MemoryGrowth
 from draftd_acceptance.sweep.plan import measured, missing_requests
 from draftd_acceptance.ticks import Stage, Tick
 
@@ -26,7 +26,7 @@ _ONE_WAY = "no prompt was answered both ways"
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class GateEvidence:
     """All that a run holds for a gate. By a stage's name what it came to, empty or None where it was not run.
     `manifests` are those of the sessions that measured something. `arms`: which a stage was of. `missing` requests of
     the sweep are still to be measured."""
@@ -40,7 +40,7 @@ class Evidence:
     missing: int = 0
 
     @classmethod
-    def read(cls, folder: RunFolder) -> Evidence:
+    def read(cls, folder: RunFolder) -> GateEvidence:
         """Raises RunError where a file cannot be read, naming it and the line, or a session's manifest is missing."""
         kept = folder.manifests()
         ticks = {stage: folder.ticks(stage) for stage in Stage}
@@ -68,7 +68,7 @@ Moves = Literal["both ways", "up", "down"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricReading:
     """What was measured. `low` and `high` are the ends of the 95 % interval, where there is one. `samples`: how many
     requests it rests on, or windows, or readings of the machine. `lack` and `reason` say why there is no value; beside
     a value `reason` is for where it does not pass."""
@@ -81,22 +81,22 @@ class Reading:
     reason: str = ""
 
     @classmethod
-    def of(cls, found: Interval) -> Reading:
+    def of(cls, found: Interval) -> MetricReading:
         return cls(found.estimate, found.low, found.high, found.samples)
 
     @classmethod
-    def none(cls, reason: str, lack: Lack = "nothing", samples: int = 0) -> Reading:
+    def none(cls, reason: str, lack: Lack = "nothing", samples: int = 0) -> MetricReading:
         return cls(None, samples=samples, lack=lack, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class GateMetric:
     """`read` is of soak and quality: a figure of the stage's result. `moves` is of the value itself, not of a ratio."""
 
     stage: Stage
     unit: str  # s, By, tokens/s; 1 is a share, and empty a count
     counted: str  # what its samples are, in the plural
-    read: Callable[[Any], Reading] | None = None
+    read: Callable[[Any], MetricReading] | None = None
     has_interval: bool = False
     divisible: bool = True
     autoregressive: bool = False  # it exists without drafts
@@ -106,122 +106,130 @@ class Metric:
 # the soak
 
 
-_soak = partial(Metric, Stage.SOAK)
+_soak = partial(GateMetric, Stage.SOAK)
 
 
-def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> Metric:
+def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> GateMetric:
     """A `figure` of the soak's result that rests on `readings` of the machine; `what` is for messages."""
 
-    def read(soak: SoakResult) -> Reading:
+    def read(soak: SoakResult) -> MetricReading:
         value, counted = getattr(soak, figure), max(soak.readings.get(name, 0) for name in readings)
-        if isinstance(value, Growth):
-            return replace(Reading.of(value.slope), samples=counted)
+        if isinstance(value, MemoryGrowth):
+            return replace(MetricReading.of(value.slope), samples=counted)
         if value is not None:
             growing = soak.complaints[0] if figure == "days_to_exhaustion" and soak.grows_without_bound else ""
-            return Reading(value, samples=counted, reason=growing)
+            return MetricReading(value, samples=counted, reason=growing)
         if counted:
             few = soak.too_few_samples or f"{counted} readings are too few to tell"
-            return Reading.none(few, "too_few", counted)
+            return MetricReading.none(few, "too_few", counted)
         if not soak.readings.get("at"):
-            return Reading.none("the machine was not read during the soak")
-        return Reading.none(f"{what} cannot be read on this machine", "unreadable")
+            return MetricReading.none("the machine was not read during the soak")
+        return MetricReading.none(f"{what} cannot be read on this machine", "unreadable")
 
     return _soak(unit, "readings", read, **more)
 
 
-def _sustained(soak: SoakResult) -> Reading:
+def _sustained(soak: SoakResult) -> MetricReading:
     value, judged = soak.sustained_acceptance(), len(soak.judged_windows)
     if value is None:
-        return Reading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", "too_few", judged)
-    return Reading(value, samples=judged)
+        return MetricReading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", "too_few", judged)
+    return MetricReading(value, samples=judged)
 
 
-def _rate(soak: SoakResult) -> Reading:
+def _rate(soak: SoakResult) -> MetricReading:
     rate = soak.tokens_per_second
-    return Reading.none("the soak took no time") if rate is None else Reading(rate, samples=soak.requests)
+    return MetricReading.none("the soak took no time") if rate is None else MetricReading(rate, samples=soak.requests)
 
 
-def _errors(stage: SoakResult | QualityResult) -> Reading:
-    return Reading(stage.errors, samples=stage.requests, reason="; ".join(stage.error_examples[:1]))
+def _errors(stage: SoakResult | QualityResult) -> MetricReading:
+    return MetricReading(stage.errors, samples=stage.requests, reason="; ".join(stage.error_examples[:1]))
 
 
 # quality: shares of prompts, greedy
 
 
-_quality = partial(Metric, Stage.QUALITY, "1", "prompts")
+_quality = partial(GateMetric, Stage.QUALITY, "1", "prompts")
 
 
 def _share(
-    figure: Callable[[Comparison], float | Interval | None], *, schemas: bool = False
-) -> Callable[[QualityResult], Reading]:
+    figure: Callable[[QualityComparison], float | Interval | None], *, schemas: bool = False
+) -> Callable[[QualityResult], MetricReading]:
     """What rests on the checkers: nothing, where they are broken. `schemas`: of what was asked under one."""
 
-    def read(found: QualityResult) -> Reading:
+    def read(found: QualityResult) -> MetricReading:
         if (lack := _unproven(found, schemas=schemas)) is not None:
             return lack
         compared = found.schemas.greedy if schemas and found.schemas is not None else found.greedy
         value, prompts = figure(compared), compared.prompts
         if value is None:
-            return Reading.none(_ONE_WAY)
+            return MetricReading.none(_ONE_WAY)
         if isinstance(value, Interval):
-            return Reading.of(value)
+            return MetricReading.of(value)
         # The first prompt that fails with drafts only.
         only = [one for one in prompts if one.speculative.complaint and not one.autoregressive.complaint]
         reason = f"{only[0].prompt}, with drafts: {only[0].speculative.complaint}" if only else ""
-        return Reading(value, samples=sum(one.complete for one in prompts), reason=reason)
+        return MetricReading(value, samples=sum(one.complete for one in prompts), reason=reason)
 
     return read
 
 
-def _unproven(found: QualityResult, *, schemas: bool) -> Reading | None:
+def _unproven(found: QualityResult, *, schemas: bool) -> MetricReading | None:
     """Why a share shows nothing; None where it does."""
     if found.faults:
-        return Reading.none("nothing is shown, because a checker is broken")
+        return MetricReading.none("nothing is shown, because a checker is broken")
     if schemas and found.schemas is None:
-        return Reading.none("the quality stage of this run asked nothing under a schema")
+        return MetricReading.none("the quality stage of this run asked nothing under a schema")
     if schemas and found.schemas is not None and found.schemas.refused:
-        return Reading.none(found.schemas.refused, "unreadable")
+        return MetricReading.none(found.schemas.refused, "unreadable")
     return None
 
 
-def _schema_valid(found: QualityResult) -> Reading:
+def _schema_valid(found: QualityResult) -> MetricReading:
     if (lack := _unproven(found, schemas=True)) is not None:
         return lack
     assert found.schemas is not None
     share = found.schemas.valid_share
     if share is None:
-        return Reading.none("no prompt was answered under a schema")
-    return Reading(share, samples=found.schemas.answers, reason="; ".join(map(str, found.schemas.invalid[:1])))
+        return MetricReading.none("no prompt was answered under a schema")
+    return MetricReading(share, samples=found.schemas.answers, reason="; ".join(map(str, found.schemas.invalid[:1])))
 
 
-def _gap(found: Comparison) -> float | None:
+def _gap(found: QualityComparison) -> float | None:
     """Either way: drafts that make a task succeed more often change answers, too."""
     plain, drafted = found.autoregressive, found.speculative
     return None if plain is None or drafted is None else abs(drafted - plain)
 
 
-def _identical(found: QualityResult) -> Reading:
+def _identical(found: QualityResult) -> MetricReading:
     compared = sum(one.identical is not None for one in found.greedy.prompts)
-    return Reading(found.greedy.identical / compared, samples=compared) if compared else Reading.none(_ONE_WAY)
+    return (
+        MetricReading(found.greedy.identical / compared, samples=compared) if compared else MetricReading.none(_ONE_WAY)
+    )
 
 
-def _sound(found: QualityResult) -> Reading:
+def _sound(found: QualityResult) -> MetricReading:
     broken = [f"the checker of {one.prompt}: {one.what}" for one in found.faults[:1]]
-    return Reading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
+    return MetricReading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
 
 
 _MEMORY = ("resident", "mlx_active")
 _ESTIMATED: dict[str, Any] = {"has_interval": True, "divisible": False}
 
-METRICS: Mapping[str, Metric] = MappingProxyType(
+METRICS: Mapping[str, GateMetric] = MappingProxyType(
     {
         **{
-            name: Metric(Stage.SWEEP, one.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS)
+            name: GateMetric(
+                Stage.SWEEP, one.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS
+            )
             for name, one in summary.METRICS.items()
         },
-        TOTAL_THROUGHPUT: Metric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
-        "soak.seconds": _soak("s", "sessions", lambda soak: Reading(soak.seconds, samples=soak.sessions), moves="up"),
-        "soak.requests": _soak("", "requests", lambda soak: Reading(soak.requests, samples=soak.requests), moves="up"),
+        TOTAL_THROUGHPUT: GateMetric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
+        "soak.seconds": _soak(
+            "s", "sessions", lambda soak: MetricReading(soak.seconds, samples=soak.sessions), moves="up"
+        ),
+        "soak.requests": _soak(
+            "", "requests", lambda soak: MetricReading(soak.requests, samples=soak.requests), moves="up"
+        ),
         "soak.errors": _soak("", "requests", _errors, moves="up"),
         "soak.tokens_per_second": _soak("tokens/s", "requests", _rate),
         "soak.peak_resident": _machine("By", "memory", "peak_resident", ["resident"], moves="up"),
@@ -238,10 +246,10 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "quality.difference": _quality(_share(lambda found: found.difference), **_ESTIMATED),
         "quality.gap": _quality(_share(_gap), divisible=False),
         "quality.identical": _quality(_identical),
-        "quality.schema_valid": Metric(Stage.QUALITY, "1", "answers", _schema_valid),
+        "quality.schema_valid": GateMetric(Stage.QUALITY, "1", "answers", _schema_valid),
         "quality.schema_difference": _quality(_share(lambda found: found.difference, schemas=True), **_ESTIMATED),
         "quality.schema_gap": _quality(_share(_gap, schemas=True), divisible=False),
-        "quality.errors": Metric(Stage.QUALITY, "", "requests", _errors),
+        "quality.errors": GateMetric(Stage.QUALITY, "", "requests", _errors),
         "quality.checkers_sound": _quality(_sound, divisible=False),
     }
 )

@@ -15,8 +15,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from draftd_acceptance.gate.judge import Judgement, Verdict
-from draftd_acceptance.gate.metrics import METRICS, Reading
+from draftd_acceptance.gate.judge import GateDecision, Judgement
+from draftd_acceptance.gate.metrics import METRICS, MetricReading
 from draftd_acceptance.gate.spec import Criterion
 
 _SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
@@ -81,7 +81,7 @@ def _bytes(value: float) -> str:
     return f"{value:.3g} B"
 
 
-def _interval(reading: Reading, unit: str) -> str:
+def _interval(reading: MetricReading, unit: str) -> str:
     if reading.low is None or reading.high is None:
         return ""
     low, high = figure(reading.low, unit), figure(reading.high, unit)
@@ -93,7 +93,7 @@ def _unit(criterion: Criterion) -> str:
     return "×" if criterion.against else METRICS[criterion.metric].unit
 
 
-def document(verdict: Verdict) -> dict[str, Any]:
+def document(verdict: GateDecision) -> dict[str, Any]:
     """Numbers in their metric's unit; one without bound is None, as JSON has none, and `measured` says so."""
     return {
         "decision": str(verdict.decision),
@@ -129,7 +129,7 @@ def _finite(value: float | None) -> float | None:
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def to_junit(verdict: Verdict, at: datetime | None = None) -> str:
+def to_junit(verdict: GateDecision, at: datetime | None = None) -> str:
     """`at` is when it was judged; now, where it is None."""
     # Without what XML cannot hold, escaped or not.
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_clean, trim_blocks=True)

@@ -31,7 +31,7 @@ class SpecError(FieldError):
     """A spec is not as it should be: names the file, the line and the criterion."""
 
 
-class Comparison(StrEnum):
+class Operator(StrEnum):
     AT_LEAST = ">="
     ABOVE = ">"
     AT_MOST = "<="
@@ -65,7 +65,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Candidate(_Table):
+class PromotionCandidate(_Table):
     """What is to be promoted. `knee` is the shortest block length whose throughput the sweep cannot tell from the
     best. Where no `drafter` is named it is the one whose block lengths were swept."""
 
@@ -88,7 +88,7 @@ class Criterion(_Table):
 
     name: _Name
     metric: _Name
-    comparison: Comparison
+    comparison: Operator
     threshold: _Number
     against: Literal["autoregressive", "baseline"] | None = None
     min_samples: Annotated[_Whole, Ge(1)] = 1
@@ -106,7 +106,7 @@ class Spec(_Table):
 
     name: _Name
     description: str = ""
-    candidate: Candidate = Candidate()
+    candidate: PromotionCandidate = PromotionCandidate()
     criterion: Annotated[tuple[Criterion, ...], MinLen(1)]
 
 
@@ -174,7 +174,7 @@ def _wrong(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]
     # An unknown key is often the one that is missing, misspelt.
     if unknown := next((one for one in found if one["type"] == "extra_forbidden"), None):
         *table, key = where = unknown["loc"]
-        kind = Criterion if "criterion" in table else Candidate if "candidate" in table else Spec
+        kind = Criterion if "criterion" in table else PromotionCandidate if "candidate" in table else Spec
         return SpecError(place(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
     _, value, allowed = wrong_field(error)
     return SpecError(place(found[0]["loc"]), value, allowed)

@@ -82,12 +82,12 @@ class Chart:
     told: str
     viewbox: str
     drawing: str
-    series: Sequence[Line] = ()
+    series: Sequence[Series] = ()
     single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Series:
     """One series. `marks`: line has a point for each value, plain, dashed and broken none; dot and ring have points
     alone."""
 
@@ -101,13 +101,13 @@ class Line:
     @classmethod
     def through(
         cls, label: str, ink: str, points: Iterable[tuple[float, float | None]], scale: float = 1.0, marks: str = "line"
-    ) -> Line:
+    ) -> Series:
         """Those of the points that are known."""
         known = [(x, y * scale) for x, y in points if y is not None]
         return cls(label, ink, [x for x, _ in known], [y for _, y in known], marks=marks)
 
     @classmethod
-    def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Line:
+    def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Series:
         """Estimates with their intervals, by a whole number."""
         at = sorted(curve)
         scaled = [curve[x].scaled(scale) for x in at]
@@ -116,7 +116,7 @@ class Line:
 
 def lines(
     id_: str,
-    series: Sequence[Line],
+    series: Sequence[Series],
     *,
     across: str,
     up: str,
@@ -202,7 +202,7 @@ def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, 
     return _drawn(id_, _listed(told), paint, across="seconds", height=108 + 44 * len(rows), single=len(rows) == 1)
 
 
-def _line(axes: Axes, one: Line) -> None:
+def _line(axes: Axes, one: Series) -> None:
     xs, ys, ink = np.asarray(one.xs, float), np.asarray(one.ys, float), _ink(one.ink)
     if len(xs) > _POINTS:
         kept = np.unique(np.linspace(0, len(xs) - 1, _POINTS).astype(int))
@@ -219,7 +219,7 @@ def _line(axes: Axes, one: Line) -> None:
     axes.plot(xs, ys, color=ink, marker=marker, linestyle=style, linewidth=1.6 if thin else 2.2, label=one.label)
 
 
-def _told(one: Line) -> str:
+def _told(one: Series) -> str:
     if one.marks == "ring":
         return one.label
     if len(one.ys) > 12:
@@ -258,7 +258,7 @@ def _drawn(
     across: str,
     up: str = "",
     height: int = _HEIGHT,
-    series: Sequence[Line] = (),
+    series: Sequence[Series] = (),
     single: bool = False,
 ) -> Chart:
     told = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalised(told)}"

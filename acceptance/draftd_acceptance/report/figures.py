@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from draftd.core import DRAFT_MODEL
 from draftd_acceptance.cost import CostRates, per_answer
-from draftd_acceptance.statistics import Growth, Interval
+from draftd_acceptance.statistics import Interval, MemoryGrowth
 from draftd_acceptance.ticks import Arm
 
 NOTHING = "–"
@@ -169,7 +169,7 @@ def days(number: float) -> str:
     return f"{figure(number)} days" if number >= 2 else span(number * 86400)
 
 
-def grew(growth: Growth) -> Cell:
+def grew(growth: MemoryGrowth) -> Cell:
     """In megabytes an hour."""
     slope = growth.slope.scaled(3600 / 1e6)
     shown = "growth is certain" if growth.certain else "no growth is certain"

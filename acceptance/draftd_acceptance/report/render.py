@@ -20,7 +20,7 @@ from draftd import __version__
 from draftd_acceptance import cost
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.gate import output as gate
-from draftd_acceptance.gate.judge import Decision, Outcome, Verdict
+from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision
 from draftd_acceptance.manifest import Manifest, differences
 from draftd_acceptance.quality import TOLERANCE, quality_result
 from draftd_acceptance.report import figures, stages
@@ -30,15 +30,15 @@ from draftd_acceptance.summary import METRICS
 from draftd_acceptance.sweep.result import Sweep
 from draftd_acceptance.ticks import Arm, Stage, usable
 
-_TONES: Mapping[Decision | Outcome, str] = {
+_TONES: Mapping[Decision | CriterionOutcome, str] = {
     Decision.PROMOTED: "good",
     Decision.NOT_PROMOTED: "bad",
     Decision.NOT_JUDGED: "absent",
-    Outcome.PASSED: "good",
-    Outcome.FAILED: "bad",
-    Outcome.TOO_FEW_SAMPLES: "unproven",
-    Outcome.NOT_MEASURED: "absent",
-    Outcome.EXCUSED: "excused",
+    CriterionOutcome.PASSED: "good",
+    CriterionOutcome.FAILED: "bad",
+    CriterionOutcome.TOO_FEW_SAMPLES: "unproven",
+    CriterionOutcome.NOT_MEASURED: "absent",
+    CriterionOutcome.EXCUSED: "excused",
 }
 _SUMMARISED = (
     *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
@@ -49,7 +49,7 @@ _SIGNS = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "ex
 
 
 def write_report(
-    run: Path, verdict: Verdict, *, against: Path | None = None, prices: cost.CostRates | None = None
+    run: Path, verdict: GateDecision, *, against: Path | None = None, prices: cost.CostRates | None = None
 ) -> tuple[Path, Path]:
     """Writes report.html and report.md into the run, which `verdict` is of. `against` is a run to set beside it;
     `prices` count where the run's manifest names none. Raises RunError."""
@@ -95,7 +95,7 @@ def _plain(text: str) -> str:
 
 
 def report(
-    folder: RunFolder, verdict: Verdict, *, other: RunFolder | None = None, prices: cost.CostRates | None = None
+    folder: RunFolder, verdict: GateDecision, *, other: RunFolder | None = None, prices: cost.CostRates | None = None
 ) -> dict[str, Any]:
     """What the templates are given. Raises RunError where a file cannot be read."""
     manifests, ticks = folder.manifests(), {stage: folder.ticks(stage) for stage in Stage}
@@ -105,7 +105,7 @@ def report(
     failed = [tick for tick in chain.from_iterable(ticks.values()) if tick.error]
     outcomes = Counter(one.outcome for one in verdict.judgements)
     tone = _TONES[verdict.decision]
-    if verdict.decision is Decision.NOT_PROMOTED and not outcomes[Outcome.FAILED]:
+    if verdict.decision is Decision.NOT_PROMOTED and not outcomes[CriterionOutcome.FAILED]:
         tone = "unproven"  # nothing was disproven
     made: dict[str, Any] = {
         "verdict": verdict,
@@ -114,7 +114,7 @@ def report(
         "tone": tone,
         "word": figures.capitalised(verdict.decision.replace("_", " ")),
         "sentence": _sentence(verdict),
-        "outcomes": {one: outcomes[one] for one in Outcome if outcomes[one]},
+        "outcomes": {one: outcomes[one] for one in CriterionOutcome if outcomes[one]},
         "made_by": f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
         "It fetches nothing and runs no script.",
         "sweep": swept,
@@ -166,7 +166,7 @@ def _sweep_charts(swept: Sweep, candidate: Arm | None, made: Mapping[str, Any]) 
         yield stages.worth_chart(swept, made["worth"])
 
 
-def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
+def _candidate(verdict: GateDecision, swept: Sweep | None) -> Arm | None:
     """The one that was judged; where none was, the one that decodes fastest of those that draft."""
     if swept is None:
         return None
@@ -177,7 +177,7 @@ def _candidate(verdict: Verdict, swept: Sweep | None) -> Arm | None:
     return max(gains, key=lambda pair: pair[0])[1] if gains else None
 
 
-def _sentence(verdict: Verdict) -> str:
+def _sentence(verdict: GateDecision) -> str:
     """Without the word before it, which is shown large, and with the candidate's name for its id."""
     said = verdict.sentence.partition(": ")[2] + "."
     if verdict.candidate and said.startswith(verdict.candidate):

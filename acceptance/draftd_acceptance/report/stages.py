@@ -12,13 +12,13 @@ import numpy as np
 
 from draftd.client.timing import inter_chunk, inter_token, quantile
 from draftd_acceptance.cost import Costs, alpha_of, measured_costs, speedup
-from draftd_acceptance.report.charts import SERIES, Chart, Line, lines, ranges
+from draftd_acceptance.report.charts import SERIES, Chart, Series, lines, ranges
 from draftd_acceptance.report.figures import figure, name, share
-from draftd_acceptance.soak import Window, soak_parts
+from draftd_acceptance.soak import SoakWindow, soak_parts
 from draftd_acceptance.statistics import Interval
 from draftd_acceptance.summary import against, counted, measure, select
 from draftd_acceptance.sweep.result import Knee, Sweep
-from draftd_acceptance.ticks import Arm, Sample, Tick
+from draftd_acceptance.ticks import Arm, MachineSample, Tick
 
 Curves = Mapping[Arm, Mapping[int, Interval]]
 
@@ -39,23 +39,23 @@ def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
     if not accepted:
         return
     curve = sweep.curve("decode_tokens_per_second")
-    plain, series = curve.get(0), [Line.of(_INTERVAL, "speculative", curve)]
+    plain, series = curve.get(0), [Series.of(_INTERVAL, "speculative", curve)]
     if knee is not None and (at := curve.get(knee.block_length)) is not None:
         label = f"the knee: {knee.block_length}"
-        series.append(Line(label, "second", [knee.block_length], [at.estimate], marks="ring"))
+        series.append(Series(label, "second", [knee.block_length], [at.estimate], marks="ring"))
     level = None if plain is None else (plain.estimate, "autoregressive", "autoregressive")
     step: dict[str, Any] = {"across": _STEP, "xticks": sorted(curve)}
     top = max(one.high for one in curve.values()) * 1.08
     yield lines("throughput", series, up="tokens/s", top=top, level=level, band=plain, **step)
-    first = Line.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
-    series, step["xticks"] = [Line.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
+    first = Series.of("the first of a block", "third", sweep.curve("acceptance_at_position_0"), 100)
+    series, step["xticks"] = [Series.of("accepted / drafted", "speculative", accepted, 100), first], sorted(accepted)
     yield lines("acceptance", series, up="% of drafted tokens", top=100, **step)
     curve = sweep.curve("mean_accepted_length")
     lengths = step["xticks"] = sorted(curve)
-    all_accepted = Line("all accepted", "quiet", lengths, [k + 1 for k in lengths], marks="dashed")
-    yield lines("yielded", [Line.of(_INTERVAL, "speculative", curve), all_accepted], up="tokens", **step)
+    all_accepted = Series("all accepted", "quiet", lengths, [k + 1 for k in lengths], marks="dashed")
+    yield lines("yielded", [Series.of(_INTERVAL, "speculative", curve), all_accepted], up="tokens", **step)
     shares = {k: sweep.summaries[sweep.by_length[k]].acceptance_per_position for k in _inks(sweep)}
-    series = [Line.through(f"blocks of {k}", ink, enumerate(shares[k], 1), 100) for k, ink in _inks(sweep).items()]
+    series = [Series.through(f"blocks of {k}", ink, enumerate(shares[k], 1), 100) for k, ink in _inks(sweep).items()]
     ticks = range(1, max(map(len, shares.values())) + 1)
     yield lines("positions", series, across="position in the block", up="% of drafted tokens", xticks=ticks, top=100)
 
@@ -69,7 +69,7 @@ def _inks(sweep: Sweep) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class LengthFigures:
     """By block length: the arm, its acceptance α, and where it was measured the α, speed-up and expected speed-up."""
 
     costs: Costs
@@ -83,7 +83,7 @@ class Worth:
         return max(abs(gain / formula - 1) for _, gain, formula in self.points.values())
 
 
-def worth(sweep: Sweep) -> Worth | None:
+def worth(sweep: Sweep) -> LengthFigures | None:
     """None where no draft model's steps were measured beside autoregressive ones."""
     costs = measured_costs(sweep.ticks)
     if costs is None:
@@ -95,10 +95,10 @@ def worth(sweep: Sweep) -> Worth | None:
         alpha = alphas[k] = alpha_of(counts.accepted, counts.rollbacks)
         if alpha is not None and gain is not None:
             points[k] = alpha, gain.estimate, speedup(alpha, k, costs.step_cost(k))
-    return Worth(costs, arms, alphas, points)
+    return LengthFigures(costs, arms, alphas, points)
 
 
-def worth_chart(sweep: Sweep, found: Worth) -> Chart:
+def worth_chart(sweep: Sweep, found: LengthFigures) -> Chart:
     """Leviathan's formula with this machine's costs, and where the run lies."""
     grid = np.linspace(0, 1, 81).tolist()
     series, told = [], []
@@ -106,10 +106,10 @@ def worth_chart(sweep: Sweep, found: Worth) -> Chart:
         if k not in found.arms:
             continue
         cost, label = found.costs.step_cost(k), f"blocks of {k}"
-        series.append(Line(label, ink, [a * 100 for a in grid], [speedup(a, k, cost) for a in grid], marks="plain"))
+        series.append(Series(label, ink, [a * 100 for a in grid], [speedup(a, k, cost) for a in grid], marks="plain"))
         if k in found.points:
             alpha, gain, formula = found.points[k]
-            series.append(Line(f"_measured {k}", ink, [alpha * 100], [gain], marks="dot"))
+            series.append(Series(f"_measured {k}", ink, [alpha * 100], [gain], marks="dot"))
             told.append(f"{label}: {share(alpha)} accepted, {gain:.2f} measured, {formula:.2f} expected")
     return lines(
         "expected",
@@ -164,7 +164,7 @@ def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
         for arm, found in times.items():
             ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
             at = (np.quantile(found, shares) * 1000).tolist()
-            series.append(Line(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
+            series.append(Series(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
             within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
             told.append(f"{name(arm)}: {', '.join(within)}")
         # What lies beyond is left to the table.
@@ -226,7 +226,7 @@ def together(sweep: Sweep) -> tuple[Curves, Curves]:
 
 def together_chart(id_: str, curves: Curves, unit: str, scale: float = 1.0) -> Chart:
     series = [
-        Line.of(name(arm), "speculative" if arm.speculative else "autoregressive", curve, scale)
+        Series.of(name(arm), "speculative" if arm.speculative else "autoregressive", curve, scale)
         for arm, curve in curves.items()
     ]
     ticks = sorted({c for curve in curves.values() for c in curve})
@@ -259,7 +259,9 @@ def change_charts(found: Mapping[Arm, Mapping[str, Interval]], other: str) -> It
 # a soak, minute by minute
 
 
-def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Sequence[Window]) -> Iterator[Chart]:
+def soak_charts(
+    ticks: Sequence[Tick], samples: Sequence[MachineSample], windows: Sequence[SoakWindow]
+) -> Iterator[Chart]:
     """Of what could be read. What came between two sessions is left out, as the windows leave it."""
     readings = [
         ((part.before + one.elapsed - part.began) / 60, one)
@@ -269,14 +271,14 @@ def soak_charts(ticks: Sequence[Tick], samples: Sequence[Sample], windows: Seque
     ]
     minutes = max(((one.start + one.seconds) / 60 for one in windows), default=None)
 
-    def read(label: str, ink: str, what: Callable[[Sample], float | None], scale: float = 1.0) -> Line:
-        return Line.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain")
+    def read(label: str, ink: str, what: Callable[[MachineSample], float | None], scale: float = 1.0) -> Series:
+        return Series.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain")
 
-    def window(label: str, ink: str, what: Callable[[Window], float | None], scale: float = 1.0) -> Line:
+    def window(label: str, ink: str, what: Callable[[SoakWindow], float | None], scale: float = 1.0) -> Series:
         middles = [((one.start + one.seconds / 2) / 60, what(one)) for one in windows]
-        return Line.through(label, ink, middles, scale)
+        return Series.through(label, ink, middles, scale)
 
-    def chart(id_: str, unit: str, *series: Line, **more: Any) -> Iterator[Chart]:
+    def chart(id_: str, unit: str, *series: Series, **more: Any) -> Iterator[Chart]:
         if drawn := [line for line in series if len(line.ys)]:
             yield lines(id_, drawn, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
 

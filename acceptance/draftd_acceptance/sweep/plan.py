@@ -24,8 +24,8 @@ from draftd.errors import DraftdError
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.manifest import prompt_checksum
 from draftd_acceptance.options import LONG, MEDIUM, SHORT, TIERS, SweepOptions
-from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, Step, sampling
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Key, Sample, Stage, Tick
+from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, SessionStep, sampling
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Key, MachineSample, Stage, Tick
 
 CHARACTERS_A_TOKEN = 3.0  # an estimate on the safe side: English has four and more in a large vocabulary
 _SETS = Path(__file__).parents[1] / "prompt_sets"
@@ -202,23 +202,23 @@ def _obstacle(arm: Arm, model: ModelReply, max_batch: int | None, prompts: int) 
     return ""
 
 
-def schedule(plan: SweepPlan) -> list[Step]:
+def schedule(plan: SweepPlan) -> list[SessionStep]:
     """All of it, and the same again for the same plan.
 
     A block is one prompt with all arms of single requests, or as many prompts as are asked at once with all arms of
     that concurrency. Within a block the order of the arms is drawn, within a repetition that of the blocks. Prompts
     that are left over when they are asked in groups are others in each repetition.
     """
-    steps: list[Step] = []
+    steps: list[SessionStep] = []
     for repetition in range(1, plan.options.repetitions + 1):
         drawn = random.Random(f"{plan.options.seed} {repetition}")
-        blocks: list[list[Step]] = []
+        blocks: list[list[SessionStep]] = []
         for together in sorted({arm.concurrency for arm in plan.arms}):
             arms = [arm for arm in plan.arms if arm.concurrency == together]
             prompts = drawn.sample(plan.prompts, len(plan.prompts))
             for at in range(0, len(prompts) - together + 1, together):
                 asked = tuple(prompts[at : at + together])
-                blocks.append([Step(arm, asked, repetition) for arm in drawn.sample(arms, len(arms))])
+                blocks.append([SessionStep(arm, asked, repetition) for arm in drawn.sample(arms, len(arms))])
         drawn.shuffle(blocks)
         steps += [step for block in blocks for step in block]
     return steps
@@ -234,7 +234,7 @@ def measured(ticks: Iterable[Tick]) -> set[Key]:
     return {key_of(tick) for tick in ticks if not tick.error and not tick.place.warm_up}
 
 
-def pending(steps: Iterable[Step], done: Collection[Key]) -> list[Step]:
+def pending(steps: Iterable[SessionStep], done: Collection[Key]) -> list[SessionStep]:
     """Requests that are asked at once are measured all together or not at all."""
     return [step for step in steps if not all(key in done for key in step.keys)]
 
@@ -253,11 +253,11 @@ def run_sweep(session: Session, options: SweepOptions, model: ModelReply, progre
         return
     heat, errors = Heat(options.heat_seconds), ErrorLimit()
 
-    def keep(sample: Sample) -> None:
+    def keep(sample: MachineSample) -> None:
         heat.observe(sample)
         session.folder.keep_sample(sample)
 
-    def ask(step: Step, *, warm_up: bool = False) -> None:
+    def ask(step: SessionStep, *, warm_up: bool = False) -> None:
         """Keeps a tick for each request."""
         ticks = session.measure(step, options, chat=model.chat_template, warm_up=warm_up)
         failed = next((tick.error for tick in ticks if tick.error), "")
@@ -308,7 +308,7 @@ class Heat:
         self._level: str | None = None
         self._given_up = False
 
-    def observe(self, sample: Sample) -> None:
+    def observe(self, sample: MachineSample) -> None:
         """On any thread."""
         if sample.thermal is not None:
             self._level = sample.thermal
@@ -326,8 +326,8 @@ class Heat:
         self._given_up = False
 
 
-def _warm_up(arm: Arm, plan: SweepPlan) -> Step:
+def _warm_up(arm: Arm, plan: SweepPlan) -> SessionStep:
     """Once, and short: it compiles, and fills what is filled once."""
     shortest = sorted(plan.prompts, key=lambda prompt: sum(len(content) for _, content in prompt.messages))
     asked = tuple(replace(prompt, max_tokens=_WARM_UP_TOKENS) for prompt in shortest[: arm.concurrency])
-    return Step(arm, asked, 0)
+    return SessionStep(arm, asked, 0)

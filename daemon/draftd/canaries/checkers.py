@@ -55,7 +55,7 @@ class JsonObject:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ExpectedToolCall:
     """One call that parses, of an allowed function: of `name`, with exactly `arguments`."""
 
     allowed: Functions
@@ -100,7 +100,7 @@ class NoToolCall:
         return ""
 
 
-Check = JsonObject | ToolCall | NoToolCall
+Check = JsonObject | ExpectedToolCall | NoToolCall
 """What an answer must be. `complaint` says what is wrong with one; empty where nothing is. It never raises."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from draftd.canaries.checkers import Check, ToolCall
+from draftd.canaries.checkers import Check, ExpectedToolCall
 from draftd.core import WorkloadClass
 from draftd.errors import FieldError, wrong_field
 
@@ -23,36 +23,36 @@ class PromptError(FieldError):
     """A prompt, or a file of them, is not as it should be: says which file, line and field."""
 
 
-class _Part(BaseModel):
+class _CanaryModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 _Text = Annotated[str, Field(min_length=1)]
 
 
-class Message(_Part):
+class CanaryMessage(_CanaryModel):
     role: Literal["system", "user", "assistant"]
     content: _Text
 
 
-def _ends_with_a_users(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _ends_with_a_users(messages: tuple[CanaryMessage, ...]) -> tuple[CanaryMessage, ...]:
     if messages[-1].role != "user":
         raise ValueError("a user's message as the last one: it is what is answered")
     return messages
 
 
 def _callable(check: Check) -> Check:
-    if isinstance(check, ToolCall) and check.name not in check.allowed:
+    if isinstance(check, ExpectedToolCall) and check.name not in check.allowed:
         raise ValueError(f"a name that is among those allowed: {', '.join(sorted(check.allowed))}")
     return check
 
 
-class FrozenPrompt(_Part):
+class FrozenPrompt(_CanaryModel):
     """One prompt: a line of a file."""
 
     id: _Text
     workload: WorkloadClass
-    messages: Annotated[tuple[Message, ...], Field(min_length=1), AfterValidator(_ends_with_a_users)]
+    messages: Annotated[tuple[CanaryMessage, ...], Field(min_length=1), AfterValidator(_ends_with_a_users)]
     max_tokens: int = Field(ge=1, le=MOST_TOKENS)
 
     @property

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from draftd.canaries.checkers import TYPES, Check, JsonObject, ToolCall, shown
+from draftd.canaries.checkers import TYPES, Check, ExpectedToolCall, JsonObject, shown
 
 Schema = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ def schema_of(check: Check) -> Schema | None:
     to the model. None where nothing follows from the check, or no more than that a value is an array or an object."""
     if isinstance(check, JsonObject):
         return _object(check.keys)
-    if isinstance(check, ToolCall):
+    if isinstance(check, ExpectedToolCall):
         arguments = _object({name: _NAMES.get(type(value), "") for name, value in check.arguments.items()})
         if arguments is not None:
             return _closed({"name": {"enum": sorted(check.allowed)}, "arguments": arguments})

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from draftd.canaries.checkers import Check, JsonObject, ToolCall
+from draftd.canaries.checkers import Check, ExpectedToolCall, JsonObject
 from draftd.canaries.prompts import Canary
 from draftd.canaries.schemas import mismatch, schema_of
 
@@ -75,7 +75,7 @@ def right(check: Check) -> Iterator[str]:
         said = json.dumps(_whole(check))
         yield from (said, f"<think>{{}}</think>{said}")
         yield f"Here it is:\n```json\n{json.dumps(_whole(check), indent=2)}\n```"
-    elif isinstance(check, ToolCall):
+    elif isinstance(check, ExpectedToolCall):
         yield _call(check.name, check.arguments)
         yield f"<tool_call>\n{_call(check.name, check.arguments)}\n</tool_call>"
         yield json.dumps({"function": {"name": check.name, "arguments": json.dumps(dict(check.arguments))}})
@@ -94,7 +94,7 @@ def spoilt(check: Check) -> Iterator[str]:
             yield json.dumps({**whole, key: None})
         for key, value in check.values.items():
             yield json.dumps({**whole, key: _other(value)})
-    elif isinstance(check, ToolCall):
+    elif isinstance(check, ExpectedToolCall):
         made = dict(check.arguments)
         yield _call(check.name, made)[:-2]
         yield _call("no_such_function", made)

@@ -34,7 +34,7 @@ Reloading = Callable[[Settings], Callable[[], Awaitable[None]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CredentialChange:
     """Settings and certificates that were read anew. `names`: credentials that differ from those in use. `later`:
     settings that only a restart changes."""
 
@@ -70,7 +70,7 @@ class Credentials:
         """Unix times, by setting."""
         return {setting: one.expires for setting, one in self._certificates.items()}
 
-    def changed(self) -> Change:
+    def changed(self) -> CredentialChange:
         """Reads the settings and their files again, and puts nothing into use. Raises ConfigError."""
         read = self._read()
         settings, later = _with_credentials(self._settings, read)
@@ -78,9 +78,9 @@ class Credentials:
         names = [name for name in _TOKENS if _value(settings, name) != _value(self._settings, name)]
         names += [name for name, found in certificates.items() if found.differs(self._certificates[name])]
         fixed = [variable for name in _TOKENS if os.environ.get(variable := variable_of(name))]
-        return Change(settings, certificates, tuple(names), tuple(later), tuple(fixed))
+        return CredentialChange(settings, certificates, tuple(names), tuple(later), tuple(fixed))
 
-    def use(self, change: Change) -> None:
+    def use(self, change: CredentialChange) -> None:
         """From now on these are in use."""
         self._settings, self._certificates = change.settings, change.certificates
         _warn_of(change.certificates)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 
-class Verdict(enum.StrEnum):
+class Severity(enum.StrEnum):
     """BAD means that serving will fail, or be far slower than it must be."""
 
     OK = "ok"
@@ -24,11 +24,11 @@ class Finding:
     subject: str
     found: str
     mend: str = ""
-    verdict: Verdict = Verdict.OK
+    verdict: Severity = Severity.OK
     figures: dict[str, Any] | None = None
 
 
-ok = partial(Finding, verdict=Verdict.OK)
-note = partial(Finding, verdict=Verdict.NOTE)
-bad = partial(Finding, verdict=Verdict.BAD)
-STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
+ok = partial(Finding, verdict=Severity.OK)
+note = partial(Finding, verdict=Severity.NOTE)
+bad = partial(Finding, verdict=Severity.BAD)
+STYLES = {Severity.OK: "green", Severity.NOTE: "yellow", Severity.BAD: "bold red"}

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 
 from draftd.cli import logs
-from draftd.cli.state import paths_of, quiet_transformers
+from draftd.cli.persistent_state import paths_of, quiet_transformers
 from draftd.client.signals import hangup_reloads
 from draftd.errors import ConfigError
 from draftd.ranks.follower import LOST, beat, end_with_input, read_key, run_follower
 from draftd.ranks.followers import follow_arguments
-from draftd.ranks.join import Place
+from draftd.ranks.join import FollowerPlace
 from draftd.ranks.plan import plan_group
 from draftd.ranks.supervisor import Supervisor
 from draftd.settings import Settings
@@ -26,7 +26,7 @@ _SILENT_SECONDS = 5.0  # which imports may take, while no thread of ours runs
 _PARENT_SECONDS = 0.5  # between looks
 
 
-def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
+def run_once(settings: Settings, place: FollowerPlace, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group. `with_input`: ends with the standard input."""
     logs.configure(settings.log, sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process that started this one answers it
@@ -40,7 +40,7 @@ def run_once(settings: Settings, place: Place, *, with_input: bool, announce: Ca
     return run_follower(model, adapter, group, place, key=key, environ=os.environ, announce=announce)
 
 
-def run(settings: Settings, place: Place, *, with_input: bool, announce: Callable[[str], None]) -> int:
+def run(settings: Settings, place: FollowerPlace, *, with_input: bool, announce: Callable[[str], None]) -> int:
     """One group after the other, each in a process of its own."""
     log = logs.configure(settings.log, sys.stderr)
     supervisor = _supervisor(settings, place, _key(settings, with_input), announce, log)
@@ -56,7 +56,7 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
     if plan is None or plan.rank == 0:
         raise ConfigError("MLX_RANK", os.environ.get("MLX_RANK"), "a rank above 0, as a launcher sets it")
     address = f"{plan.address}:{plan.port}"
-    place = Place(address, plan.rank, plan.size, _LAUNCHED_PATIENCE_SECONDS)
+    place = FollowerPlace(address, plan.rank, plan.size, _LAUNCHED_PATIENCE_SECONDS)
     supervisor = _supervisor(settings, place, _key(settings), announce, log)
     parent = os.getppid()
 
@@ -78,7 +78,7 @@ def _key(settings: Settings, with_input: bool = False) -> bytes:
 
 
 def _supervisor(
-    settings: Settings, place: Place, key: bytes, announce: Callable[[str], None], log: logs.Log
+    settings: Settings, place: FollowerPlace, key: bytes, announce: Callable[[str], None], log: logs.LogSink
 ) -> Supervisor:
     arguments = follow_arguments(
         settings, place.rank, place.ranks, place.address, once=True, with_input=True, patience=place.patience

@@ -25,7 +25,7 @@ _HOW_FAR_SECONDS = 10.0  # between two lines on how far a step is, where there i
 _CLEAR_LINE = "\r\x1b[K"
 
 
-class Log:
+class LogSink:
     """Where records go. `write` adds a line that another process of the daemon has formatted."""
 
     def __init__(self, handler: logging.StreamHandler[Any]) -> None:
@@ -40,7 +40,7 @@ class Log:
         self._handler.handle(logging.makeLogRecord({"line": line}))
 
 
-def configure(settings: LogSettings, stream: TextIO) -> Log:
+def configure(settings: LogSettings, stream: TextIO) -> LogSink:
     """draftd's own records from `settings.level` on, other libraries' from WARNING on. Replaces what was set before.
 
     With a log file `stream` has only what the daemon announces, and what it ends with. Raises ConfigError where that
@@ -55,7 +55,7 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
     daemon.handlers.clear()
     if settings.file is None:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-        return Log(handler)
+        return LogSink(handler)
     try:
         file = _File(settings.file, settings.file_bytes, settings.file_count, handler)
     except OSError as error:
@@ -65,12 +65,12 @@ def configure(settings: LogSettings, stream: TextIO) -> Log:
     logging.basicConfig(handlers=[file], level=logging.WARNING, force=True)
     daemon.addHandler(handler)
     daemon.info("the log is in %s", settings.file)
-    return Log(file)
+    return LogSink(file)
 
 
 def formatter(settings: LogSettings) -> logging.Formatter:
     """How a record becomes a line."""
-    return _Json() if settings.format == "json" else _Text()
+    return _Json() if settings.format == "json" else _LineFormatter()
 
 
 def _step(record: logging.LogRecord) -> str:
@@ -155,7 +155,7 @@ class _File(RotatingFileHandler):
         return TextIOWrapper(raw, self.encoding, self.errors, write_through=True)
 
 
-class _Text(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. Times are local. Information goes without its
     level, as announcements do."""
 

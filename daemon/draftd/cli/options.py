@@ -75,7 +75,7 @@ Caller = Annotated[str, decoding("--caller", help="Key that the feature flag may
 
 
 @dataclass(frozen=True)
-class Daemon:
+class DaemonOptions:
     """A running daemon, and how to reach it."""
 
     target: Annotated[str, which_daemon("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.")] = (
@@ -108,7 +108,7 @@ class Daemon:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServeOptions:
     """The models of a daemon that is to be started, and its other settings."""
 
     model: Annotated[
@@ -128,7 +128,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Drafting:
+class DraftOptions:
     """How to draft. None leaves it to the daemon."""
 
     max_draft_tokens: Annotated[
@@ -145,7 +145,7 @@ class Drafting:
 
 
 @dataclass(frozen=True)
-class Routing:
+class RouteOptions:
     """Which way a request goes, and what its answer should be. None leaves it to the daemon."""
 
     strategy: Annotated[

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from draftd.cli import logs
 from draftd.cli.credentials import Credentials, Hangup
-from draftd.cli.state import Kept, paths_of, quiet_transformers
+from draftd.cli.persistent_state import PersistentState, paths_of, quiet_transformers
 from draftd.client.signals import answered
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.handle import EngineHandle, EngineState
@@ -75,7 +75,7 @@ def run_daemon(
     hung_up = Hangup(credentials, log.reopen)
     _check_port(settings.server)
     plan = shared_by(settings, os.environ)
-    kept = Kept(settings, os.environ, named=load is None, shared=plan is not None)
+    kept = PersistentState(settings, os.environ, named=load is None, shared=plan is not None)
     load = load or partial(served_models(settings.model), registry=drafters)
     engine = _make_engine(settings, kept, plan, load, log.write)
     engine.start()
@@ -94,7 +94,7 @@ def run_daemon(
 
 async def _serve(
     settings: Settings,
-    kept: Kept,
+    kept: PersistentState,
     engine: _Engine,
     credentials: Credentials,
     hung_up: Hangup,
@@ -171,7 +171,7 @@ class _Engine:
 
 
 def _make_engine(
-    settings: Settings, kept: Kept, plan: GroupPlan | None, load: Load, write_log: Callable[[str], None]
+    settings: Settings, kept: PersistentState, plan: GroupPlan | None, load: Load, write_log: Callable[[str], None]
 ) -> _Engine:
     """On a thread of this process, or, with a `plan`, over ranks whose output `write_log` takes."""
     hardware = HardwareMonitor(
@@ -223,7 +223,7 @@ def _limits(settings: Settings, prefixes: Path | None, hardware: HardwareView) -
     )
 
 
-def _make_fallback(settings: Settings, kept: Kept, engine: _Engine) -> Fallback:
+def _make_fallback(settings: Settings, kept: PersistentState, engine: _Engine) -> Fallback:
     return Fallback(
         settings,
         engine.handle,
@@ -239,7 +239,7 @@ def _make_fallback(settings: Settings, kept: Kept, engine: _Engine) -> Fallback:
 
 def _make_daemon(
     settings: Settings,
-    kept: Kept,
+    kept: PersistentState,
     engine: _Engine,
     flags: FlagService,
     fallback: Fallback,
@@ -271,7 +271,7 @@ def _make_daemon(
 
 
 def _sources(
-    kept: Kept,
+    kept: PersistentState,
     engine: _Engine,
     flags: FlagService,
     fallback: Fallback,

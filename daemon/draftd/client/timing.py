@@ -24,7 +24,7 @@ class TimedChunk:
     from_draft: int
 
 
-class Timed(Protocol):
+class TimedAnswer(Protocol):
     """An answer with the times of its chunks: one that was just captured, or a record of one."""
 
     @property
@@ -82,12 +82,12 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
     return Capture(asked_at, began, clock() - began, tuple(arrivals), tuple(responses), failure)
 
 
-def time_to_first_token(answer: Timed) -> float | None:
+def time_to_first_token(answer: TimedAnswer) -> float | None:
     """From asking to the first chunk with a token, as it arrives."""
     return answer.chunks[0].at if answer.chunks else None
 
 
-def decode_tokens_per_second(answer: Timed) -> float | None:
+def decode_tokens_per_second(answer: TimedAnswer) -> float | None:
     """Tokens after the first chunk, over the time since it; None with a single chunk."""
     chunks = answer.chunks
     if len(chunks) < 2 or chunks[-1].at <= chunks[0].at:
@@ -95,19 +95,19 @@ def decode_tokens_per_second(answer: Timed) -> float | None:
     return sum(chunk.tokens for chunk in chunks[1:]) / (chunks[-1].at - chunks[0].at)
 
 
-def inter_token(answer: Timed) -> tuple[float, ...]:
+def inter_token(answer: TimedAnswer) -> tuple[float, ...]:
     """For each token after the first chunk: a chunk of n tokens, g seconds after the one before, is n times g/n.
 
     SGLang's serving benchmark does so; without it several tokens that come together would be one slow token."""
     return tuple(gap / tokens for gap, tokens in _gaps(answer) for _ in range(tokens))
 
 
-def inter_chunk(answer: Timed) -> tuple[float, ...]:
+def inter_chunk(answer: TimedAnswer) -> tuple[float, ...]:
     """Between successive chunks: what one who reads along sees."""
     return tuple(gap for gap, _ in _gaps(answer))
 
 
-def _gaps(answer: Timed) -> Iterator[tuple[float, int]]:
+def _gaps(answer: TimedAnswer) -> Iterator[tuple[float, int]]:
     return ((later.at - earlier.at, later.tokens) for earlier, later in pairwise(answer.chunks))
 
 

@@ -43,7 +43,7 @@ from draftd.model_info import ModelInfo
 from draftd.models.fingerprint import Fingerprints
 
 if TYPE_CHECKING:
-    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.depth.saved import LearntCosts
     from draftd.engine.limits import Limits
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Engine:
         if measured is not None:
             self.local.depth.costs.calibrate(measured)
 
-    def learnt(self) -> Learnt:
+    def learnt(self) -> LearntCosts:
         """To be saved."""
         found = self.local.depth.learnt()
         return found if self.remote is None else replace(found, remote=self.remote.control.learnt())
@@ -117,7 +117,7 @@ def assemble_engine(
     models: LoadedModels,
     limits: Limits,
     *,
-    learnt: Learnt | None,
+    learnt: LearntCosts | None,
     observer: EngineObserver,
     cancelled: Callable[[], Mapping[str, FinishReason]],
     report: Callable[[str], None],

@@ -19,12 +19,12 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.core import GRAMMAR, PROMPT_LOOKUP, DrafterName, SamplingParams
-from draftd.engine.depth.costs import Prices
+from draftd.engine.depth.costs import CalibratedCosts
 from draftd.engine.drafters.base import Draft, Drafter, Text
 from draftd.engine.limits import MOST_REPLAYED, REST_SECONDS
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import Entry, StepPlan
-from draftd.engine.targets.base import SequenceOptions, Steps
+from draftd.engine.step import PlanEntry, StepPlan
+from draftd.engine.targets.base import PlanNumbers, SequenceOptions
 from draftd.engine.targets.local import LocalTarget
 
 _PROMPT = 32  # tokens of each sequence
@@ -56,7 +56,7 @@ class Calibration:
         self._model, self._vocabulary, self._make, self._clock = model, vocabulary, drafters, clock
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
         self._context_length, self._max_batch = context_length, max_batch
-        self._pieces: Iterator[Prices | None] | None = None
+        self._pieces: Iterator[CalibratedCosts | None] | None = None
         self._beside = False  # requests: what is being measured does not wait for an idle moment
         self._stopped = False  # something was pending
         self._began, self._wait = -math.inf, _FIRST_WAIT
@@ -89,7 +89,7 @@ class Calibration:
         rested = now - self._busy_at >= REST_SECONDS
         return self._pieces is not None and (rested if idle else self._beside)
 
-    def step(self) -> Prices | None:
+    def step(self) -> CalibratedCosts | None:
         """Measures a forward, and returns the prices of a batch size when these are complete."""
         assert self._pieces is not None
         found = next(self._pieces, None)
@@ -112,7 +112,7 @@ class Calibration:
             self._run.close()
             self._run = None
 
-    def _begin(self, pieces: Iterator[Prices | None]) -> None:
+    def _begin(self, pieces: Iterator[CalibratedCosts | None]) -> None:
         self.close()
         self._pieces, self._began = pieces, self._clock()
 
@@ -120,7 +120,7 @@ class Calibration:
         self._run = _Run(self._model(), self._vocabulary, self._make(), self._depths)
         return self._run
 
-    def _first(self) -> Iterator[Prices | None]:
+    def _first(self) -> Iterator[CalibratedCosts | None]:
         run = self._started()
         yield from run.join()
         self.prefill_seconds = run.prefill_seconds
@@ -128,7 +128,7 @@ class Calibration:
         yield from run.drafted_steps(1, sorted({*self._depths[:1], *self._depths[-1:]}), _FIRST_DRAFTED_STEPS)
         yield run.prices(1)
 
-    def _whole(self) -> Iterator[Prices | None]:
+    def _whole(self) -> Iterator[CalibratedCosts | None]:
         run, size = self._started(), 1
         while True:
             while run.size < size:
@@ -151,7 +151,7 @@ class _Run:
 
     def __init__(self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], depths: list[int]) -> None:
         self._target, self._vocabulary = LocalTarget(model, vocabulary), vocabulary
-        self._steps = Steps(self._target)
+        self._steps = PlanNumbers(self._target)
         self._drafters = {kind: d for kind, d in drafters.items() if kind not in (PROMPT_LOOKUP, GRAMMAR)}
         self._deepest = max(depths, default=0)
         self._depths = depths
@@ -173,21 +173,21 @@ class _Run:
         self._target.close(range(self.size))
         self._target.unload()
 
-    def prices(self, size: int) -> Prices:
+    def prices(self, size: int) -> CalibratedCosts:
         """What was found of a batch size, the least of several steps: those that the rest of the machine did not
         disturb."""
         drafted = {
             kind: {key: seconds for key, seconds in found.items() if key[0] == size}
             for kind, found in self._drafted.items()
         }
-        return Prices({size: self._plain[size]}, drafted, dict(self.growth), _PROMPT, dict(self._prefill))
+        return CalibratedCosts({size: self._plain[size]}, drafted, dict(self.growth), _PROMPT, dict(self._prefill))
 
     def join(self) -> Iterator[None]:
         index = len(self._sequences)
         prompt = tuple((7 * i + index) % self._vocabulary for i in range(_PROMPT))
         began = time.perf_counter()
         self._target.open(index, SequenceOptions(prompt=len(prompt), length=len(prompt)))
-        (result,) = self._steps.result(self._steps.submit([Entry(index, 0, prompt)])).entries
+        (result,) = self._steps.result(self._steps.submit([PlanEntry(index, 0, prompt)])).entries
         self.prefill_seconds = (time.perf_counter() - began) / _PROMPT
         assert result.following is not None
         one = Text([*prompt, result.following])
@@ -272,10 +272,10 @@ class _Run:
         after = self._read(self._steps.submit(self._entries(depth), draft)) - 1
         least[after] = min(time.perf_counter() - began, least.get(after, math.inf))
 
-    def _entries(self, depth: int = 0) -> list[Entry]:
+    def _entries(self, depth: int = 0) -> list[PlanEntry]:
         held = self._target.lengths
         held += [_PROMPT] * (len(self._sequences) - len(held))  # of those that begin to run now
-        return [Entry(sequence, position, (), depth) for sequence, position in enumerate(held)]
+        return [PlanEntry(sequence, position, (), depth) for sequence, position in enumerate(held)]
 
     def _read(self, plan: StepPlan) -> int:
         """The width of its forward."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
-from draftd.engine.drafters.registry import Needs, Provided
+from draftd.engine.drafters.registry import DrafterNeeds, DrafterParts
 from draftd.engine.drafters.sources import DraftSource, try_out
 from draftd.engine.memory import give_back
 from draftd.engine.pair import LoadedModels
@@ -50,12 +50,12 @@ class Drafters:
     def make(self) -> dict[DrafterName, Drafter]:
         """New drafters, without sequences, for all names that can draft now."""
         with_weights = {name: self.drafter(name, model) for name, model in self._models.items()}
-        weightless = [name for name, one in self._registered.items() if one.needs is Needs.NOTHING]
+        weightless = [name for name, one in self._registered.items() if one.needs is DrafterNeeds.NOTHING]
         return with_weights | {name: self.drafter(name) for name in weightless}
 
     def drafter(self, name: DrafterName, model: Any | None = None) -> Drafter:
         """A new drafter, without sequences. `model`: its weights, if it needs some."""
-        provided = Provided(self._vocabulary, self._prefix, model, self._grammars)
+        provided = DrafterParts(self._vocabulary, self._prefix, model, self._grammars)
         return self._registered[name].make(provided)
 
     def load(self, kind: DrafterName) -> Generator[None, None, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from draftd.core import GRAMMAR, PEER, DrafterName
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, Text, TextDrafter, merge
-from draftd.engine.drafters.grammar import ForcedTokens
+from draftd.engine.drafters.forced_tokens import ForcedTokens
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
@@ -16,7 +16,7 @@ from draftd.engine.step import SequenceDraft
 _FORGOTTEN = 64  # tokens that a drafter may be behind the text of a sequence that its peer drafts for
 
 
-class Proposed(TextDrafter):
+class PeerDrafter(TextDrafter):
     """What another daemon proposes for a sequence that this one verifies: the scheduler asked it when it decided who is
     in the step. It is not registered: no request can ask for it."""
 
@@ -39,7 +39,7 @@ class LatestSampling:
         return self._sampling
 
 
-class Drafting:
+class DraftDispatch:
     """Engine thread only."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Drafting:
     ) -> None:
         """`replaced` is told when another drafter stands behind a name."""
         self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
-        self.drafters: dict[DrafterName, Drafter] = {**make(), PEER: Proposed()}
+        self.drafters: dict[DrafterName, Drafter] = {**make(), PEER: PeerDrafter()}
         self.barred: frozenset[DrafterName] = frozenset()  # loaded, but new sequences do not get them any more
 
     @property
@@ -101,7 +101,7 @@ class Drafting:
         """None of the caches can be trusted any more: all begin anew, knowing no sequences."""
         for drafter in self.drafters.values():
             drafter.close()
-        self.drafters = {**self._make(), PEER: Proposed()}
+        self.drafters = {**self._make(), PEER: PeerDrafter()}
 
     def propose(
         self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft], sampling: Sampling

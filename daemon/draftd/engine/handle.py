@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from draftd.core import PEER, DecodeRequest, DrafterName, FinishReason, TokenSink
 from draftd.engine.cache.pins import Pin
-from draftd.engine.inbox import Inbox, Keep, LogitGap, Lower, Reload
+from draftd.engine.inbox import Inbox, KeepDrafts, LogitGap, LowerRequests, ReloadDrafts
 from draftd.engine.memory import MlxMemory
 from draftd.engine.observer import EngineStatus
 from draftd.engine.remote.verifier_link import RemoteModel, VerifierLink
@@ -25,7 +25,7 @@ from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.depth.saved import LearntCosts
 
 
 def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel | None = None) -> None:
@@ -138,7 +138,7 @@ class EngineHandle(ABC):
         """A snapshot; never waits for the engine."""
 
     @abstractmethod
-    def learnt(self) -> Learnt | None:
+    def learnt(self) -> LearntCosts | None:
         """What is known of costs and acceptance, as of about a second ago, or of the end; None before it is."""
 
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
@@ -171,7 +171,7 @@ class EngineHandle(ABC):
         QueueFull, and all futures end with NotServing when the engine ends.
         """
         _ = self.info
-        self._inbox.command(command := Keep(drafters))
+        self._inbox.command(command := KeepDrafts(drafters))
         return command.done
 
     def reload_draft(self) -> Future[int]:
@@ -182,7 +182,7 @@ class EngineHandle(ABC):
         ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
         """
         _ = self.info
-        self._inbox.command(command := Reload())
+        self._inbox.command(command := ReloadDrafts())
         return command.done
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
@@ -191,7 +191,7 @@ class EngineHandle(ABC):
         _ = self.info
         if max_draft_tokens < 0:
             raise InvalidRequest("max_draft_tokens", max_draft_tokens, "0 or more")
-        self._inbox.command(Lower(max_draft_tokens, drafters, reason))
+        self._inbox.command(LowerRequests(max_draft_tokens, drafters, reason))
 
     def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
         """The target's logit of `chosen` less that of `other` after `tokens`, by a forward of its own."""

@@ -30,7 +30,7 @@ def _promise() -> Future[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepDrafts:
     """Hold exactly these drafters' weights; ends with their bytes."""
 
     drafters: frozenset[DrafterName]
@@ -38,7 +38,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
+class ReloadDrafts:
     """Read the drafts' weights anew; ends with their bytes."""
 
     done: Future[int] = field(default_factory=_promise)
@@ -64,7 +64,7 @@ class PinPrefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Lower:
+class LowerRequests:
     """Bind the sequences of all requests that came before."""
 
     max_draft_tokens: int
@@ -72,7 +72,7 @@ class Lower:
     reason: str
 
 
-Command = Keep | Reload | LogitGap | PinPrefix | Lower
+Command = KeepDrafts | ReloadDrafts | LogitGap | PinPrefix | LowerRequests
 
 
 class Arrival(NamedTuple):
@@ -81,7 +81,7 @@ class Arrival(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class InboxContents:
     """What had gathered: requests and commands in the order in which they came. `closing`: no more requests will come,
     and those in hand may run until `drain_until`."""
 
@@ -203,7 +203,7 @@ class Inbox:
         with self._wake:
             self._ready = True
 
-    def take(self, wait: float = IDLE_SECONDS) -> Taken | None:
+    def take(self, wait: float = IDLE_SECONDS) -> InboxContents | None:
         """What has gathered; None for nothing. Waits for up to so many seconds where there is nothing to say that was
         not said before."""
         with self._wake:
@@ -212,7 +212,7 @@ class Inbox:
             self._woken, self._told = False, self._closing
             if not (self._gathered or self._endings or self._closing):
                 return None
-            taken = Taken(self._gathered, self._endings, self._closing, self._drain_until)
+            taken = InboxContents(self._gathered, self._endings, self._closing, self._drain_until)
             self._waiting |= self._arrived
             self._own += self._own_arrived
             self._empty()
@@ -237,7 +237,7 @@ class Inbox:
             self._empty()
             self._closing, self._ready = True, False
         for command in left:
-            if isinstance(command, Keep | Reload | LogitGap | PinPrefix):
+            if isinstance(command, KeepDrafts | ReloadDrafts | LogitGap | PinPrefix):
                 command.done.set_exception(error)
         return [arrival for arrival in left if isinstance(arrival, Arrival)]
 

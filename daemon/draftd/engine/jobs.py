@@ -14,7 +14,7 @@ from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
 from draftd.engine.draft_weights import Drafters
-from draftd.engine.inbox import Keep, LogitGap, Reload
+from draftd.engine.inbox import KeepDrafts, LogitGap, ReloadDrafts
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import logit_gap
@@ -46,7 +46,7 @@ class BackgroundJobs:
         self._idle = False
         self._wanted = drafters.held.drafters
         self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
-        self._commands: deque[Reload | LogitGap] = deque()
+        self._commands: deque[ReloadDrafts | LogitGap] = deque()
         self._job: _Job | None = None
         self.busy = False  # read every step
 
@@ -60,10 +60,10 @@ class BackgroundJobs:
         self._idle = idle
         self._review()
 
-    def take(self, command: Keep | Reload | LogitGap) -> None:
+    def take(self, command: KeepDrafts | ReloadDrafts | LogitGap) -> None:
         """Obeys at once, or in the pieces that follow."""
         match command:
-            case Keep():
+            case KeepDrafts():
                 self._wanted = command.drafters & self._drafters.loadable
                 self._keeping.append(command.done)
                 job = self._job
@@ -109,7 +109,7 @@ class BackgroundJobs:
         if not self._commands:
             return None
         command = self._commands.popleft()
-        if isinstance(command, Reload):
+        if isinstance(command, ReloadDrafts):
             return _Job(self._reload(), done=command.done)
         gap = logit_gap(self._target(), command.tokens, command.chosen, command.other, self._chunk)
         return _Job(gap, done=command.done, failure=EngineFailure)

@@ -21,16 +21,16 @@ from draftd.engine.delivery import Delivery
 from draftd.engine.depth.controller import DepthControl, automatic
 from draftd.engine.depth.costs import DEEPEST, StepCosts
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.drafting import Drafting, LatestSampling
+from draftd.engine.drafting import DraftDispatch, LatestSampling
 from draftd.engine.fair_share import FairShare, charge
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
-from draftd.engine.targets.base import Steps, Target
+from draftd.engine.targets.base import PlanNumbers, Target
 from draftd.engine.targets.choice import masks_first
-from draftd.engine.turn import Gathering, Turn, Wave, awake, plan_turn, rests, runs_ahead
+from draftd.engine.turn import BatchWait, Turn, Wave, awake, plan_turn, rests, runs_ahead
 
 _KEPT_PIECE = 128  # tokens
 _HELD_SECONDS = 0.02  # until it is seen again whether a peer that has had its part still waits
@@ -59,8 +59,8 @@ class LocalDecoder:
         """`cancelled` is asked after each forward: a step's tokens are not sent to requests that ended during it.
         `depth` is what is known of costs and acceptance from before. `timer`: what steps and slices are timed by.
         `admission`: None lets in as many as the batch takes."""
-        self.target, self._steps, self.context_length = target, Steps(target), context_length
-        self.drafting = Drafting(
+        self.target, self._steps, self.context_length = target, PlanNumbers(target), context_length
+        self.drafting = DraftDispatch(
             drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
         )
         self._sampling = LatestSampling()
@@ -94,7 +94,7 @@ class LocalDecoder:
         self._of_peers = 0  # running and waiting
         self._wave, self._in_wave = Wave(), False
         self._opened = 0  # sequences that were numbered
-        self._gathering = Gathering(limits.gather_seconds, clock)
+        self._gathering = BatchWait(limits.gather_seconds, clock)
         self._pause = 0.0
         self._failed: list[DecodeSequence] = []  # with the caches of all; they have left the target
         self.paused = False  # without weights

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.handle import EngineHandle, EngineState, check_request, check_tokens, verifier_of
-from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, Lower, PinPrefix, Taken
+from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, InboxContents, LowerRequests, PinPrefix
 from draftd.engine.limits import REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.observer import (
@@ -41,7 +41,7 @@ from draftd.strategies import Strategy
 if TYPE_CHECKING:
     from draftd.engine.assembly import Engine
     from draftd.engine.cache.prefix_disk import PrefixDisk
-    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.depth.saved import LearntCosts
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class EngineWorker(EngineHandle):
         *,
         observers: Sequence[EngineObserver] = (),
         limits: Limits | None = None,
-        recall: Callable[[], Learnt | None] = lambda: None,
+        recall: Callable[[], LearntCosts | None] = lambda: None,
         link: VerifierLink | None = None,
         fingerprints: Fingerprints | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class EngineWorker(EngineHandle):
         self._totals = Totals()
         self._observer = FanOut(self._totals, *observers)
         self._limits = limits or Limits()
-        self._learnt: Learnt | None = None
+        self._learnt: LearntCosts | None = None
         self._recall, self._learnt_at = recall, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
@@ -203,7 +203,7 @@ class EngineWorker(EngineHandle):
             prefilled_tokens=self._prefilled_tokens,
         )
 
-    def learnt(self) -> Learnt | None:
+    def learnt(self) -> LearntCosts | None:
         return self._learnt
 
     def close(self, drain_seconds: float = 0.0) -> bool:
@@ -380,7 +380,7 @@ class EngineWorker(EngineHandle):
         )
 
 
-def _hand_over(taken: Taken, engine: Engine) -> None:
+def _hand_over(taken: InboxContents, engine: Engine) -> None:
     """Requests and commands in the order in which they came, then requests that end."""
     scheduler = engine.scheduler
     for item in taken.gathered:
@@ -389,7 +389,7 @@ def _hand_over(taken: Taken, engine: Engine) -> None:
                 scheduler.receive(item.request, item.sink)
             case PinPrefix():
                 engine.prefixes.pin(item)
-            case Lower():
+            case LowerRequests():
                 scheduler.lower(item.max_draft_tokens, item.drafters, item.reason)
             case _:
                 engine.jobs.take(item)

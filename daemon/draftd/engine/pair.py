@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
-from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
+from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry, built_in_drafters
 from draftd.engine.drafters.sources import DraftSource, Unfit, in_folder, try_out
 from draftd.model_info import ModelInfo
 from draftd.models.advice import warnings, without_draft
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from draftd.engine.ranks.caches import RankedModel
     from draftd.engine.ranks.channel import RecordSender
     from draftd.engine.ranks.group import RankGroup
-    from draftd.engine.ranks.part import Part
+    from draftd.engine.ranks.model_shard import ModelShard
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def load_models(
     """
     load_blas()
     from draftd.engine.ranks.caches import lead
-    from draftd.engine.ranks.part import open_share, read_share
+    from draftd.engine.ranks.model_shard import open_share, read_share
 
     paths = {DRAFT_MODEL: draft, LIGHT_DRAFT_MODEL: light_draft}
     progress(f"looking at {model}")
@@ -107,7 +107,7 @@ def load_models(
             _log.warning("%s: %s", one.called, said)
     progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target_files = folder.files()
-    part: Part | None = None
+    part: ModelShard | None = None
     if group is None:
         target, config = folder.open()
     else:
@@ -275,11 +275,11 @@ def assemble(
     )
 
 
-def _missing(needs: Needs, has_model: bool) -> str:
+def _missing(needs: DrafterNeeds, has_model: bool) -> str:
     """What a drafter needs and is not to be had; empty where it can draft."""
-    if needs is Needs.HIDDEN_STATES:
+    if needs is DrafterNeeds.HIDDEN_STATES:
         return f"it needs {needs.value}, which no target gives yet"
-    if needs is Needs.MODEL and not has_model:
+    if needs is DrafterNeeds.MODEL and not has_model:
         return f"it needs {needs.value}, and none is configured for it"
     return ""
 

@@ -48,7 +48,7 @@ _PART = 256  # tokens, where more of the prompt follows: prompts that share fewe
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Prompt:
+class PendingPrompt:
     """A sequence whose prompt is being prefilled, and those that wait for it because their prompts begin as it does."""
 
     sequence: DecodeSequence
@@ -147,7 +147,7 @@ def end_soon(running: Collection[DecodeSequence]) -> bool:
     return bool(running) and all(sequence.remaining <= _ENDING and not sequence.of_peer for sequence in running)
 
 
-def drafter_waits(prompt: Prompt, prompts: Sequence[Prompt]) -> bool:
+def drafter_waits(prompt: PendingPrompt, prompts: Sequence[PendingPrompt]) -> bool:
     """Returns whether a prompt's drafter waits until it has prefilled another of `prompts`, for which this one waited
     before."""
     sequence = prompt.sequence
@@ -155,7 +155,7 @@ def drafter_waits(prompt: Prompt, prompts: Sequence[Prompt]) -> bool:
     return prompt.done and any(other.drafter == sequence.drafter for other in before)
 
 
-def next_prompt(prompts: Sequence[Prompt]) -> Prompt:
+def next_prompt(prompts: Sequence[PendingPrompt]) -> PendingPrompt:
     """The prompt that was passed over too often, the longest ago first; else the one with the least left, or for which
     the one with the least left waits. FIFO among equals."""
     candidates = [prompt for prompt in prompts if not drafter_waits(prompt, prompts)]
@@ -165,13 +165,13 @@ def next_prompt(prompts: Sequence[Prompt]) -> Prompt:
     return min(candidates, key=lambda prompt: prompt.least_left)
 
 
-def count_passed(prompts: Sequence[Prompt], chosen: Sequence[Prompt]) -> None:
+def count_passed(prompts: Sequence[PendingPrompt], chosen: Sequence[PendingPrompt]) -> None:
     """Counts a slice of the chosen ones: the others were passed over."""
     for prompt in prompts:
         prompt.passed = 0 if prompt in chosen else prompt.passed + 1
 
 
-def share_forward(first: Prompt, prompts: Sequence[Prompt], tokens: int) -> list[Prompt]:
+def share_forward(first: PendingPrompt, prompts: Sequence[PendingPrompt], tokens: int) -> list[PendingPrompt]:
     """The first prompt, and those of `prompts` that share its forward.
 
     They are whole prompts, none shorter than the first, of no more than `tokens` together. Nothing of them was
@@ -187,14 +187,14 @@ def share_forward(first: Prompt, prompts: Sequence[Prompt], tokens: int) -> list
     return chosen
 
 
-def _may_share(prompt: Prompt) -> bool:
+def _may_share(prompt: PendingPrompt) -> bool:
     return prompt.position is None and not prompt.alone and not prompt.waiting and prompt.sequence.finish is None
 
 
 class PromptSlice(NamedTuple):
     """A slice to prefill: up to `tokens` tokens of one prompt, or all of several that share a forward."""
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[PendingPrompt]
     tokens: int
     step_seconds: float | None  # the time of a step that it may have a share of; None where no sequence waits for it
 
@@ -255,10 +255,10 @@ class SlicePlanner:
         self._chunk, self._slice_seconds = chunk, slice_seconds
         self._whole = SliceRate(chunk, slice_seconds)  # of prompts that were prefilled in one forward
         self._first: dict[DrafterName | None, SliceRate] = {}  # of prompts' first slices
-        self._own = WeakKeyDictionary[Prompt, dict[DrafterName | None, SliceRate]]()
+        self._own = WeakKeyDictionary[PendingPrompt, dict[DrafterName | None, SliceRate]]()
 
     def first(
-        self, prompts: Sequence[Prompt], step_seconds: float | None, seconds_left: float = math.inf
+        self, prompts: Sequence[PendingPrompt], step_seconds: float | None, seconds_left: float = math.inf
     ) -> PromptSlice:
         """The first slice of a step. `seconds_left`: until the end of the drain."""
         if seconds_left < math.inf:
@@ -276,7 +276,7 @@ class SlicePlanner:
         return PromptSlice(share_forward(prompt, prompts, tokens), tokens, step_seconds)
 
     def following(
-        self, prompts: Sequence[Prompt], step_seconds: float | None, rest: int, seconds: float
+        self, prompts: Sequence[PendingPrompt], step_seconds: float | None, rest: int, seconds: float
     ) -> PromptSlice | None:
         """Another slice of the same step, or None.
 
@@ -305,14 +305,14 @@ class SlicePlanner:
         if tokens >= min(LEAST_SLICE, self._chunk) and (whole or done.step_seconds is not None):
             (self._whole if whole else self.rate(done.prompts[0], None)).learn(tokens, seconds)
 
-    def rate(self, prompt: Prompt, drafter: DrafterName | None) -> SliceRate:
+    def rate(self, prompt: PendingPrompt, drafter: DrafterName | None) -> SliceRate:
         """A prompt's own rate: the more of it is prefilled, the longer a token of the rest takes."""
         rates = self._own.setdefault(prompt, {})
         if drafter not in rates:
             rates[drafter] = SliceRate(self._chunk, self._slice_seconds, self._first_rate(drafter))
         return rates[drafter]
 
-    def _fits_whole(self, prompt: Prompt, seconds_left: float) -> bool:
+    def _fits_whole(self, prompt: PendingPrompt, seconds_left: float) -> bool:
         """Returns whether running sequences may wait until all of it is prefilled. Short slices say too little of how
         fast that would be, but may be all that is known."""
         seconds = min(self._slice_seconds, seconds_left)

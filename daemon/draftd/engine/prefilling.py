@@ -12,13 +12,13 @@ from itertools import islice
 
 from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
-from draftd.engine.drafting import Drafting
+from draftd.engine.drafting import DraftDispatch
 from draftd.engine.fair_share import FairShare
 from draftd.engine.limits import Limits
 from draftd.engine.observer import PromptProgress
 from draftd.engine.prefill_order import (
     BeginOrder,
-    Prompt,
+    PendingPrompt,
     PromptSlice,
     SlicePlanner,
     count_passed,
@@ -26,8 +26,8 @@ from draftd.engine.prefill_order import (
     end_soon,
 )
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DecodeStep, Entry, EntryResult, SequenceStep
-from draftd.engine.targets.base import SequenceOptions, Steps, Target
+from draftd.engine.step import DecodeStep, EntryResult, PlanEntry, SequenceStep
+from draftd.engine.targets.base import PlanNumbers, SequenceOptions, Target
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ class Prefilling:
     def __init__(
         self,
         target: Target,
-        steps: Steps,
-        drafting: Drafting,
+        steps: PlanNumbers,
+        drafting: DraftDispatch,
         delivery: Delivery,
         *,
         limits: Limits,
@@ -62,7 +62,7 @@ class Prefilling:
         self._chunk = limits.prefill_chunk
         self._planner = SlicePlanner(self._chunk, limits.prefill_slice_seconds)
         self._waiting: deque[DecodeSequence] = deque()
-        self._prompts: list[Prompt] = []  # in the order in which they came
+        self._prompts: list[PendingPrompt] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the step
         self._overtaken = 0  # times that the first waiting sequence was, for want of memory
         self.joined_long = False  # a long one has joined since the last step
@@ -105,7 +105,7 @@ class Prefilling:
         return bool(self._in_turn)
 
     @property
-    def _in_turn(self) -> list[Prompt]:
+    def _in_turn(self) -> list[PendingPrompt]:
         return [prompt for prompt in self._prompts if not self._shares.holds(prompt.sequence)]
 
     def short(self, room: int) -> int:
@@ -149,7 +149,7 @@ class Prefilling:
 
     def retake(self, sequence: DecodeSequence) -> bool:
         """Prefills a sequence that ran, alone and at once; whether it runs again. One that fails here ends."""
-        prompt = Prompt(sequence)
+        prompt = PendingPrompt(sequence)
         try:
             while sequence.finish is None and not self._prefill([prompt], self._chunk):
                 pass
@@ -206,14 +206,14 @@ class Prefilling:
             _log.info("requests wait for memory" if order.held_back else "no request waits for memory any more")
         self.held_back = order.held_back
 
-    def _begin(self, sequence: DecodeSequence) -> Prompt:
+    def _begin(self, sequence: DecodeSequence) -> PendingPrompt:
         if not sequence.emitted:  # else it was begun by another target
             sequence.stats.scheduled = self._clock()
         drafter = sequence.drafter
         if drafter is not None and drafter not in self._drafting.offered:
             sequence.degrade(f"the {drafter.replace('_', ' ')} is not loaded")
             sequence.take_proposals()
-        prompt = Prompt(sequence, self._target.known(sequence.tokens[:-1]) if sequence.shares else None)
+        prompt = PendingPrompt(sequence, self._target.known(sequence.tokens[:-1]) if sequence.shares else None)
         for other in self._waiting:
             prompt.compare(other)
         self._prompts.append(prompt)
@@ -233,7 +233,7 @@ class Prefilling:
             )
 
     @property
-    def _candidates(self) -> list[Prompt]:
+    def _candidates(self) -> list[PendingPrompt]:
         return [prompt for prompt in self._in_turn if prompt.sequence not in self._ready]
 
     def _open_shared(self, planned: PromptSlice) -> PromptSlice:
@@ -268,7 +268,7 @@ class Prefilling:
             tokens, whole = self.prefilled_tokens - before, begins and current.prompts[0].done
             self._planner.learn(current, tokens, self._timer() - began, whole=whole)
 
-    def _fail(self, prompts: Sequence[Prompt], error: Exception) -> None:
+    def _fail(self, prompts: Sequence[PendingPrompt], error: Exception) -> None:
         """Ends the sequence. If several shared the forward, each is tried again by itself: any may be at fault."""
         if len(prompts) == 1:
             prompts[0].sequence.end(FinishReason.ERROR, f"prefill failed: {error}")
@@ -277,7 +277,7 @@ class Prefilling:
         for prompt in prompts:
             prompt.position, prompt.done, prompt.alone = None, False, True
 
-    def _joins(self, prompt: Prompt, current: PromptSlice, computed: bool) -> bool:
+    def _joins(self, prompt: PendingPrompt, current: PromptSlice, computed: bool) -> bool:
         """Returns whether a sequence that the target has prefilled joins. Its drafter may need slices before. Where
         the target `computed` this one beside running sequences, the drafter has another."""
         sequence = prompt.sequence
@@ -288,7 +288,7 @@ class Prefilling:
             return False
         return self._prefill_drafter(prompt, drafter, current.step_seconds)
 
-    def _prefill_drafter(self, prompt: Prompt, drafter: DrafterName, step_seconds: float | None) -> bool:
+    def _prefill_drafter(self, prompt: PendingPrompt, drafter: DrafterName, step_seconds: float | None) -> bool:
         """Runs one slice for the drafter. Returns True if it has the whole prompt, or if it fails."""
         rate, began = self._planner.rate(prompt, drafter), self._timer()
         tokens = rate.tokens(step_seconds)
@@ -303,7 +303,7 @@ class Prefilling:
             rate.learn(tokens, seconds)
         return done
 
-    def _prefill(self, prompts: Sequence[Prompt], tokens: int) -> bool:
+    def _prefill(self, prompts: Sequence[PendingPrompt], tokens: int) -> bool:
         """Prefills up to so many tokens of one prompt, or all of several, by the target. Returns True once their texts
         are prefilled; the tokens that follow are sent."""
         began, entries = self._timer(), [self._plan_entry(prompt, tokens) for prompt in prompts]
@@ -321,7 +321,7 @@ class Prefilling:
                 self._keep(prompt.sequence)
         return True
 
-    def _plan_entry(self, prompt: Prompt, tokens: int) -> Entry:
+    def _plan_entry(self, prompt: PendingPrompt, tokens: int) -> PlanEntry:
         """The entry of the prompt's next tokens. The target forks its caches where others wait for a beginning."""
         if prompt.position is None:
             prompt.position = self._open(prompt.sequence)
@@ -330,7 +330,7 @@ class Prefilling:
         for length in prompt.forks(end):
             self._target.fork(prompt.sequence.id, length)
         prompt.position, prompt.done = end, end == len(text)
-        return Entry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done)
+        return PlanEntry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done)
 
     def _send_first(self, sequence: DecodeSequence, result: EntryResult, seconds: float) -> None:
         """Sends the token that follows the prompt, unless the sequence has ended."""

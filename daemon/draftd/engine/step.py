@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the daemon is put together without MLX
     from draftd.engine.sampling.transforms import Sampling
 
 
-class Entry(NamedTuple):
+class PlanEntry(NamedTuple):
     """What one sequence does in a step: it takes `tokens` in, or with none of these continues from its own last token,
     which may still be under way. `position`: of the first token that is taken in, in the sequence's text. `drafted`:
     how many draft ids follow it. `wanted`: whether a token is chosen after all these."""
@@ -34,7 +34,7 @@ class StepPlan:
     it from the sequences' options."""
 
     step: int
-    entries: Sequence[Entry]
+    entries: Sequence[PlanEntry]
     draft: Draft | None = None
     sampling: Sampling | None = None
 
@@ -122,8 +122,8 @@ class DecodeStep:
     replayed: int = 0
 
 
-def continued(sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0) -> list[Entry]:
+def continued(sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0) -> list[PlanEntry]:
     """Each sequence continues from its last token, with so many drafts; `after` tokens more are under way than are
     known."""
     drafted = zip(sequences, depths or [0] * len(sequences), strict=True)
-    return [Entry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]
+    return [PlanEntry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]

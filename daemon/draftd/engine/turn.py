@@ -102,7 +102,7 @@ class Wave:
         return now < self._ends
 
 
-class Gathering:
+class BatchWait:
     """Has peers' steps wait a moment for those of other peers, where one forward for all costs less than two."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:

@@ -17,7 +17,7 @@ from pydantic import Field, PlainSerializer, PlainValidator
 from draftd.canaries.prompts import FrozenPrompt
 from draftd.core import PROMPT_LOOKUP, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
-from draftd.fallback.drift import Baseline, Sample, StreamKey
+from draftd.fallback.drift import AcceptanceSample, Baseline, StreamKey
 from draftd.fallback.probes import ProbedPrompt
 from draftd.fallback.store import Document, explained
 
@@ -76,7 +76,7 @@ class ProbeBaselines(Document):
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:
     """What the same prompts are to be compared with later. None where they showed too little."""
-    samples = [Sample(one.counts.accepted, one.counts.rollbacks) for one in prompts]
+    samples = [AcceptanceSample(one.counts.accepted, one.counts.rollbacks) for one in prompts]
     samples = [sample for sample in samples if sample.reached]
     if len(samples) < 2:
         return None

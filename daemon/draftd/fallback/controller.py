@@ -29,8 +29,8 @@ from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.remote_guard import RemoteAnswer, RemoteGuard, RemoteState
 from draftd.fallback.saved_state import SavedState
-from draftd.fallback.signal_feed import Failed, MachineFeed, RequestFeed
-from draftd.fallback.signals import Guard
+from draftd.fallback.signal_feed import DraftFailure, MachineFeed, RequestFeed
+from draftd.fallback.signals import SignalState
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.journal import Journal, Subject
@@ -110,7 +110,7 @@ class Controller:
         saved = self._saved_state.restore(now)
         self._frozen = frozen_baselines(settings.baseline)
         known = {**saved.baselines, **self._frozen}
-        self._guard = Guard.new(settings, known, quality=saved.quality, position=saved.ladder.position)
+        self._guard = SignalState.new(settings, known, quality=saved.quality, position=saved.ladder.position)
         self._machine = MachineFeed(hardware, self._clock.awake)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, ladder.settings, now)
         self._leases = saved.leases
@@ -293,7 +293,7 @@ class Controller:
             at = min(self._clock.of(event.at), now)
             if isinstance(event, RemoteAnswer):
                 self._answers.append(event)
-            elif isinstance(event, Failed):
+            elif isinstance(event, DraftFailure):
                 guard = guard.failed(event.cause, at)
             elif (
                 event.level is level.kind

@@ -25,7 +25,7 @@ StreamKey = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class AcceptanceSample:
     """What one request, or a probe, showed: accepted tokens, and speculative steps that rejected one."""
 
     accepted: int
@@ -50,13 +50,13 @@ class Baseline:
     spread: Annotated[float, Field(ge=0, le=1)]
 
     @classmethod
-    def learnt(cls, samples: Sequence[Sample], mean: float) -> Baseline:
+    def learnt(cls, samples: Sequence[AcceptanceSample], mean: float) -> Baseline:
         """Of at least two samples, each of which reached something."""
         between = sum((one.acceptance - mean) ** 2 for one in samples) / (len(samples) - 1)
         counting = sum(one.acceptance * (1 - one.acceptance) / one.reached for one in samples) / len(samples)
         return cls(mean, math.sqrt(max(0.0, between - counting)))
 
-    def deviation(self, sample: Sample) -> float:
+    def deviation(self, sample: AcceptanceSample) -> float:
         """How far below the mean, in standard deviations: those of a sample of its size, and those between requests."""
         counting = self.mean * (1 - self.mean) / sample.reached
         return (self.mean - sample.acceptance) / math.sqrt(self.spread**2 + counting + _LEAST_VARIANCE)
@@ -84,14 +84,16 @@ class Cusum:
 
     baseline: Baseline | None = None  # frozen, or learnt once
     level: float = 0.0
-    learning: tuple[Sample, ...] = ()
+    learning: tuple[AcceptanceSample, ...] = ()
     since: float = 0.0
     last: float = 0.0
     requests: int = 0
     accepted: int = 0
     rollbacks: int = 0
 
-    def observe(self, sample: Sample, settings: CusumSettings, at: float = 0.0, *, learn: bool = True) -> Cusum:
+    def observe(
+        self, sample: AcceptanceSample, settings: CusumSettings, at: float = 0.0, *, learn: bool = True
+    ) -> Cusum:
         """The next state. A sample too short to say anything changes nothing, nor, without `learn`, one that a baseline
         would have to be learnt from."""
         if sample.reached < settings.least_reached or (self.baseline is None and not learn):
@@ -124,13 +126,13 @@ class Cusum:
     def evidence(self, settings: CusumSettings) -> str:
         """Only where it has a baseline and a sum above nothing."""
         assert self.baseline is not None
-        acceptance = Sample(self.accepted, self.rollbacks).acceptance
+        acceptance = AcceptanceSample(self.accepted, self.rollbacks).acceptance
         return (
             f"acceptance {acceptance:.2f} in {self.requests} requests over {self.last - self.since:.0f} s, "
             f"baseline {self.baseline.mean:.2f}; CUSUM {self.level:.1f}, limit {settings.limit:g}"
         )
 
-    def _learn(self, samples: tuple[Sample, ...], settings: CusumSettings) -> Cusum:
+    def _learn(self, samples: tuple[AcceptanceSample, ...], settings: CusumSettings) -> Cusum:
         if len(samples) < settings.learn:
             return replace(self, learning=samples)
         return Cusum(Baseline.learnt(samples, sum(one.acceptance for one in samples) / len(samples)))

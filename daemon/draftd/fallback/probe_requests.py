@@ -43,12 +43,12 @@ Borrow = Callable[[DrafterName | None], AbstractContextManager[object]]
 """Holds a drafter's weights within the block. Entering it may take a while, and raises where they cannot be had."""
 
 
-class Unanswered(Exception):
+class ProbeUnanswered(Exception):
     """A prompt was not answered: the message says why. Nothing is known of the draft by it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What the model answered to a prompt, and what that took."""
 
     prompt: tuple[int, ...]
@@ -76,7 +76,7 @@ class ProbeRequests:
         """`seconds`: how long one answer may take, its time in the queue included."""
         self._engine, self._borrow, self._seconds = engine, borrow, seconds
         self._numbers = itertools.count(1)
-        self._references: dict[tuple[Messages, int], Answer] = {}  # by what is asked, and for how many tokens
+        self._references: dict[tuple[Messages, int], ProbeAnswer] = {}  # by what is asked, and for how many tokens
         self._target = ""  # whose references these are
         self._lock = threading.Lock()
         self._running: tuple[str, _Sink] | None = None
@@ -109,7 +109,7 @@ class ProbeRequests:
                 weights.enter_context(self._borrow(level.drafter))
             except Exception as error:
                 why = str(error) or type(error).__name__
-                raise Unanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
+                raise ProbeUnanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
             for prompt in prompts:
                 if ended := reached():
                     return found, ended
@@ -141,7 +141,7 @@ class ProbeRequests:
 
         return reached
 
-    def _reference(self, prompt: FrozenPrompt, origin: Origin) -> Answer:
+    def _reference(self, prompt: FrozenPrompt, origin: Origin) -> ProbeAnswer:
         """The autoregressive answer: asked once, and kept for as long as the target stays."""
         info = self._engine.info
         if (target := f"{info.model} {info.weight_bytes}") != self._target:
@@ -154,7 +154,7 @@ class ProbeRequests:
             kept = self._references[asked] = self._ask(prompt, plan, origin)
         return kept
 
-    def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> Answer:
+    def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> ProbeAnswer:
         plan = DecodePlan(
             DecodeMode.SPECULATIVE,
             level.max_draft_tokens,
@@ -166,7 +166,7 @@ class ProbeRequests:
         )
         return self._ask(prompt, plan, origin)
 
-    def _divergence(self, reference: Answer, drafted: Answer) -> Divergence | None:
+    def _divergence(self, reference: ProbeAnswer, drafted: ProbeAnswer) -> Divergence | None:
         if reference.tokens == drafted.tokens:
             return None
         pairs = zip(reference.tokens, drafted.tokens, strict=False)
@@ -183,11 +183,11 @@ class ProbeRequests:
                 found.cancel()
             return Divergence(at, None)
 
-    def _ask(self, prompt: FrozenPrompt, plan: DecodePlan, origin: Origin) -> Answer:
+    def _ask(self, prompt: FrozenPrompt, plan: DecodePlan, origin: Origin) -> ProbeAnswer:
         try:
             tokens = render(prompt, self._engine.tokenizer)
         except Exception as error:
-            raise Unanswered(f"{prompt.id} cannot be tokenised: {error}") from None
+            raise ProbeUnanswered(f"{prompt.id} cannot be tokenised: {error}") from None
         now, sink = time.monotonic(), _Sink()
         request = DecodeRequest(
             id=f"draftd-{origin.value}-{next(self._numbers)}",
@@ -201,30 +201,30 @@ class ProbeRequests:
         )
         with self._lock:
             if self.stopping.is_set():
-                raise Unanswered(STOPPING)
+                raise ProbeUnanswered(STOPPING)
             self._running = request.id, sink
         try:
             self._engine.submit(request, sink)
             if not sink.ended.wait(self._seconds + _GRACE_SECONDS):
                 self._engine.cancel(request.id)
-                raise Unanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
+                raise ProbeUnanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
         except DraftdError as error:
-            raise Unanswered(f"{prompt.id} was refused: {error.message}") from None
+            raise ProbeUnanswered(f"{prompt.id} was refused: {error.message}") from None
         finally:
             with self._lock:
                 self._running = None
         outcome = sink.outcome
         if outcome is None or outcome.reason is FinishReason.CANCELLED:
-            raise Unanswered(STOPPING if self.stopping.is_set() else f"{prompt.id} was cancelled")
+            raise ProbeUnanswered(STOPPING if self.stopping.is_set() else f"{prompt.id} was cancelled")
         if outcome.reason is FinishReason.DEADLINE:
-            raise Unanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
+            raise ProbeUnanswered(f"{prompt.id} had no answer within {self._seconds:g} s")
         if outcome.reason is FinishReason.ERROR:
-            raise Unanswered(f"{prompt.id} failed: {outcome.error}")
+            raise ProbeUnanswered(f"{prompt.id} failed: {outcome.error}")
         if outcome.degraded and plan.mode is DecodeMode.SPECULATIVE:
-            raise Unanswered(f"{prompt.id} went on autoregressively: {outcome.degraded}")
+            raise ProbeUnanswered(f"{prompt.id} went on autoregressively: {outcome.degraded}")
         if outcome.lowered:
-            raise Unanswered(f"{prompt.id} was lowered: {outcome.lowered}")
-        return Answer(tokens, tuple(sink.tokens), outcome.stats.counts)
+            raise ProbeUnanswered(f"{prompt.id} was lowered: {outcome.lowered}")
+        return ProbeAnswer(tokens, tuple(sink.tokens), outcome.stats.counts)
 
 
 class _Sink:

@@ -22,13 +22,13 @@ from draftd.errors import DraftdError, NotNow
 from draftd.fallback.baselines import ProbeBaselines, learnt
 from draftd.fallback.ladder import Ladder
 from draftd.fallback.loaded_drafters import why_missing
-from draftd.fallback.probe_requests import STOPPING, Borrow, ProbeRequests, Unanswered
+from draftd.fallback.probe_requests import STOPPING, Borrow, ProbeRequests, ProbeUnanswered
 from draftd.fallback.probes import (
     CanaryOutcome,
     CanaryReport,
     ProbedPrompt,
     ProbeReport,
-    Verdict,
+    ProbeVerdict,
     judge_canaries,
     judge_probe,
     tolerated_gap,
@@ -95,7 +95,7 @@ class ProbeRunner:
         compared with it. Raises NotNow while a run is under way, and where the level drafts nothing, or its drafter
         cannot be had."""
         self._check(level)
-        failed = ProbeReport(level, Verdict.FAILED, "")
+        failed = ProbeReport(level, ProbeVerdict.FAILED, "")
         return self._begin(lambda: self._probe(level, learn), failed, self._telemetry.probe)
 
     def canaries(self) -> Future[CanaryReport]:
@@ -106,7 +106,7 @@ class ProbeRunner:
             at_hand = (one for one in drafting if not why_missing(one.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
-        failed = CanaryReport(Verdict.FAILED, "")
+        failed = CanaryReport(ProbeVerdict.FAILED, "")
         return self._begin(lambda: self._canaries(level), failed, partial(self._telemetry.canaries, level.kind))
 
     def _check(self, level: LadderLevel) -> None:
@@ -128,7 +128,7 @@ class ProbeRunner:
             began = time.monotonic()
             try:
                 report = work()
-            except (Unanswered, DraftdError) as error:
+            except (ProbeUnanswered, DraftdError) as error:
                 report = replace(failed, reason=str(error))
             except Exception as error:
                 log.warning("a probe or a run of the canaries failed", exc_info=error)
@@ -159,7 +159,7 @@ class ProbeRunner:
         probed, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
         baseline, floor = known.get(level.drafter), self._settings.acceptance_floor
         report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
-        if learn and not ended and report.verdict is Verdict.GOOD and (showed := learnt(probed)) is not None:
+        if learn and not ended and report.verdict is ProbeVerdict.GOOD and (showed := learnt(probed)) is not None:
             known[level.drafter] = showed
         return report
 

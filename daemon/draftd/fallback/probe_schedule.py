@@ -13,7 +13,7 @@ from draftd.errors import DraftdError, NotNow
 from draftd.fallback.ladder import Cause, LadderSettings, LadderState, Permit, Signal, lowest, to_probe
 from draftd.fallback.loaded_drafters import why_missing
 from draftd.fallback.probe_runner import ProbeRunner
-from draftd.fallback.probes import CanaryReport, ProbeReport, Verdict, permits
+from draftd.fallback.probes import CanaryReport, ProbeReport, ProbeVerdict, permits
 from draftd.settings import FallbackSettings
 
 log = logging.getLogger(__name__)
@@ -157,9 +157,9 @@ class ProbeSchedule:
 
     def _probed(self, report: ProbeReport, now: float) -> None:
         self._at_once, self._probed_at = False, now
-        if report.verdict is Verdict.GOOD:
+        if report.verdict is ProbeVerdict.GOOD:
             return
-        self._not_before = now + self._limits.cooldown * (1.0 if report.verdict is Verdict.BAD else 0.25)
+        self._not_before = now + self._limits.cooldown * (1.0 if report.verdict is ProbeVerdict.BAD else 0.25)
         self._vain.add(self._ladder.index(report.level))
         tried = {self._ladder[one].drafter for one in self._vain}
         if all(one.drafter in tried for one in self._ladder[: max(self._vain)]):

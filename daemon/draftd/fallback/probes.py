@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from draftd.core import PROMPT_LOOKUP, DecodeMode, LadderLevel
 from draftd.counts import DraftCounts
-from draftd.fallback.drift import Baseline, Sample
+from draftd.fallback.drift import AcceptanceSample, Baseline
 from draftd.fallback.ladder import LadderSettings, LadderState
 
 _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
@@ -28,7 +28,7 @@ NEAR_TIE = 0.5
 """Logits. Four steps of bfloat16 where logits lie between 16 and 32; the ties that were seen to flip were one apart."""
 
 
-class Verdict(enum.StrEnum):
+class ProbeVerdict(enum.StrEnum):
     GOOD = "good"
     BAD = "bad"
     TOO_FEW_SAMPLES = "too_few_samples"
@@ -42,7 +42,7 @@ class ProbeReport:
     accepted as while all was well, but for chance. Seconds are wall time."""
 
     level: LadderLevel
-    verdict: Verdict
+    verdict: ProbeVerdict
     reason: str
     acceptance: float | None = None
     speedup: float | None = None
@@ -101,12 +101,12 @@ def judge_probe(
     says nothing about them. They differ from one another, but each is the same again, so that only counting is left to
     chance. Prompt lookup is judged by speed alone."""
     if not prompts:
-        return ProbeReport(level, Verdict.FAILED, ended or "there is nothing to probe")
+        return ProbeReport(level, ProbeVerdict.FAILED, ended or "there is nothing to probe")
     report = _figures(level, prompts, baseline, floor)
     for one in prompts:
         if one.divergence is not None and one.divergence.broken(tolerated):
             reason = f"{one.id} {one.divergence}; {report.reason}"
-            return replace(report, verdict=Verdict.BAD, reason=reason, as_ever=False)
+            return replace(report, verdict=ProbeVerdict.BAD, reason=reason, as_ever=False)
     return replace(report, reason=f"{report.reason}; {ended}") if ended else report
 
 
@@ -115,21 +115,21 @@ def _figures(
 ) -> ProbeReport:
     drafting = [one.counts for one in prompts if one.counts.drafts]
     drafts = sum(counts.drafts for counts in drafting)
-    whole = Sample(sum(one.counts.accepted for one in prompts), sum(one.counts.rollbacks for one in prompts))
+    whole = AcceptanceSample(sum(one.counts.accepted for one in prompts), sum(one.counts.rollbacks for one in prompts))
     if whole.reached < _LEAST_REACHED or not drafts:
         few = f"{whole.reached} drafted tokens reached in {len(prompts)} prompts, {_LEAST_REACHED} needed"
-        return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, few)
+        return ProbeReport(level, ProbeVerdict.TOO_FEW_SAMPLES, few)
     costs = [counts.draft_cost for counts in drafting if counts.draft_cost is not None]
     if not costs:
         unknown = "the speed-up is not known: no step without a draft was measured"
-        return ProbeReport(level, Verdict.TOO_FEW_SAMPLES, unknown, whole.acceptance)
+        return ProbeReport(level, ProbeVerdict.TOO_FEW_SAMPLES, unknown, whole.acceptance)
     # The cost of a draft is the median over prompts: a stall in one of them is no cost.
     speedup = sum(counts.gained for counts in drafting) / (drafts * statistics.median(costs))
     bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, floor)
     if speedup < 1.0:
         bad.append(f"speed-up {speedup:.2f}, minimum 1")
     figures = f"acceptance {whole.acceptance:.2f}, speed-up {speedup:.2f} in {len(prompts)} prompts"
-    verdict = Verdict.BAD if bad else Verdict.GOOD
+    verdict = ProbeVerdict.BAD if bad else ProbeVerdict.GOOD
     as_ever = not bad and baseline is not None and baseline.mean - whole.acceptance <= _chance(baseline, whole)
     return ProbeReport(level, verdict, "; ".join(bad) or figures, whole.acceptance, speedup, as_ever=as_ever)
 
@@ -145,14 +145,14 @@ def permits(
     """Whether a probe that ended at `made` lets the ladder up: a good one, of a level above, since the last step. It
     counts for one cooldown: a wait may be long, and what was good at its beginning need not be at its end."""
     return (
-        report.verdict is Verdict.GOOD
+        report.verdict is ProbeVerdict.GOOD
         and report.level in ladder[: state.position]
         and made > state.since
         and now - made <= settings.cooldown
     )
 
 
-def _acceptance(whole: Sample, baseline: Baseline | None, floor: float) -> list[str]:
+def _acceptance(whole: AcceptanceSample, baseline: Baseline | None, floor: float) -> list[str]:
     if whole.acceptance < floor:
         return [f"acceptance {whole.acceptance:.2f}, floor {floor:.2f}"]
     if baseline is None:
@@ -163,7 +163,7 @@ def _acceptance(whole: Sample, baseline: Baseline | None, floor: float) -> list[
     return [f"acceptance {whole.acceptance:.2f}, baseline {baseline.mean:.2f}, at most {most:.2f} less"]
 
 
-def _chance(baseline: Baseline, whole: Sample) -> float:
+def _chance(baseline: Baseline, whole: AcceptanceSample) -> float:
     """The standard error of a share, counted over what was reached."""
     return math.sqrt(baseline.mean * (1 - baseline.mean) / whole.reached)
 
@@ -183,7 +183,7 @@ class CanaryOutcome:
 class CanaryReport:
     """One run of all canaries."""
 
-    verdict: Verdict
+    verdict: ProbeVerdict
     reason: str
     outcomes: tuple[CanaryOutcome, ...] = ()
     seconds: float = 0.0
@@ -218,7 +218,7 @@ def judge_canaries(
     reported, and is not bad by itself: on some machines two logits that lie close change places with the number of
     rows."""
     if not outcomes:
-        verdict = Verdict.FAILED if ended else Verdict.TOO_FEW_SAMPLES
+        verdict = ProbeVerdict.FAILED if ended else ProbeVerdict.TOO_FEW_SAMPLES
         return CanaryReport(verdict, ended or "no canary was run")
     count = len(outcomes)
     plain = sum(o.passed_autoregressive for o in outcomes)
@@ -239,5 +239,5 @@ def judge_canaries(
         name, first = broken[0]
         reason = f"{len(broken)} of {count} texts are not the target's own: {name} {first}; {reason}"
     elif ended and not bad:
-        return CanaryReport(Verdict.FAILED, f"{ended}; {reason}", tuple(outcomes))
-    return CanaryReport(Verdict.BAD if bad or broken else Verdict.GOOD, reason, tuple(outcomes))
+        return CanaryReport(ProbeVerdict.FAILED, f"{ended}; {reason}", tuple(outcomes))
+    return CanaryReport(ProbeVerdict.BAD if bad or broken else ProbeVerdict.GOOD, reason, tuple(outcomes))

@@ -19,7 +19,7 @@ from draftd.engine.observer import EngineStatus
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.drift import WINDOWS, Floor
 from draftd.fallback.ladder import Cause, Ladder, LadderState, Permit, Signal
-from draftd.fallback.signals import Growth, Spell
+from draftd.fallback.signals import CounterGrowth, Spell
 from draftd.settings import FallbackSettings
 from draftd.strategies import RemoteLevel, RemoteMode
 
@@ -58,7 +58,7 @@ class RemoteSignalState:
     speed: Floor  # over the remote's own streaming
     kept: Floor  # requests that did not fail, as a share
     since: float = float("-inf")
-    errors: Growth = field(default_factory=Growth)
+    errors: CounterGrowth = field(default_factory=CounterGrowth)
     slow: Spell = field(default_factory=Spell)
     link: LinkState = field(default_factory=LinkState)
     pace: Mapping[WorkloadClass, float] = field(default_factory=dict)  # seconds of a token that the remote streams
@@ -98,7 +98,7 @@ class RemoteSignalState:
     def stepped(self, now: float) -> RemoteSignalState:
         """Windows begin anew; the link stays as it is."""
         speed, kept = Floor(self.speed.least, began=now), Floor(self.kept.least, began=now)
-        return replace(self, since=now, speed=speed, kept=kept, errors=Growth(self.errors.marks[-1:]))
+        return replace(self, since=now, speed=speed, kept=kept, errors=CounterGrowth(self.errors.marks[-1:]))
 
     def signals(self, now: float) -> tuple[Signal, ...]:
         """What all of it asks for, each with its evidence."""

@@ -39,7 +39,7 @@ class _Level(Document):
     level: LadderLevel
 
 
-class Saved(_Level):
+class SavedLevels(_Level):
     """`at` is when it was saved; `level`, `hold_level` and `unheld_level` are what the ladder's positions stood for;
     `quality` as Guard has it."""
 
@@ -55,14 +55,14 @@ class Saved(_Level):
     probe_baselines: Annotated[ProbeBaselines | None, WrapValidator(_readable)] = None
 
     @classmethod
-    def of(cls, at: float, levels: Sequence[LadderLevel], ladder: LadderState, **more: Any) -> Saved:
+    def of(cls, at: float, levels: Sequence[LadderLevel], ladder: LadderState, **more: Any) -> SavedLevels:
         """Of a ladder with these levels; `more` are the other fields. Raises ValueError where one cannot be saved."""
         level, hold = levels[ladder.position], ladder.hold
         found = {"leases": Leases(), "baselines": {}, "quality": "", **more}
         held, unheld = (None, None) if hold is None else (levels[hold.position], levels[hold.before])
         return cls(at=at, level=level, hold_level=held, unheld_level=unheld, ladder=ladder, **found)
 
-    def resumed(self, now: float) -> Saved:
+    def resumed(self, now: float) -> SavedLevels:
         """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
         ahead = now - self.at
         if ahead >= 0:
@@ -73,11 +73,11 @@ class Saved(_Level):
         return self.model_copy(update={"at": now, "ladder": ladder, "remote": remote, "leases": leases})
 
 
-def parse(text: str, levels: Sequence[LadderLevel]) -> Saved:
+def parse(text: str, levels: Sequence[LadderLevel]) -> SavedLevels:
     """What was saved, for a ladder with these levels: one that it lacks is the nearest lower one. Raises ValueError,
     which names the field, its value and what is allowed."""
     try:
-        found = Saved.model_validate_json(text)
+        found = SavedLevels.model_validate_json(text)
     except ValidationError as error:
         raise explained(error) from None
     hold = found.ladder.hold
@@ -88,7 +88,7 @@ def parse(text: str, levels: Sequence[LadderLevel]) -> Saved:
     return found.model_copy(update={"ladder": ladder})
 
 
-def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
+def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> SavedLevels:
     """What to begin with where `parse` raises: the level, if that can be read; else no drafts, until a probe of a
     higher level is good: what was held there is not known any more."""
     try:
@@ -96,7 +96,7 @@ def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> Saved:
     except ValidationError:
         position = lowest(levels, FallbackLevel.AUTOREGRESSIVE)
     signal = Signal(Cause.UNREADABLE_STATE, levels[position].kind, "the saved state could not be read")
-    return Saved.of(now, levels, LadderState(position, since=now, signal=signal))
+    return SavedLevels.of(now, levels, LadderState(position, since=now, signal=signal))
 
 
 class SavedState:
@@ -117,13 +117,13 @@ class SavedState:
     def path(self) -> Path | None:
         return self._store.path
 
-    def restore(self, now: float) -> Saved:
+    def restore(self, now: float) -> SavedLevels:
         """What was saved, as of `now`. What cannot be read is put aside, and the safer state is begun with."""
         text: str | None = None
         try:
             text = self._store.load()
             if text is None:
-                return Saved.of(now, self._levels, LadderState())
+                return SavedLevels.of(now, self._levels, LadderState())
             found = parse(text, self._levels)
         except ValueError as error:
             log.warning("%s cannot be used: %s", self.path, error)
@@ -140,7 +140,7 @@ class SavedState:
     def keep(self, at: float, ladder: LadderState, **more: Any) -> None:
         """As `Saved.of`. What cannot be saved is counted, and logged once until it can be again."""
         try:
-            saved = Saved.of(at, self._levels, ladder, probe_baselines=self._probe_baselines, **more)
+            saved = SavedLevels.of(at, self._levels, ladder, probe_baselines=self._probe_baselines, **more)
             timeless = _timeless(saved)
             if timeless == self._kept:
                 self.unsaved = ""
@@ -156,7 +156,7 @@ class SavedState:
         self._outage.ended(f"{self.path} can be saved again")
 
 
-def _timeless(saved: Saved) -> str:
+def _timeless(saved: SavedLevels) -> str:
     return saved.model_dump_json(exclude={"at"})
 
 

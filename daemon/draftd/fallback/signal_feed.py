@@ -13,7 +13,7 @@ from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.ladder import Cause
 from draftd.fallback.remote_guard import RemoteAnswer
-from draftd.fallback.signals import Machine
+from draftd.fallback.signals import MachineReading
 from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
 from draftd.strategies import Strategy
 
@@ -21,7 +21,7 @@ _LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedRequest:
     """What `drafter` did of a client's request that drafted as its plan has it, at `level` and with at most so many
     tokens. Times are monotonic."""
 
@@ -35,7 +35,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class DraftFailure:
     """A speculative step, or a draft, that failed. `at` is monotonic."""
 
     at: float
@@ -47,14 +47,14 @@ class RequestFeed(EngineObserver):
 
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._events: deque[Ended | Failed | RemoteAnswer] = deque(maxlen=capacity)
+        self._events: deque[FinishedRequest | DraftFailure | RemoteAnswer] = deque(maxlen=capacity)
         self._failed: dict[Cause, set[str]] = {}  # requests of the step that failed last
         self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # requests that several drafters may serve, by id
         self.woken = threading.Event()  # set where something must not wait for the controller's next look
 
-    def take(self) -> list[Ended | Failed | RemoteAnswer]:
+    def take(self) -> list[FinishedRequest | DraftFailure | RemoteAnswer]:
         """All since the last time, oldest first. One caller at a time."""
-        taken: list[Ended | Failed | RemoteAnswer] = []
+        taken: list[FinishedRequest | DraftFailure | RemoteAnswer] = []
         while self._events:
             taken.append(self._events.popleft())
         return taken
@@ -86,7 +86,7 @@ class RequestFeed(EngineObserver):
         at, level, most = self._clock(), plan.level, plan.max_draft_tokens
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
         for drafter, one in shared.items() or [(plan.drafter, counts)]:
-            self._events.append(Ended(at, request.arrival, level, most, drafter, request.workload, one))
+            self._events.append(FinishedRequest(at, request.arrival, level, most, drafter, request.workload, one))
 
     def _remote(self, request: DecodeRequest, outcome: Outcome) -> None:
         """One of the remote's target."""
@@ -109,7 +109,7 @@ class RequestFeed(EngineObserver):
         failed = self._failed.setdefault(cause, set())
         if not failed or request.id in failed:
             failed.clear()
-            self._events.append(Failed(self._clock(), cause))
+            self._events.append(DraftFailure(self._clock(), cause))
             self.woken.set()
         failed.add(request.id)
 
@@ -123,7 +123,7 @@ class MachineFeed:
         self._period = 0.0
         self._stale = False
 
-    def reading(self) -> Machine | None:
+    def reading(self) -> MachineReading | None:
         """The latest, where it is new. A machine that cannot be read any more is not critical for ever: it is reported
         as well, once."""
         state = self._view.state
@@ -134,11 +134,11 @@ class MachineFeed:
             if self._stale or self._clock() - state.at < limit:
                 return None
             self._stale = True
-            return Machine(False, False, None)
+            return MachineReading(False, False, None)
         self._period = state.at - self._at if self._at is not None else 0.0
         self._at, self._stale = state.at, False
         pressure, thermal = state.sample.memory_pressure, state.sample.thermal_level
-        return Machine(
+        return MachineReading(
             None if pressure is None else pressure is MemoryPressure.CRITICAL,
             None if thermal is None else thermal >= ThermalLevel.HEAVY,
             state.swap_ins,

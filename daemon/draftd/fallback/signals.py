@@ -1,6 +1,6 @@
 """What the daemon sees of requests, errors and the machine, and which signals that amounts to.
 
-`Guard` is a state that is never changed: each event gives the next one, `signals` says which levels it asks for.
+`SignalState` is a state that is never changed: each event gives the next one, `signals` says which levels it asks for.
 Acceptance is judged by drift and by a floor, speed by measured cost; each says with figures what it rests on. After a
 step the windows and sums begin anew, and only requests of the level in force count. Times are the ladder's clock, in
 seconds."""
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, WorkloadClass
 from draftd.counts import DraftCounts
-from draftd.fallback.drift import WINDOWS, Baseline, Cusum, CusumSettings, Floor, Sample, StreamKey
+from draftd.fallback.drift import WINDOWS, AcceptanceSample, Baseline, Cusum, CusumSettings, Floor, StreamKey
 from draftd.fallback.ladder import Cause, Signal
-from draftd.fallback.probes import CanaryReport, Verdict
+from draftd.fallback.probes import CanaryReport, ProbeVerdict
 from draftd.settings import FallbackSettings
 
 _DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
@@ -36,7 +36,7 @@ LEVELS: Mapping[Cause, FallbackLevel] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineReading:
     """One reading. None could not be read. `swap_ins` are bytes since the daemon started."""
 
     critical: bool | None
@@ -66,24 +66,24 @@ class Spell:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class CounterGrowth:
     """How much a counter grew within a window. Bounded: it keeps a mark an eighth of a window at most."""
 
     marks: tuple[tuple[float, int], ...] = ()  # (time, counter), oldest first; the last one is the newest reading
 
-    def observe(self, now: float, count: int | None, window: float) -> Growth:
+    def observe(self, now: float, count: int | None, window: float) -> CounterGrowth:
         """A counter that went back, or a clock that did, begins anew."""
         if count is None:
             return self
         if self.marks and (count < self.marks[-1][1] or now < self.marks[-1][0]):
-            return Growth(((now, count),))
+            return CounterGrowth(((now, count),))
         kept = self.marks
         if len(kept) >= 2 and now - kept[-2][0] < window / 8:
             kept = kept[:-1]
         kept = (*kept, (now, count))
         while len(kept) > 2 and kept[1][0] <= now - window:  # one mark at the window's beginning or before it stays
             kept = kept[1:]
-        return Growth(kept)
+        return CounterGrowth(kept)
 
     def within(self, now: float, window: float) -> int:
         """The growth since the window began; of what was last seen before it, nothing."""
@@ -92,7 +92,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class SignalState:
     """What is known at the ladder's `position`, where it has been `since`. `quality` is what the last bad run of the
     canaries complained of, empty once one was good."""
 
@@ -107,7 +107,7 @@ class Guard:
     errors: Mapping[Cause, tuple[float, ...]] = field(default_factory=dict)
     critical: Spell = Spell()
     heavy: Spell = Spell()
-    swap: Growth = Growth()
+    swap: CounterGrowth = CounterGrowth()
 
     @classmethod
     def new(
@@ -118,17 +118,17 @@ class Guard:
         quality: str = "",
         position: int = 0,
         cusum: CusumSettings | None = None,
-    ) -> Guard:
+    ) -> SignalState:
         """`baselines` are frozen ones, or those learnt before a restart; `quality` and `position` as saved."""
         streams = {kind: Cusum(baseline) for kind, baseline in baselines.items()}
         floor, speed = Floor(settings.acceptance_floor), Floor(1.0)
         return cls(settings, cusum or CusumSettings(), streams, position, quality, floor, speed)
 
-    def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> Guard:
+    def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> SignalState:
         """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
         if not counts.drafts:
             return self
-        sample, kind = Sample(counts.accepted, counts.rollbacks), (drafter, workload)
+        sample, kind = AcceptanceSample(counts.accepted, counts.rollbacks), (drafter, workload)
         before = self.streams.get(kind) or Cusum()
         # A draft model's baseline is that of the top level: below it, something was wrong.
         learn = self.position == 0 or drafter != DRAFT_MODEL
@@ -144,12 +144,12 @@ class Guard:
             speed=guard.speed if cost is None else guard.speed.add(counts.gained, counts.drafts * cost),
         )
 
-    def failed(self, cause: Cause, at: float) -> Guard:
+    def failed(self, cause: Cause, at: float) -> SignalState:
         """A speculative step, or a draft, failed."""
         times = (*self.errors.get(cause, ()), at)[-_MOST_ERRORS:]
         return replace(self, errors={**self.errors, cause: times})
 
-    def machine(self, reading: Machine, now: float) -> Guard:
+    def machine(self, reading: MachineReading, now: float) -> SignalState:
         return replace(
             self,
             critical=self.critical.observe(now, reading.critical),
@@ -157,22 +157,22 @@ class Guard:
             swap=self.swap.observe(now, reading.swap_ins, self.settings.window_seconds),
         )
 
-    def woken(self) -> Guard:
+    def woken(self) -> SignalState:
         """The machine has slept: what lasted before was not watched meanwhile."""
         return replace(self, critical=Spell(), heavy=Spell())
 
-    def canaries(self, report: CanaryReport) -> Guard:
+    def canaries(self, report: CanaryReport) -> SignalState:
         """Only a good run takes back what a bad one said; one that could not be run says nothing."""
-        if report.verdict is Verdict.BAD:
+        if report.verdict is ProbeVerdict.BAD:
             return replace(self, quality=report.reason or "the canaries were bad")
-        return replace(self, quality="") if report.verdict is Verdict.GOOD else self
+        return replace(self, quality="") if report.verdict is ProbeVerdict.GOOD else self
 
-    def advance(self, now: float) -> Guard:
+    def advance(self, now: float) -> SignalState:
         """Closes the windows that are over."""
         floor, speed = self.floor.advance(now, self.settings), self.speed.advance(now, self.settings)
         return self if floor is self.floor and speed is self.speed else replace(self, floor=floor, speed=speed)
 
-    def stepped(self, now: float, position: int) -> Guard:
+    def stepped(self, now: float, position: int) -> SignalState:
         """The ladder has stepped, to `position`: windows, sums and errors begin anew, and what was swapped before says
         nothing of what comes after. Baselines, pressure, heat and the canaries' verdict stay."""
         return replace(
@@ -183,7 +183,7 @@ class Guard:
             floor=Floor(self.floor.least, began=now),
             speed=Floor(self.speed.least, began=now),
             errors={},
-            swap=Growth(self.swap.marks[-1:]),
+            swap=CounterGrowth(self.swap.marks[-1:]),
         )
 
     def signals(self, now: float) -> tuple[Signal, ...]:
@@ -227,11 +227,11 @@ class Guard:
         seen = {kind: one.level for kind, one in streams if one.drifted(self.cusum) and one.last >= since}
         return max(seen, key=lambda kind: seen[kind], default=None)
 
-    def relearn(self, kind: StreamKey) -> Guard:
+    def relearn(self, kind: StreamKey) -> SignalState:
         """The traffic has changed: its baseline is learnt anew."""
         return replace(self, streams={**self.streams, kind: Cusum()})
 
-    def forget(self, frozen: Mapping[StreamKey, Baseline]) -> Guard:
+    def forget(self, frozen: Mapping[StreamKey, Baseline]) -> SignalState:
         """The drafters with weights are others on purpose: what was learnt of the old ones is no baseline any more.
         `frozen` ones stay."""
         kept = {kind: stream for kind, stream in self.streams.items() if kind[0] == PROMPT_LOOKUP}

@@ -26,8 +26,8 @@ from draftd.fronts.grpc.relay import GrpcAnswers
 from draftd.fronts.grpc.server import GrpcServer, certificate_configuration
 from draftd.fronts.grpc.verification import VerificationServicer
 from draftd.service.inference import InferenceService
+from draftd.service.transitions import unless_set
 from draftd.service.verification import VerificationService
-from draftd.service.watching import unless_set
 from draftd.settings import Settings
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ _ID = "call_0123456789abcdef01234567"
 _END_OF_TEXT = "draftd_end_of_text"
 
 
-class NotTaken(ValueError):
+class ToolsIgnored(ValueError):
     """The template leaves out the tools that it is given."""
 
 
@@ -106,7 +106,7 @@ class TemplateShape:
         made, with_tools = [dict(one) for one in messages], bool(tools)
         if tools and not self._takes_tools:
             if not self._takes_tools_with_system:
-                raise NotTaken("the template takes no tools")
+                raise ToolsIgnored("the template takes no tools")
             if all(one["role"] not in ("system", "developer") for one in made):
                 made.insert(0, _EMPTY_SYSTEM)
         if any(one["role"] == "developer" for one in made) and not self._takes_developers:

@@ -41,7 +41,7 @@ class FileFingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
+class ModelFingerprint:
     """Of one model. `quantization` reads "4 bits, groups of 64", or "none"."""
 
     quantization: str
@@ -53,7 +53,7 @@ def digest(what: Any) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def model_digest(found: Fingerprint) -> str:
+def model_digest(found: ModelFingerprint) -> str:
     """SHA-256 over the files by which a model computes: those of two that are the same compute the same."""
     return digest([(one.name, one.bytes, one.sha256) for one in found.files if one.kind in DECISIVE])
 
@@ -80,7 +80,7 @@ class Fingerprints:
             refused.set_exception(_stopping())
             return refused
 
-    def of(self, folder: Path, adapter: Path | None = None) -> Fingerprint:
+    def of(self, folder: Path, adapter: Path | None = None) -> ModelFingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
         try:
             found, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
@@ -89,7 +89,7 @@ class Fingerprints:
             files = [self._file(file, kind) for file, kind in found.items()]
             if self.hashed_bytes > hashed:
                 self._remember()
-            return Fingerprint(_quantization(folder), (*files, *_template(folder)))
+            return ModelFingerprint(_quantization(folder), (*files, *_template(folder)))
         except OSError as error:
             raise NotNow(f"{Path(error.filename or folder).name}: {error.strerror}") from error
 

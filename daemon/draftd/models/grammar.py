@@ -103,7 +103,7 @@ def _parsed(text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Compiled:
+class CompiledGrammar:
     """A grammar that is ready for as long as this is held."""
 
     matcher: Any  # at the beginning of a text
@@ -121,8 +121,10 @@ class Grammars:
         of, at least all of the tokenizer's."""
         self._fast, self.end_ids, self.vocabulary = fast, frozenset(end_ids), vocabulary
         self._tokenizer: Any = None
-        self._held: WeakValueDictionary[str, Compiled] = WeakValueDictionary()
-        self._kept: LRUCache[str, tuple[int, Compiled]] = LRUCache(_KEPT_CHARACTERS, getsizeof=lambda kept: kept[0])
+        self._held: WeakValueDictionary[str, CompiledGrammar] = WeakValueDictionary()
+        self._kept: LRUCache[str, tuple[int, CompiledGrammar]] = LRUCache(
+            _KEPT_CHARACTERS, getsizeof=lambda kept: kept[0]
+        )
         self._lock = threading.Lock()
 
     def answer(
@@ -180,7 +182,7 @@ class Grammars:
                     plain += self._tokenizer.decode_bytes([token])
         return " ".join(pieces)
 
-    def compile(self, grammar: str) -> tuple[Compiled, float]:
+    def compile(self, grammar: str) -> tuple[CompiledGrammar, float]:
         """Has it ready for `matcher`; the seconds that this took are 0 where it was. Raises ValueError with what is
         wrong with it, or why there are no grammars for this tokenizer."""
         began = time.perf_counter()
@@ -195,7 +197,7 @@ class Grammars:
         if matcher.is_error():
             error = _first_line(matcher.get_error())
             raise ValueError(_with_keyword(error) if '"json_schema"' in grammar else error)
-        made = Compiled(matcher)
+        made = CompiledGrammar(matcher)
         with self._lock:
             self._held[grammar] = made
             self._keep(grammar, made)
@@ -207,7 +209,7 @@ class Grammars:
         with self._lock:
             return compiled.matcher.deep_copy()
 
-    def _keep(self, grammar: str, compiled: Compiled) -> None:
+    def _keep(self, grammar: str, compiled: CompiledGrammar) -> None:
         if len(grammar) <= _KEPT_CHARACTERS:
             self._kept[grammar] = len(grammar), compiled
 

@@ -27,7 +27,7 @@ from draftd.fallback.ladder import Ladder
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.router import Router, refusal
-from draftd.planning.routing import Asked, Route
+from draftd.planning.routing import Route, RouteRequest
 from draftd.strategies import QualityClass, Strategy
 
 
@@ -42,7 +42,7 @@ class FlagContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestedPlan:
     """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
     daemon's default. `constrained`: the answer must follow a grammar. `strategy` None: the flag's; a strategy that is
     named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer.
@@ -97,7 +97,9 @@ class Planner:
         """The daemon's own, whatever the level."""
         return self.ladder.levels[0].max_draft_tokens
 
-    def plan(self, wish: Wish, context: FlagContext, model: ModelInfo, max_tokens: int | None = None) -> DecodePlan:
+    def plan(
+        self, wish: RequestedPlan, context: FlagContext, model: ModelInfo, max_tokens: int | None = None
+    ) -> DecodePlan:
         """`max_tokens` of the answer. Raises SpeculationUnavailable where speculation was demanded and cannot be had,
         RemoteUnavailable where the other daemon was."""
         flag = self._flag.evaluate(context)
@@ -113,24 +115,24 @@ class Planner:
     def own(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
         """How this daemon drafts for a text that another one has opened here, of which it knows no more than this."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
-        return decide(Wish(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
+        return decide(RequestedPlan(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
 
-    def route(self, wish: Wish, context: FlagContext, max_tokens: int | None = None) -> Route:
+    def route(self, wish: RequestedPlan, context: FlagContext, max_tokens: int | None = None) -> Route:
         """Which way such a request would go now."""
         return self._route(wish, self._flag.evaluate(context), context, max_tokens)
 
-    def local_allowed(self, wish: Wish) -> bool:
+    def local_allowed(self, wish: RequestedPlan) -> bool:
         """Whether a request that has another way may go on with this daemon's own model."""
         demanded = wish.demanded in (Strategy.REMOTE, Strategy.SPECULATIVE)
         return not demanded and (wish.quality or 0) <= self.router.quality
 
-    def _route(self, wish: Wish, flag: FlagResolution, context: FlagContext, max_tokens: int | None) -> Route:
+    def _route(self, wish: RequestedPlan, flag: FlagResolution, context: FlagContext, max_tokens: int | None) -> Route:
         only = wish.demanded
         if wish.strategy is None and self.router.enabled:
             only = Strategy(str(self._flag.strategy(context).value))
         if only is Strategy.SPECULATIVE:
             only = self.router.lowered
-        asked = Asked(
+        asked = RouteRequest(
             prompt_tokens=context.prompt_tokens,
             tokens=self.router.expected(context.workload, max_tokens),
             only=None if only is Strategy.AUTO else only,
@@ -146,7 +148,7 @@ class Planner:
 
 
 def decide(
-    wish: Wish,
+    wish: RequestedPlan,
     flag: FlagResolution,
     ceiling: LadderLevel,
     model: ModelInfo,
@@ -183,7 +185,7 @@ def decide(
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
 
 
-def _no_drafts(wish: Wish, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
+def _no_drafts(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
     """Why nothing may be drafted, whatever there is to draft with; None where it may."""
     if not flag.value:
         return _said(flag).replace(":", f": {flag.variant} by", 1)
@@ -200,7 +202,7 @@ def _said(flag: FlagResolution) -> str:
     return f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
 
 
-def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:
+def _drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
     """The one drafter that the level and the client allow."""
     allowed = ceiling.drafter
     assert allowed is not None, ceiling
@@ -211,7 +213,7 @@ def _drafter(wish: Wish, ceiling: LadderLevel) -> DrafterName:
     return wish.drafter
 
 
-def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
+def _missing(drafter: DrafterName, wish: RequestedPlan, model: ModelInfo) -> str:
     reason = model.why_no(drafter) or model.why_no(DRAFT_MODEL)
     why = f" ({reason})" if reason else ""
     if wish.drafter is not None:
@@ -221,7 +223,7 @@ def _missing(drafter: DrafterName, wish: Wish, model: ModelInfo) -> str:
     return f"model: drafter {drafter} is not available{why}"
 
 
-def _lowered(wish: Wish, flag: FlagResolution, ceiling: LadderLevel, reason: str) -> DecodePlan:
+def _lowered(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel, reason: str) -> DecodePlan:
     if wish.preference is ModePreference.SPECULATIVE:
         raise SpeculationUnavailable(f"speculation was demanded, and is not available: {reason}")
     return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, ceiling.kind, flag.variant, reason)

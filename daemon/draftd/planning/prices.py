@@ -18,7 +18,7 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class AnswerPrice:
     """Of one answer. `costs` in `currency` by whose target was paid for: those that are known."""
 
     costs: Mapping[Verifier, float] = field(default_factory=dict)
@@ -31,10 +31,10 @@ class Worth:
         return _sum(self.costs.values())
 
 
-class Prices(CostSettings):
+class PriceList(CostSettings):
     """`cost.*` of the settings; what is None is not known and not counted."""
 
-    def measuring(self, watts: float | None) -> Prices:
+    def measuring(self, watts: float | None) -> PriceList:
         """With the power that was measured, where none is set."""
         return self.model_copy(update={"watts": watts}) if self.watts is None else self
 
@@ -70,8 +70,8 @@ class Prices(CostSettings):
 
 
 def worth_of(
-    prices: Prices, plan: DecodePlan, outcome: Outcome, local: QualityClass, remote: QualityClass | None
-) -> Worth:
+    prices: PriceList, plan: DecodePlan, outcome: Outcome, local: QualityClass, remote: QualityClass | None
+) -> AnswerPrice:
     """`local` and `remote`: the classes of the two models. An answer has the least of those that chose its tokens."""
     stats = outcome.stats
     emitted, theirs = stats.counts.emitted, 0 if stats.remote is None else stats.remote.tokens
@@ -87,7 +87,7 @@ def worth_of(
         costs[Verifier.REMOTE] = prices.there(spent, target, theirs)
     classes = [quality for quality, chose in ((remote, theirs or not local_too), (local, local_too)) if chose]
     known = {verifier: cost for verifier, cost in costs.items() if cost is not None}
-    return Worth(known, prices.currency, min((one for one in classes if one is not None), default=local))
+    return AnswerPrice(known, prices.currency, min((one for one in classes if one is not None), default=local))
 
 
 def money(currency: str, amount: float | None) -> str:

@@ -15,8 +15,8 @@ from draftd.engine.depth.costs import Batch
 from draftd.engine.handle import EngineHandle
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
-from draftd.planning.prices import Prices, Worth, worth_of
-from draftd.planning.routing import Asked, Local, Remote, Route, choose
+from draftd.planning.prices import AnswerPrice, PriceList, worth_of
+from draftd.planning.routing import LocalState, Route, RouteRequest, VerifierState, choose
 from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteEstimate, RemoteLevel, Strategy
 
@@ -45,7 +45,7 @@ class Average:
 
 
 @dataclass(slots=True)
-class Measured:
+class ObservedAnswers:
     """Of requests that finished, clients' alone. By workload class, and of all together under None."""
 
     rates: dict[tuple[Strategy, WorkloadClass | None], Average] = field(default_factory=dict)  # tokens per second
@@ -119,17 +119,17 @@ class Router:
     ) -> None:
         """`quality`: of the model that is served here. `watts`: as measured. `allowed`: what the fallback lets the
         remote do."""
-        self._settings, self._prices = remote or RemoteSettings(), Prices(**(cost or CostSettings()).model_dump())
+        self._settings, self._prices = remote or RemoteSettings(), PriceList(**(cost or CostSettings()).model_dump())
         self.quality, self._link, self._engine = quality, link, engine
         self._max_batch, self._watts, self._clock, self._allowed = max_batch, watts, clock, allowed
-        self._measured, self._lock = Measured(), threading.Lock()
+        self._measured, self._lock = ObservedAnswers(), threading.Lock()
 
     @property
     def enabled(self) -> bool:
         return self._settings.enabled
 
     @property
-    def prices(self) -> Prices:
+    def prices(self) -> PriceList:
         return self._prices.measuring(self._watts())
 
     @property
@@ -171,25 +171,25 @@ class Router:
             length = self._measured.length(workload)
         return length if max_tokens is None else min(length, max_tokens)
 
-    def route(self, asked: Asked, caller: str, workload: WorkloadClass) -> Route:
+    def route(self, asked: RouteRequest, caller: str, workload: WorkloadClass) -> Route:
         engine = self._engine()
         local, remote = self._local(engine, workload), self._remote(engine, asked, caller, workload)
         return choose(asked, local, remote, self.prices)
 
-    def finished(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> Worth:
+    def finished(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> AnswerPrice:
         """Of a client's request that has ended: is learnt from, and priced."""
         with self._lock:
             self._measured.add(plan, workload, outcome, self._clock())
         return worth_of(self.prices, plan, outcome, self.quality, self.remote_quality)
 
-    def _local(self, engine: EngineNow, workload: WorkloadClass) -> Local:
+    def _local(self, engine: EngineNow, workload: WorkloadClass) -> LocalState:
         now = self._clock()
         with self._lock:
             found = self._measured
             step = engine.step or _GUESSED_STEP
             full = engine.active >= self._max_batch
             waiting = (engine.queued + 1) / self._max_batch if full else 0.0
-            return Local(
+            return LocalState(
                 self.quality,
                 step,
                 found.prefill.value or engine.prefill or _PREFILL * step,
@@ -199,23 +199,25 @@ class Router:
                 min(engine.active + 1, self._max_batch),
             )
 
-    def _remote(self, engine: EngineNow, asked: Asked, caller: str, workload: WorkloadClass) -> Remote:
+    def _remote(self, engine: EngineNow, asked: RouteRequest, caller: str, workload: WorkloadClass) -> VerifierState:
         state, now = self._link(), self._clock()
         if pinned := self.pinned(caller, workload) or asked.here:
-            return Remote(pinned, quality=self.remote_quality or self.quality)
+            return VerifierState(pinned, quality=self.remote_quality or self.quality)
         model, allowed = state.model, self._allowed()
         if allowed is RemoteLevel.LOCAL:
             why = "the fallback sends nothing to the remote for now (draftd level)"
-            return Remote(why, down=True, retry_after=_RETRY_SECONDS, quality=self.remote_quality or self.quality)
+            return VerifierState(
+                why, down=True, retry_after=_RETRY_SECONDS, quality=self.remote_quality or self.quality
+            )
         if not state.up or model is None:
             why = f"the remote cannot be reached{f' ({state.why})' if state.why else ''}"
             retry = state.retry_after if state.retry_after is not None else _RETRY_SECONDS
-            return Remote(why, down=True, retry_after=retry, quality=self.remote_quality or self.quality)
+            return VerifierState(why, down=True, retry_after=retry, quality=self.remote_quality or self.quality)
         with self._lock:
             ways = (Strategy.REMOTE, Strategy.SPECULATIVE)
             rates = {strategy: self._measured.rate(strategy, workload, now) for strategy in ways}
         step = model.step_seconds or _GUESSED_STEP
-        return Remote(
+        return VerifierState(
             _too_long(asked, model) or (asked.by_id if not model.shared_tokenizer else ""),
             _no_speculation(model, allowed),
             quality=self.remote_quality or self.quality,
@@ -242,7 +244,7 @@ def _no_speculation(model: RemoteModel, allowed: RemoteLevel) -> str:
     return "" if allowed is RemoteLevel.SPECULATIVE else "the fallback has the remote stream for now (draftd level)"
 
 
-def _too_long(asked: Asked, model: RemoteModel) -> str:
+def _too_long(asked: RouteRequest, model: RemoteModel) -> str:
     if asked.prompt_tokens < model.context_length:
         return ""
     return f"a prompt of {asked.prompt_tokens} tokens has no room in the remote's context of {model.context_length}"

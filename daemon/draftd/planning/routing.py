@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from draftd.planning.prices import Prices, money
+from draftd.planning.prices import PriceList, money
 from draftd.strategies import QualityClass, RemoteEstimate, RemoteMode, Strategy
 
 DEFAULT_QUALITY = QualityClass.STANDARD
@@ -21,7 +21,7 @@ DEFAULT_QUALITY = QualityClass.STANDARD
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RouteRequest:
     """Of one request. `only`: the one way that may be taken, by the request's demand or by the flag; None: the best.
     `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `drafting`: why
     nothing may be drafted; empty where it may. `here`, `by_id`: as a wish has them."""
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalState:
     """This daemon's engine now. Seconds; `prefill` of a token of a prompt, `step` of a plain step. `measured`: recent
     tokens per second, None where there were none. `batch`: that it would be decoded with, itself included."""
 
@@ -53,7 +53,7 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class VerifierState:
     """The other daemon now. `unavailable`: why it cannot be had; `speculation`: why it cannot verify for this one.
     `down`: it may be had again after `retry_after`. `busy`: requests in its hand over those that it decodes together.
     `measured`: recent tokens per second by strategy; `expected`: the engine's estimate, None until it has one."""
@@ -72,7 +72,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class RouteEstimate:
     """Seconds, tokens per second and money; None where no round trip was measured or no price is known."""
 
     load: float
@@ -90,13 +90,13 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RouteOption:
     """A row of the table. `why` it was chosen, or was not. No estimate where it cannot be had."""
 
     strategy: Strategy
     quality: QualityClass
     unavailable: str = ""
-    estimate: Estimate | None = None
+    estimate: RouteEstimate | None = None
     chosen: bool = False
     why: str = ""
 
@@ -106,7 +106,7 @@ class Route:
     """`strategy` is the way taken; None where the request is refused with `refusal`, which may be retried where the
     remote is `down`. `reason`: for people. `wanted`: the least class."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[RouteOption, ...]
     strategy: Strategy | None
     reason: str
     wanted: QualityClass
@@ -114,11 +114,11 @@ class Route:
     down: bool = False
     retry_after: float | None = None
 
-    def way(self, strategy: Strategy) -> Way:
+    def way(self, strategy: Strategy) -> RouteOption:
         return next(way for way in self.ways if way.strategy is strategy)
 
 
-def choose(asked: Asked, local: Local, remote: Remote, prices: Prices) -> Route:
+def choose(asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> Route:
     """The table, and the way taken. A class that the request names is demanded: where no way reaches it, the request is
     refused. Its limits of time and money are wishes: estimates promise nothing."""
     ways = ways_of(asked, local, remote, prices)
@@ -150,23 +150,23 @@ def choose(asked: Asked, local: Local, remote: Remote, prices: Prices) -> Route:
     return Route(told, chosen.strategy, reason, asked.quality or DEFAULT_QUALITY)
 
 
-def ways_of(asked: Asked, local: Local, remote: Remote, prices: Prices) -> list[Way]:
+def ways_of(asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> list[RouteOption]:
     """Local, remote, speculative: what each would take, or why it cannot be had."""
     tokens = max(1.0, asked.tokens)
     rate = local.measured or 1 / local.step
     prefill, decode, measured = asked.prompt_tokens * local.prefill, tokens / rate, bool(local.measured)
     cost = prices.here(prefill + decode / local.batch, tokens)
-    at_home = Estimate(local.load, local.queue, prefill, decode, 0.0, rate, measured, cost)
-    ways = [Way(Strategy.LOCAL, local.quality, "", at_home)]
+    at_home = RouteEstimate(local.load, local.queue, prefill, decode, 0.0, rate, measured, cost)
+    ways = [RouteOption(Strategy.LOCAL, local.quality, "", at_home)]
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
         drafts = strategy is Strategy.SPECULATIVE
         why = remote.unavailable or ((remote.speculation or asked.drafting) if drafts else "")
         estimate = None if why else _away(asked, remote, prices, strategy)
-        ways.append(Way(strategy, remote.quality, why, estimate))
+        ways.append(RouteOption(strategy, remote.quality, why, estimate))
     return ways
 
 
-def _away(asked: Asked, remote: Remote, prices: Prices, strategy: Strategy) -> Estimate:
+def _away(asked: RouteRequest, remote: VerifierState, prices: PriceList, strategy: Strategy) -> RouteEstimate:
     """For either way over the remote. Without an estimate drafts are taken to give what its own streaming does, which
     is what happens where they do not pay."""
     tokens, rate, target, draft = max(1.0, asked.tokens), 1 / remote.step, remote.step, 0.0
@@ -180,13 +180,13 @@ def _away(asked: Asked, remote: Remote, prices: Prices, strategy: Strategy) -> E
         target = min(target, 1 / rate)  # less than a plain step for each, where the remote drafts by itself
     prefill = asked.prompt_tokens * remote.prefill
     queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
-    estimate = Estimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
+    estimate = RouteEstimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
     there = prices.there(estimate.seconds, prefill + target * tokens, tokens)
     here = prices.here(draft * tokens, 0.0)
     return replace(estimate, cost=None if there is None else there + (here or 0.0))
 
 
-def _missed(way: Way, asked: Asked, prices: Prices) -> str:
+def _missed(way: RouteOption, asked: RouteRequest, prices: PriceList) -> str:
     """The limit that it does not keep, for people; a cost that is not known keeps any."""
     assert way.estimate is not None
     seconds, cost = way.estimate.seconds, way.estimate.cost
@@ -197,7 +197,7 @@ def _missed(way: Way, asked: Asked, prices: Prices) -> str:
     return ""
 
 
-def _excess(way: Way, asked: Asked) -> float:
+def _excess(way: RouteOption, asked: RouteRequest) -> float:
     """How far beyond its limits it is: the larger ratio."""
     assert way.estimate is not None
     over = [way.estimate.seconds / asked.max_seconds] if asked.max_seconds else []
@@ -206,12 +206,19 @@ def _excess(way: Way, asked: Asked) -> float:
     return max(over, default=0.0)
 
 
-def _order(way: Way, by_money: bool = True) -> tuple[float, float]:
+def _order(way: RouteOption, by_money: bool = True) -> tuple[float, float]:
     assert way.estimate is not None
     return (way.estimate.cost or 0.0) if by_money else 0.0, way.estimate.seconds
 
 
-def _judged(way: Way, chosen: Way, asked: Asked, prices: Prices, reaching: Sequence[Way], missed: str) -> Way:
+def _judged(
+    way: RouteOption,
+    chosen: RouteOption,
+    asked: RouteRequest,
+    prices: PriceList,
+    reaching: Sequence[RouteOption],
+    missed: str,
+) -> RouteOption:
     if way is not chosen:
         return replace(way, why=_why_not(way, asked, chosen, prices, reaching))
     if asked.only is chosen.strategy:
@@ -227,7 +234,9 @@ def _judged(way: Way, chosen: Way, asked: Asked, prices: Prices, reaching: Seque
     return replace(way, chosen=True, why=why)
 
 
-def _why_not(way: Way, asked: Asked, chosen: Way, prices: Prices, reaching: Sequence[Way]) -> str:
+def _why_not(
+    way: RouteOption, asked: RouteRequest, chosen: RouteOption, prices: PriceList, reaching: Sequence[RouteOption]
+) -> str:
     """In few words, its name among them."""
     if way.unavailable:
         return f"{way.strategy} is not to be had: {way.unavailable}"
@@ -245,7 +254,9 @@ def _why_not(way: Way, asked: Asked, chosen: Way, prices: Prices, reaching: Sequ
     return f"{way.strategy} takes {_s(mine.seconds)}"
 
 
-def _reason(asked: Asked, ways: Sequence[Way], chosen: Way, prices: Prices, note: str, missed: str) -> str:
+def _reason(
+    asked: RouteRequest, ways: Sequence[RouteOption], chosen: RouteOption, prices: PriceList, note: str, missed: str
+) -> str:
     assert chosen.estimate is not None
     if asked.only is not None:
         said = f"strategy: {'request' if asked.demanded else 'flag'}: {chosen.strategy}"
@@ -260,7 +271,9 @@ def _reason(asked: Asked, ways: Sequence[Way], chosen: Way, prices: Prices, note
     return "; ".join(part for part in (said, missed, *others) if part)
 
 
-def _refused(ways: Sequence[Way], why: str, considered: Sequence[Way], asked: Asked, remote: Remote) -> Route:
+def _refused(
+    ways: Sequence[RouteOption], why: str, considered: Sequence[RouteOption], asked: RouteRequest, remote: VerifierState
+) -> Route:
     """A retry helps where one of those considered is down."""
     down = remote.down and any(way.unavailable for way in considered)
     told = tuple(replace(way, why=way.unavailable or f"{way.strategy} is {way.quality.label}") for way in ways)

@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import Any
 
 from draftd.core import DecodeRequest, FinishReason, Origin, Outcome, RequestStats, TokenSink
-from draftd.engine.inbox import Arrival, Command, Inbox, Keep, LogitGap, Lower, PinPrefix, Reload
+from draftd.engine.inbox import Arrival, Command, Inbox, KeepDrafts, LogitGap, LowerRequests, PinPrefix, ReloadDrafts
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, Totals
 from draftd.errors import NotServing, in_one_line
@@ -37,10 +37,10 @@ _MEMORY_SECONDS = 0.5  # between two messages about the machine's memory
 _LAST_SECONDS = 5.0  # to end in order, once no more requests may run
 _EXIT_SECONDS = 1.0  # for a process to exit that has closed its pipe
 _METHODS: dict[type[Command], str] = {
-    Keep: "keep",
-    Reload: "reload_draft",
+    KeepDrafts: "keep",
+    ReloadDrafts: "reload_draft",
     LogitGap: "logit_gap",
-    Lower: "lower",
+    LowerRequests: "lower",
     PinPrefix: "pin_prefix",
 }
 
@@ -172,7 +172,7 @@ class EngineChild:
             yield ipc.Submit(number, [choice.request for choice in choices])
 
     def _call(self, number: int, command: Command) -> ipc.MethodCall:
-        if not isinstance(command, Lower):
+        if not isinstance(command, LowerRequests):
             self._commands[number] = command.done
         names = [field.name for field in fields(command) if field.name != "done"]
         return ipc.MethodCall(number, _METHODS[type(command)], tuple(getattr(command, name) for name in names))

@@ -37,7 +37,7 @@ from draftd.strategies import Strategy
 
 if TYPE_CHECKING:
     from draftd.engine.admission import Admission
-    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.depth.saved import LearntCosts
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class EngineProcess(EngineHandle):
         group: str,
         observers: Sequence[EngineObserver] = (),
         limits: Limits | None = None,
-        recall: Callable[[], Learnt | None] = lambda: None,
+        recall: Callable[[], LearntCosts | None] = lambda: None,
         fingerprints: Fingerprints | None = None,
     ) -> None:
         """`group`: its id. `recall`: what was learnt before; from one start to the next it is handed on here."""
@@ -89,7 +89,7 @@ class EngineProcess(EngineHandle):
         self._observer = FanOut(self._totals, *observers)
         self._limits = limits or Limits()
         self._recall = recall
-        self._learnt: Learnt | None = None
+        self._learnt: LearntCosts | None = None
         self._thread = threading.Thread(target=self._run, name="draftd-ranks", daemon=True)
         self._closing = threading.Event()
         self._child: EngineChild | None = None
@@ -152,7 +152,7 @@ class EngineProcess(EngineHandle):
     def memory(self) -> MlxMemory | None:
         return self._snapshot.memory
 
-    def learnt(self) -> Learnt | None:
+    def learnt(self) -> LearntCosts | None:
         return self._learnt
 
     def wake(self) -> None:

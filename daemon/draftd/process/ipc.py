@@ -29,7 +29,7 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.ranks.plan import GroupShare
 
 if TYPE_CHECKING:
-    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.depth.saved import LearntCosts
 
 
 # From the daemon
@@ -55,7 +55,7 @@ class Begin(NamedTuple):
     share: GroupShare | None
     limits: Mapping[str, Any]
     memory: MachineMemory
-    learnt: Learnt | None
+    learnt: LearntCosts | None
     log_level: int
     beat_seconds: float
 
@@ -94,7 +94,7 @@ class EngineSnapshot(NamedTuple):
     is more than before. `waiting`: ids of clients' requests that wait, of those submitted up to `number`."""
 
     info: ModelInfo | None = None
-    learnt: Learnt | None = None
+    learnt: LearntCosts | None = None
     status: EngineStatus = EngineStatus(DraftCounts(), {})
     waiting: frozenset[str] = frozenset()
     number: int = 0
@@ -148,7 +148,7 @@ class EngineEnded(NamedTuple):
 
     loss: Loss | None = None
     reason: str = ""
-    learnt: Learnt | None = None
+    learnt: LearntCosts | None = None
 
 
 def own_tokenizer() -> Tokenizer:

@@ -34,7 +34,7 @@ from draftd.errors import DraftdError, EngineFailure, in_one_line
 from draftd.group import Loss
 from draftd.hardware.system import device
 from draftd.models.blas import load_blas
-from draftd.models.grammar import Compiled
+from draftd.models.grammar import CompiledGrammar
 from draftd.process import ipc
 from draftd.ranks.form import GroupFormation
 from draftd.ranks.leader_channel import LeaderChannel
@@ -42,7 +42,7 @@ from draftd.ranks.plan import GroupShare
 from draftd.ranks.proof import OwnProof
 
 if TYPE_CHECKING:
-    from draftd.engine.depth.saved import Learnt
+    from draftd.engine.depth.saved import LearntCosts
     from draftd.engine.ranks.group import RankGroup
 
 _MOST_UNSENT = 1 << 16  # messages; beyond, the engine waits for the daemon
@@ -137,7 +137,7 @@ class Outgoing:
 class RequestSink:
     """Sends one request's tokens and outcome. Holds its compiled grammar for as long as the request runs."""
 
-    def __init__(self, name: str, put: Callable[[Any], None], grammar: Compiled | None) -> None:
+    def __init__(self, name: str, put: Callable[[Any], None], grammar: CompiledGrammar | None) -> None:
         self._name, self._put, self._grammar = name, put, grammar
 
     def on_tokens(self, emission: Emission) -> None:
@@ -278,7 +278,7 @@ class EngineServer:
         # With a snapshot: the caller looks next at what is held now.
         self._out.put(ipc.MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
 
-    def _snapshot(self, learnt: Learnt | None = None) -> ipc.EngineSnapshot:
+    def _snapshot(self, learnt: LearntCosts | None = None) -> ipc.EngineSnapshot:
         worker, number, channel = self._worker, self._number, self._channel
         if worker.state is EngineState.LOADING or worker.error:
             return ipc.EngineSnapshot(progress=worker.progress)

@@ -16,7 +16,7 @@ from draftd.hardware.system import system_probe
 from draftd.models.blas import load_blas
 from draftd.ranks.followers import FollowerExit, Followers
 from draftd.ranks.form import Follower, GroupFormation
-from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame
 from draftd.ranks.handshake import Hello, hang_up
 from draftd.ranks.neighbours import AddressError, measure, measure_link, ring_addresses
 from draftd.ranks.plan import GroupPlan, Start
@@ -73,7 +73,7 @@ def look_at_group(
     started."""
     offline = {**environ, "HF_HUB_OFFLINE": "1"}  # a look downloads nothing
     followers = Followers(settings, plan, offline, "look", out=lambda line: None)
-    formation = LookFormation(
+    formation = DiagnosticFormation(
         followers.listener,
         plan,
         own,
@@ -90,12 +90,12 @@ def look_at_group(
         followers.close()
 
 
-class LookFormation(GroupFormation):
+class DiagnosticFormation(GroupFormation):
     """A formation that goes on whatever is wrong, and notes it."""
 
     def lose(self, follower: Follower, error: DraftdError) -> None:
         self._findings[follower.rank].error = self._findings[follower.rank].error or error.message
-        follower.answers.put_nowait(Frame(Kind.FAILED, 0, b"{}"))  # ends the wait for an answer
+        follower.answers.put_nowait(Frame(FrameKind.FAILED, 0, b"{}"))  # ends the wait for an answer
 
     def check_alike(self, follower: Follower, hello: Hello) -> None:
         """Refuses nothing: `_prove` notes it."""
@@ -116,7 +116,7 @@ class LookFormation(GroupFormation):
             links = [link for link in [self._ring_link(rank) for rank in range(self.plan.size)] if link is not None]
             links += [await self._measure(follower) for follower in self._present() if self._reaches_0_apart(follower)]
             for follower in self.followers.values():
-                follower.line.send_small(frame(Kind.END))
+                follower.line.send_small(frame(FrameKind.END))
                 follower.line.release()
                 hang_up(follower.sock)
         return self._findings, links
@@ -157,7 +157,7 @@ class LookFormation(GroupFormation):
             except DraftdError as error:
                 mine.error = error.message
         for follower in self._present():
-            findings, answer = self._findings[follower.rank], await self._answer(follower, Kind.PROOF)
+            findings, answer = self._findings[follower.rank], await self._answer(follower, FrameKind.PROOF)
             findings.backends, findings.memory = answer.get("backends", []), answer.get("memory")
             findings.error = findings.error or answer.get("error", "")
             if findings.hashed and not (findings.error or mine.error):
@@ -168,8 +168,8 @@ class LookFormation(GroupFormation):
         nodes, there = self.environment.nodes, {0, *(follower.rank for follower in self._present())}
         for follower in self._present():
             reach = bool(nodes) and (follower.rank + 1) % self.plan.size in there
-            await follower.line.send(json_frame(Kind.MEET, {"reach": reach}))
-            self._meetings[follower.rank] = await self._answer(follower, Kind.MEET)
+            await follower.line.send(json_frame(FrameKind.MEET, {"reach": reach}))
+            self._meetings[follower.rank] = await self._answer(follower, FrameKind.MEET)
         if nodes and 1 in self._meetings:
             try:
                 own["figures"] = await measure_link(nodes[1], self.group)
@@ -199,7 +199,7 @@ class LookFormation(GroupFormation):
         except (BadFrame, OSError) as error:
             return replace(link, error=in_words(error) if isinstance(error, OSError) else str(error))
 
-    async def _answer(self, follower: Follower, kind: Kind) -> dict[str, Any]:
+    async def _answer(self, follower: Follower, kind: FrameKind) -> dict[str, Any]:
         try:
             return await follower.answer(kind)
         except DraftdError as error:

@@ -18,8 +18,8 @@ from draftd.engine.ranks.channel import RanksLost
 from draftd.errors import DraftdError, in_one_line
 from draftd.hardware.system import device
 from draftd.ranks.follower_channel import FollowerChannel
-from draftd.ranks.handshake import Refused
-from draftd.ranks.join import GroupJoin, Joined, Place
+from draftd.ranks.handshake import GroupRefused
+from draftd.ranks.join import FollowerPlace, GroupJoin, JoinedGroup
 from draftd.ranks.plan import check_trusted, launched_rank, plan_group
 from draftd.ranks.proof import OwnProof
 from draftd.settings import DistributedSettings
@@ -38,7 +38,7 @@ def run_follower(
     model: str,
     adapter: Path | None,
     settings: DistributedSettings,
-    place: Place,
+    place: FollowerPlace,
     *,
     key: bytes,
     environ: Mapping[str, str],
@@ -57,12 +57,12 @@ def run_follower(
         try:
             joined = asyncio.run(join.run())
             return _follow(model, adapter, place.rank, joined, announce)
-        except (RanksLost, Refused) as error:
+        except (RanksLost, GroupRefused) as error:
             _log.error("rank %d: %s", place.rank, error.message)
-            return REFUSED if isinstance(error, Refused) else LOST
+            return REFUSED if isinstance(error, GroupRefused) else LOST
 
 
-def _follow(model: str, adapter: Path | None, rank: int, joined: Joined, announce: Callable[[str], None]) -> int:
+def _follow(model: str, adapter: Path | None, rank: int, joined: JoinedGroup, announce: Callable[[str], None]) -> int:
     from draftd.models.blas import load_blas
 
     environment = joined.environment

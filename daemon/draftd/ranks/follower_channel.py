@@ -18,8 +18,8 @@ from collections.abc import Callable
 from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss
-from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame, ping
-from draftd.ranks.join import Joined
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame, ping
+from draftd.ranks.join import JoinedGroup
 from draftd.ranks.leader_channel import BACKLOG
 from draftd.ranks.watchdog import Vitals, Watchdog
 
@@ -34,7 +34,7 @@ _LOOKS = 8  # of the watchdog within its bound
 class FollowerChannel:
     """The connection of one start of the group, made when it was joined."""
 
-    def __init__(self, joined: Joined, *, on_lost: Callable[[RanksLost], None], limit_bytes: int = 0) -> None:
+    def __init__(self, joined: JoinedGroup, *, on_lost: Callable[[RanksLost], None], limit_bytes: int = 0) -> None:
         """`limit_bytes`: memory that this rank may hold."""
         self._sock, self._reader = joined.sock, joined.reader
         self._timeout, self._on_lost, self._limit = joined.timeout_seconds, on_lost, limit_bytes
@@ -63,7 +63,7 @@ class FollowerChannel:
         """The first call of this or of `receive` says that the weights are read."""
         if not self._ready:
             self._own.moved, self._ready = time.monotonic(), True
-            self._send(frame(Kind.READY))
+            self._send(frame(FrameKind.READY))
         with self._more:
             return self._more.wait_for(self._may_return, seconds)
 
@@ -79,7 +79,7 @@ class FollowerChannel:
 
     def send_failure(self, text: str, loss: Loss = Loss.FAILED) -> None:
         """Tells rank 0 why this rank ends."""
-        self._send(json_frame(Kind.FAILED, {"text": text, "loss": loss}), last=True)
+        self._send(json_frame(FrameKind.FAILED, {"text": text, "loss": loss}), last=True)
 
     def close(self) -> None:
         """Reports how far it came, and hangs up."""
@@ -117,7 +117,7 @@ class FollowerChannel:
             self._lose(Loss.DIED, f"rank 0 is gone: {in_words(error)}")
 
     def _take(self, received: Frame) -> None:
-        if received.kind is Kind.RECORD:
+        if received.kind is FrameKind.RECORD:
             if received.step != self._received + 1:
                 raise BadFrame(f"record {received.step} after record {self._received}")
             with self._more:
@@ -128,11 +128,11 @@ class FollowerChannel:
                 self._more.notify()
             if len(self._waiting) > _MOST_WAITING:
                 raise BadFrame(f"more than {_MOST_WAITING} records ahead")
-        elif received.kind is Kind.END:
+        elif received.kind is FrameKind.END:
             with self._more:
                 self._ended = True
                 self._more.notify()
-        elif received.kind in (Kind.FAILED, Kind.REFUSED):
+        elif received.kind in (FrameKind.FAILED, FrameKind.REFUSED):
             self._lose(Loss.FAILED, f"rank 0: {received.fields().get('text')}")
 
     def _watch(self, now: float) -> None:

@@ -17,14 +17,14 @@ from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
 from draftd.ranks.environment import RankEnvironment
-from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame, ping
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame, ping
 from draftd.ranks.handshake import (
     PING_SECONDS,
     PROGRESS_SECONDS,
     SILENT_SECONDS,
+    FrameStream,
+    GroupRefused,
     Hello,
-    Line,
-    Refused,
     WrongKey,
     accept,
     background,
@@ -51,7 +51,7 @@ class Follower:
     """A follower as rank 0 has it. `address`: where it connected from. `hello`: unset until it has said what it is.
     `answers`: its frames that rank 0 waits for."""
 
-    line: Line
+    line: FrameStream
     address: str
     challenge: str = field(default_factory=new_challenge)
     hello: Hello | None = None
@@ -73,10 +73,10 @@ class Follower:
     def name(self) -> str:
         return f"rank {self.rank} on {self.host}"
 
-    async def answer(self, kind: Kind) -> dict[str, Any]:
+    async def answer(self, kind: FrameKind) -> dict[str, Any]:
         received = await self.answers.get()
         if received.kind is not kind:
-            raise Refused(f"{self.name} says {received.kind.name} and not {kind.name}: it is of another version")
+            raise GroupRefused(f"{self.name} says {received.kind.name} and not {kind.name}: it is of another version")
         return received.fields()
 
 
@@ -115,10 +115,10 @@ class GroupFormation:
                     await self._compare()
                     await self._meet()
             except AddressError as error:
-                raise Refused(f"rank 0: {error}") from None
+                raise GroupRefused(f"rank 0: {error}") from None
             followers = [self.followers[rank] for rank in sorted(self.followers)]
             for follower in followers:
-                follower.line.send_small(frame(Kind.GO))
+                follower.line.send_small(frame(FrameKind.GO))
                 follower.line.release()
         for caller in self._callers.difference(followers):
             caller.line.close()
@@ -142,7 +142,7 @@ class GroupFormation:
         follower.line.heard = time.monotonic()
         bounds = {"environment": asdict(self.environment), "timeout_seconds": self._timeout}
         fields = {"group": self.group, **bounds, **more}
-        await follower.line.send(signed_frame(Kind.WELCOME, fields, self.key, follower.hello.challenge))
+        await follower.line.send(signed_frame(FrameKind.WELCOME, fields, self.key, follower.hello.challenge))
 
     def lose(self, follower: Follower, error: DraftdError) -> None:
         """Called when a follower fails or goes once all have connected."""
@@ -150,7 +150,7 @@ class GroupFormation:
 
     def check_alike(self, follower: Follower, hello: Hello) -> None:
         if text := difference(self.own.proof, hello.proof, follower.name):
-            raise Refused(text)
+            raise GroupRefused(text)
 
     async def _connect(self) -> None:
         seconds, where = _CONNECT_SECONDS[self.plan.start], "{}:{}".format(*self.listener.getsockname()[:2])
@@ -164,7 +164,7 @@ class GroupFormation:
         except TimeoutError:
             rank = self.missing()[0]
             host = self.plan.hosts[rank].ssh
-            raise Refused(f"rank {rank} on {host} has not connected to {where} within {seconds:g} s") from None
+            raise GroupRefused(f"rank {rank} on {host} has not connected to {where} within {seconds:g} s") from None
         self.welcomed = True
 
     def missing(self) -> list[int]:
@@ -178,23 +178,23 @@ class GroupFormation:
         own_hashes = None if alike else asyncio.wrap_future(self.own.hashes())
         for follower in followers:
             await self.welcome(follower, hashes=not alike, look=False)
-        proofs = {follower.name: await follower.answer(Kind.PROOF) for follower in followers}
+        proofs = {follower.name: await follower.answer(FrameKind.PROOF) for follower in followers}
         if own_hashes is not None:
             own = await own_hashes
             for name, proof in sorted(proofs.items()):
                 if text := hash_difference(own, proof, name):
-                    raise Refused(text)
+                    raise GroupRefused(text)
 
     async def _meet(self) -> None:
         for follower in self.followers.values():
-            await follower.line.send(json_frame(Kind.MEET, {}))
+            await follower.line.send(json_frame(FrameKind.MEET, {}))
         if nodes := self.environment.nodes:
             try:
                 await check_reached(nodes[1], self.group)
             except AddressError as error:
-                raise Refused(f"rank 0 does not reach {self.followers[1].name}: {error}") from None
+                raise GroupRefused(f"rank 0 does not reach {self.followers[1].name}: {error}") from None
         for follower in self.followers.values():
-            await follower.answer(Kind.MEET)
+            await follower.answer(FrameKind.MEET)
 
     # who connects
 
@@ -206,12 +206,12 @@ class GroupFormation:
                 sock.close()
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
-        follower = Follower(Line(sock, _MOST_BYTES), address)
+        follower = Follower(FrameStream(sock, _MOST_BYTES), address)
         line = follower.line
         self._callers.add(follower)
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
-                await line.send(json_frame(Kind.CHALLENGE, {"challenge": follower.challenge}))
+                await line.send(json_frame(FrameKind.CHALLENGE, {"challenge": follower.challenge}))
                 hello = await line.receive()
             self._admit(follower, hello)
             while True:
@@ -221,7 +221,7 @@ class GroupFormation:
 
     def _admit(self, follower: Follower, received: Frame) -> None:
         """Raises Refused if it is unlike rank 0; BadFrame for a stranger, and for one that is refused by itself."""
-        if received.kind is not Kind.HELLO:
+        if received.kind is not FrameKind.HELLO:
             raise BadFrame("it does not say what it is")
         try:
             hello = Hello.model_validate(signed_fields(received, self.key, follower.challenge))
@@ -243,15 +243,15 @@ class GroupFormation:
 
     def _refuse(self, follower: Follower, why: str) -> NoReturn:
         self.announce(f"a follower at {follower.address} is refused: {why}")
-        follower.line.send_small(json_frame(Kind.REFUSED, {"text": why}))
+        follower.line.send_small(json_frame(FrameKind.REFUSED, {"text": why}))
         raise BadFrame(why)
 
     def _take(self, follower: Follower, received: Frame) -> None:
-        if received.kind is Kind.FAILED:
-            self.lose(follower, Refused(f"{follower.name}: {received.fields().get('text')}"))
-        elif received.kind is Kind.HASHING:
+        if received.kind is FrameKind.FAILED:
+            self.lose(follower, GroupRefused(f"{follower.name}: {received.fields().get('text')}"))
+        elif received.kind is FrameKind.HASHING:
             self._announce_progress(follower.name, received.fields())
-        elif received.kind is not Kind.PING:
+        elif received.kind is not FrameKind.PING:
             follower.answers.put_nowait(received)
 
     def _forget(self, follower: Follower, error: Exception) -> None:
@@ -290,7 +290,7 @@ class GroupFormation:
 
     def _drop(self, error: BaseException) -> None:
         text = error.message if isinstance(error, DraftdError) else "rank 0 has failed"
-        kind = Kind.REFUSED if isinstance(error, Refused) else Kind.FAILED
+        kind = FrameKind.REFUSED if isinstance(error, GroupRefused) else FrameKind.FAILED
         for caller in self._callers:
             if caller.hello is not None:
                 caller.line.send_small(json_frame(kind, {"text": text}))

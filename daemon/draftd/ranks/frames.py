@@ -24,7 +24,7 @@ _HEAD = struct.Struct("!IBBQI")
 _SUMMED = struct.Struct("!BBQ")
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """Those up to ECHO belong to the handshake (handshake.py), in their order."""
 
     CHALLENGE = 1  # from rank 0: to be signed
@@ -48,7 +48,7 @@ class BadFrame(ValueError):
 
 
 class Frame(NamedTuple):
-    kind: Kind
+    kind: FrameKind
     step: int
     body: bytes
 
@@ -63,12 +63,12 @@ class Frame(NamedTuple):
         return fields
 
 
-def frame(kind: Kind, step: int = 0, body: bytes = b"") -> bytes:
+def frame(kind: FrameKind, step: int = 0, body: bytes = b"") -> bytes:
     checksum = zlib.crc32(body, zlib.crc32(_SUMMED.pack(VERSION, kind, step)))
     return _HEAD.pack(len(body), VERSION, kind, step, checksum) + body
 
 
-def json_frame(kind: Kind, fields: Mapping[str, Any]) -> bytes:
+def json_frame(kind: FrameKind, fields: Mapping[str, Any]) -> bytes:
     return frame(kind, 0, json.dumps(fields).encode())
 
 
@@ -96,7 +96,7 @@ class FrameReader:
                 if zlib.crc32(body, zlib.crc32(_SUMMED.pack(version, kind, step))) != checksum:
                     raise BadFrame("its checksum is wrong")
                 try:
-                    yield Frame(Kind(kind), step, body)
+                    yield Frame(FrameKind(kind), step, body)
                 except ValueError:
                     raise BadFrame(f"kind {kind}, which is not known") from None
         finally:
@@ -105,7 +105,7 @@ class FrameReader:
 
 def ping(progress: Progress) -> bytes:
     """A sign of life, with how far a rank is."""
-    return json_frame(Kind.PING, progress._asdict())
+    return json_frame(FrameKind.PING, progress._asdict())
 
 
 def progress_of(pinged: Frame) -> Progress:

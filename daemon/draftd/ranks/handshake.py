@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from draftd.errors import DraftdError
-from draftd.ranks.frames import MOST_BYTES, BadFrame, Frame, FrameReader, Kind, frame
+from draftd.ranks.frames import MOST_BYTES, BadFrame, Frame, FrameKind, FrameReader, frame
 from draftd.ranks.proof import Proof
 
 PING_SECONDS, SILENT_SECONDS = 1.0, 30.0  # between signs of life; without one
@@ -38,7 +38,7 @@ _SIGNATURE_BYTES = 32
 _AT_ONCE = 1 << 18
 
 
-class Refused(DraftdError, status="FAILED_PRECONDITION"):
+class GroupRefused(DraftdError, status="FAILED_PRECONDITION"):
     """There is no group: the ranks are unlike, or do not reach each other."""
 
 
@@ -62,7 +62,7 @@ def new_challenge() -> str:
     return secrets.token_hex(16)
 
 
-def signed_frame(kind: Kind, fields: Mapping[str, Any], key: bytes, challenge: str) -> bytes:
+def signed_frame(kind: FrameKind, fields: Mapping[str, Any], key: bytes, challenge: str) -> bytes:
     """A JSON frame behind an HMAC-SHA256 of it and of the other side's challenge."""
     body = json.dumps(fields).encode()
     return frame(kind, 0, _sign(kind, body, key, challenge) + body)
@@ -76,11 +76,11 @@ def signed_fields(received: Frame, key: bytes, challenge: str) -> dict[str, Any]
     return received._replace(body=body).fields()
 
 
-def _sign(kind: Kind, body: bytes, key: bytes, challenge: str) -> bytes:
+def _sign(kind: FrameKind, body: bytes, key: bytes, challenge: str) -> bytes:
     return hmac.digest(key, bytes([kind]) + challenge.encode() + b"\0" + body, "sha256")
 
 
-class Line:
+class FrameStream:
     """Frames over a connected socket, on the running event loop. After `release` the socket and `reader` go on where it
     stopped: nothing that arrived is lost."""
 

@@ -16,14 +16,14 @@ from draftd.errors import ConfigError, DraftdError, in_words
 from draftd.group import Loss
 from draftd.ranks.doctor import describe_machine
 from draftd.ranks.environment import RankEnvironment
-from draftd.ranks.frames import BadFrame, Frame, FrameReader, Kind, frame, json_frame, ping
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, FrameReader, frame, json_frame, ping
 from draftd.ranks.handshake import (
     PING_SECONDS,
     PROGRESS_SECONDS,
     SILENT_SECONDS,
+    FrameStream,
+    GroupRefused,
     Hello,
-    Line,
-    Refused,
     WrongKey,
     background,
     hash_progress,
@@ -41,7 +41,7 @@ _PAUSE_SECONDS = 0.25, 5.0  # between attempts, the first and the longest
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedGroup:
     """The connection to rank 0 of a group that is about to begin, and what rank 0 said of it."""
 
     sock: socket.socket
@@ -51,7 +51,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FollowerPlace:
     """A follower's place in its group. `address`: rank 0's HOST:PORT. `ranks`: 0 if only rank 0 knows. `patience`:
     seconds for which rank 0 may be out of reach; None: no limit."""
 
@@ -66,7 +66,7 @@ class GroupJoin:
 
     def __init__(
         self,
-        place: Place,
+        place: FollowerPlace,
         own: OwnProof,
         *,
         key: bytes,
@@ -82,11 +82,11 @@ class GroupJoin:
         self._nodes = [list(node) for node in nodes]
         self._welcomed = False  # on the present connection
 
-    async def run(self) -> Joined:
+    async def run(self) -> JoinedGroup:
         """Raises Refused if there is no group, RanksLost if rank 0 goes after its WELCOME, DraftdError if it is out of
         reach."""
         while True:
-            line = Line(await self._connect())
+            line = FrameStream(await self._connect())
             self._welcomed = False
             try:
                 if (joined := await self._join(line)) is not None:
@@ -98,10 +98,10 @@ class GroupJoin:
                 line.close()
                 if isinstance(error, WrongKey):
                     text = f"rank 0 at {self._place.address} does not have this rank's key"
-                    raise Refused(f"{text}: distributed.token must be the same on all ranks") from None
+                    raise GroupRefused(f"{text}: distributed.token must be the same on all ranks") from None
                 if isinstance(error, BadFrame):
                     text = "what answers at rank 0's address is none, or of another version"
-                    raise Refused(f"{text}: {error}") from None
+                    raise GroupRefused(f"{text}: {error}") from None
                 if not isinstance(error, OSError):
                     raise
                 if self._welcomed:
@@ -128,9 +128,9 @@ class GroupJoin:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_SECONDS[1])
 
-    async def _join(self, line: Line) -> Joined | None:
+    async def _join(self, line: FrameStream) -> JoinedGroup | None:
         """None if rank 0 only looked."""
-        challenge = (await _expect(line, Kind.CHALLENGE)).fields()["challenge"]
+        challenge = (await _expect(line, FrameKind.CHALLENGE)).fields()["challenge"]
         hello = Hello(
             rank=self._place.rank,
             ranks=self._place.ranks,
@@ -138,9 +138,9 @@ class GroupJoin:
             proof=self._own.proof,
             challenge=new_challenge(),
         )
-        await line.send(signed_frame(Kind.HELLO, hello.model_dump(), self._key, challenge))
+        await line.send(signed_frame(FrameKind.HELLO, hello.model_dump(), self._key, challenge))
         # Rank 0 may wait for other ranks, or for its own restart: keepalive notices whether its machine is there.
-        welcome = signed_fields(await _expect(line, Kind.WELCOME), self._key, hello.challenge)
+        welcome = signed_fields(await _expect(line, FrameKind.WELCOME), self._key, hello.challenge)
         self._welcomed, environment = True, RankEnvironment(**welcome["environment"])
         async with background() as start:
             start(self._beat(line))
@@ -148,30 +148,30 @@ class GroupJoin:
                 await self._answer_look(line, welcome, environment.nodes)
                 return None
             await self._agree(line, welcome, self._nodes or environment.nodes)
-        return Joined(line.sock, line.reader, environment, float(welcome["timeout_seconds"]))
+        return JoinedGroup(line.sock, line.reader, environment, float(welcome["timeout_seconds"]))
 
-    async def _agree(self, line: Line, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
+    async def _agree(self, line: FrameStream, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
         group = str(welcome["group"])
         try:
             async with ring_addresses(nodes[self._place.rank] if nodes else (), group):
-                await line.send(json_frame(Kind.PROOF, await self._hash(welcome)))
-                await _expect(line, Kind.MEET)
+                await line.send(json_frame(FrameKind.PROOF, await self._hash(welcome)))
+                await _expect(line, FrameKind.MEET)
                 if nodes:
                     right = (self._place.rank + 1) % len(nodes)
                     try:
                         await check_reached(nodes[right], group)
                     except AddressError as error:
                         raise AddressError(f"it does not reach rank {right}: {error}") from None
-                await line.send(json_frame(Kind.MEET, {}))
-                await _expect(line, Kind.GO)
+                await line.send(json_frame(FrameKind.MEET, {}))
+                await _expect(line, FrameKind.GO)
         except (AddressError, DraftdError) as error:
-            if not isinstance(error, Refused | RanksLost):
-                line.send_small(json_frame(Kind.FAILED, {"text": str(error)}))
+            if not isinstance(error, GroupRefused | RanksLost):
+                line.send_small(json_frame(FrameKind.FAILED, {"text": str(error)}))
             if isinstance(error, AddressError):
-                raise Refused(str(error)) from None
+                raise GroupRefused(str(error)) from None
             raise
 
-    async def _answer_look(self, line: Line, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
+    async def _answer_look(self, line: FrameStream, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
         """Says what is found here, right or wrong."""
         group, meeting = str(welcome["group"]), dict[str, Any]()
         async with contextlib.AsyncExitStack() as stack:
@@ -184,25 +184,25 @@ class GroupJoin:
                 proof["hashes"] = await self._hash(welcome)
             except DraftdError as error:
                 proof["error"] = error.message
-            await line.send(json_frame(Kind.PROOF, proof))
-            if (await _expect(line, Kind.MEET)).fields()["reach"]:
+            await line.send(json_frame(FrameKind.PROOF, proof))
+            if (await _expect(line, FrameKind.MEET)).fields()["reach"]:
                 try:
                     meeting["figures"] = await measure_link(nodes[(self._place.rank + 1) % len(nodes)], group)
                 except AddressError as error:
                     meeting["error"] = str(error)
-            await line.send(json_frame(Kind.MEET, meeting))
-            while (received := await _expect(line, Kind.ECHO, Kind.END)).kind is Kind.ECHO:
-                await line.send(frame(Kind.ECHO, 0, received.body))
+            await line.send(json_frame(FrameKind.MEET, meeting))
+            while (received := await _expect(line, FrameKind.ECHO, FrameKind.END)).kind is FrameKind.ECHO:
+                await line.send(frame(FrameKind.ECHO, 0, received.body))
 
     async def _hash(self, welcome: dict[str, Any]) -> dict[str, str]:
         return await asyncio.wrap_future(self._own.hashes()) if welcome["hashes"] else {}
 
-    async def _beat(self, line: Line) -> None:
+    async def _beat(self, line: FrameStream) -> None:
         """Sends signs of life, and watches for rank 0's."""
         watchdog, announced_at = Watchdog(SILENT_SECONDS), time.monotonic()
         while True:
             progress, now = self._own.progress, time.monotonic()
-            line.send_small(json_frame(Kind.HASHING, progress) if self._own.hashing else ping(Progress()))
+            line.send_small(json_frame(FrameKind.HASHING, progress) if self._own.hashing else ping(Progress()))
             if self._own.hashing and now - announced_at > PROGRESS_SECONDS:
                 announced_at = now
                 self._announce(hash_progress(progress))
@@ -211,14 +211,14 @@ class GroupJoin:
             await asyncio.sleep(PING_SECONDS)
 
 
-async def _expect(line: Line, *kinds: Kind) -> Frame:
+async def _expect(line: FrameStream, *kinds: FrameKind) -> Frame:
     """The next frame, of one of these kinds. Raises Refused if rank 0 says that there is no group, RanksLost if it has
     failed."""
-    while (received := await line.receive()).kind is Kind.PING:
+    while (received := await line.receive()).kind is FrameKind.PING:
         pass
-    if received.kind in (Kind.REFUSED, Kind.FAILED):
+    if received.kind in (FrameKind.REFUSED, FrameKind.FAILED):
         text = str(received.fields().get("text"))
-        raise Refused(text) if received.kind is Kind.REFUSED else RanksLost(Loss.FAILED, text)
+        raise GroupRefused(text) if received.kind is FrameKind.REFUSED else RanksLost(Loss.FAILED, text)
     if received.kind not in kinds:
-        raise Refused(f"rank 0 says {received.kind.name} and not {kinds[0].name}: it is of another version")
+        raise GroupRefused(f"rank 0 says {received.kind.name} and not {kinds[0].name}: it is of another version")
     return received

@@ -20,7 +20,7 @@ from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss, RankStatus
 from draftd.ranks.form import Follower
-from draftd.ranks.frames import BadFrame, Frame, Kind, frame, json_frame, ping, progress_of
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame, ping, progress_of
 from draftd.ranks.handshake import hang_up
 from draftd.ranks.watchdog import Vitals, Watchdog
 
@@ -94,7 +94,7 @@ class LeaderChannel:
         self._check()
         self.records += 1
         self.record_bytes += len(record)
-        data = frame(Kind.RECORD, self.records, record)
+        data = frame(FrameKind.RECORD, self.records, record)
         for receiver in self._receivers:
             if self.records - receiver.records > self._backlog:
                 self._catch_up(receiver)
@@ -126,7 +126,7 @@ class LeaderChannel:
 
     def close(self, why: str | None = None) -> None:
         """Tells followers that the group ends: in order, or `why`. Not on a thread of the channel."""
-        data = frame(Kind.END) if why is None else json_frame(Kind.FAILED, {"text": why})
+        data = frame(FrameKind.END) if why is None else json_frame(FrameKind.FAILED, {"text": why})
         self._closing = True
         self._thread.join()
         for receiver in self._receivers:
@@ -231,16 +231,16 @@ class LeaderChannel:
                 self._lose(Loss.DIED, f"{receiver.name} is gone: its connection ended")
 
     def _take(self, receiver: _Receiver, received: Frame) -> None:
-        if received.kind is Kind.FAILED:
+        if received.kind is FrameKind.FAILED:
             fields = received.fields()
             loss = Loss.STALLED if fields.get("loss") == Loss.STALLED else Loss.FAILED
             self._lose(loss, f"{receiver.name}: {fields.get('text')}")
-        elif received.kind is Kind.READY:
+        elif received.kind is FrameKind.READY:
             receiver.ready = True
             with self._changed:
                 self._all_ready = all(each.ready for each in self._receivers)
                 self._changed.notify_all()
-        elif received.kind is Kind.PING:
+        elif received.kind is FrameKind.PING:
             progress = progress_of(received)
             if progress.records > receiver.records:
                 receiver.vitals.moved = receiver.vitals.heard

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from draftd.errors import in_words
-from draftd.ranks.frames import BadFrame, Kind, frame, json_frame
-from draftd.ranks.handshake import Line, accept, background, prepare
+from draftd.ranks.frames import BadFrame, FrameKind, frame, json_frame
+from draftd.ranks.handshake import FrameStream, accept, background, prepare
 
 _CONNECT_SECONDS = 3.0
 _PINGS, _PING_BYTES = 100, 64
@@ -64,13 +64,13 @@ async def measure(
 ) -> dict[str, float]:
     """Times a connection whose other side echoes: the median of a small frame there and back, and the bytes of large
     ones in each direction, both at the same time."""
-    trips, ping = list[float](), frame(Kind.ECHO, 0, bytes(_PING_BYTES))
+    trips, ping = list[float](), frame(FrameKind.ECHO, 0, bytes(_PING_BYTES))
     for _ in range(_PINGS):
         began = time.perf_counter()
         await send(ping)
         await receive()
         trips.append(time.perf_counter() - began)
-    block, count, began = frame(Kind.ECHO, 0, bytes(_BLOCK_BYTES)), 0, time.perf_counter()
+    block, count, began = frame(FrameKind.ECHO, 0, bytes(_BLOCK_BYTES)), 0, time.perf_counter()
     for _ in range(_BLOCKS_AT_ONCE):
         await send(block)
     while time.perf_counter() - began < _STREAM_SECONDS:
@@ -84,14 +84,14 @@ async def measure(
     return {"round_trip_seconds": statistics.median(trips), "bytes_per_second": rate}
 
 
-async def _connect(node: str, group: str) -> Line:
+async def _connect(node: str, group: str) -> FrameStream:
     host, _, port = node.rpartition(":")
     try:
         sock = await asyncio.to_thread(socket.create_connection, (host, int(port)), _CONNECT_SECONDS)
     except OSError as error:
         raise AddressError(f"{node} cannot be reached: {in_words(error)}") from None
     prepare(sock)
-    line = Line(sock)
+    line = FrameStream(sock)
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             hello = await line.receive()
@@ -109,11 +109,11 @@ async def _serve(listener: socket.socket, group: str, start: Callable[[Coroutine
 
 
 async def _answer(sock: socket.socket, group: str) -> None:
-    line = Line(sock)
+    line = FrameStream(sock)
     with contextlib.closing(line), contextlib.suppress(BadFrame, OSError):
-        await line.send(json_frame(Kind.HELLO, {"group": group}))
-        while (received := await line.receive()).kind is Kind.ECHO:
-            await line.send(frame(Kind.ECHO, 0, received.body))
+        await line.send(json_frame(FrameKind.HELLO, {"group": group}))
+        while (received := await line.receive()).kind is FrameKind.ECHO:
+            await line.send(frame(FrameKind.ECHO, 0, received.body))
 
 
 def _listen(node: str) -> socket.socket:

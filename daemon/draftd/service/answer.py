@@ -15,22 +15,22 @@ from draftd.models.answer_format import NORMAL, REASONING, TOOL, AnswerFormat
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.messages import Chat, Tool, call_part, text_part
 from draftd.service.request import (
+    ChoiceFinished,
     Chunk,
     Delta,
-    Finished,
     Prompt,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
 )
-from draftd.service.text import Ends, StopScanner, TextForm, TextStream, occurs_in
+from draftd.service.text import StopConditions, StopScanner, TextForm, TextStream, occurs_in
 from draftd.service.tool_calls import CallReader
 
 _TAIL = 16  # tokens of a prompt, which have the mark that it ends with
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingOptions:
     """How one answer is to be read. `tools`: whose calls are read; without any, they are text. `thinks`: it begins
     within a thought, for the prompt ends so. `continues`: it goes on from a message, past any header."""
 
@@ -41,7 +41,7 @@ class Reading:
     continues: bool = False
 
 
-def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Reading | None:
+def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> ReadingOptions | None:
     """None where the answer is nothing but text. `ids` are the prompt's."""
     if not isinstance(prompt, Chat):
         return None
@@ -51,7 +51,7 @@ def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Read
     thinks = False
     if written.thinking is not None:
         thinks = _within_thought(prompt, tokenizer, ids, *written.thinking)
-    return Reading(written, tools, not prompt.parallel_tool_calls, thinks, prompt.continues)
+    return ReadingOptions(written, tools, not prompt.parallel_tool_calls, thinks, prompt.continues)
 
 
 def _within_thought(prompt: Chat, tokenizer: Tokenizer, ids: Sequence[int], begin: str, end: str) -> bool:
@@ -64,7 +64,7 @@ def _within_thought(prompt: Chat, tokenizer: Tokenizer, ids: Sequence[int], begi
 
 
 def stop_matcher(
-    tokenizer: Tokenizer, ends: Ends, reading: Reading | None, form: TextForm = TextForm()
+    tokenizer: Tokenizer, ends: StopConditions, reading: ReadingOptions | None, form: TextForm = TextForm()
 ) -> StopMatcher | None:
     """What ends the answer on the engine thread, where any text may end it there."""
     single = reading is not None and reading.single and bool(reading.tools)
@@ -77,8 +77,8 @@ class AnswerStream:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        ends: Ends,
-        reading: Reading | None,
+        ends: StopConditions,
+        reading: ReadingOptions | None,
         choice: int = 0,
         form: TextForm = TextForm(),
     ) -> None:
@@ -113,10 +113,10 @@ class AnswerStream:
         last = self._finish(outcome)
         return self._chunk(Emission((), ()), (), [], last) if last else None
 
-    def finished(self, outcome: Outcome, plan: DecodePlan) -> Finished:
+    def finished(self, outcome: Outcome, plan: DecodePlan) -> ChoiceFinished:
         stop, calls = self._parts.stop, self._parts.calls
         by_id = outcome.reason is FinishReason.STOP and not stop and self._last in self._ends.ids
-        return Finished(
+        return ChoiceFinished(
             outcome,
             plan,
             stop,
@@ -157,7 +157,9 @@ class _AnswerEnd:
     """`core.StopMatcher`. Reads the answer a second time, on the engine thread, where the decision must be made:
     requests whose text cannot end it have none. In another process it begins anew."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends, reading: Reading | None, form: TextForm) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, ends: StopConditions, reading: ReadingOptions | None, form: TextForm
+    ) -> None:
         self._made_of = tokenizer, ends, reading, form
         self._parts = _Parts(reading, ends)
         self._text = TextStream(tokenizer, ends, form, self._parts.reads)
@@ -176,17 +178,17 @@ class _AnswerEnd:
 
 
 def _answer_end(
-    tokenizer: Tokenizer, ends: Ends, how: tuple[tuple[Tool, ...], bool, bool, bool] | None, form: TextForm
+    tokenizer: Tokenizer, ends: StopConditions, how: tuple[tuple[Tool, ...], bool, bool, bool] | None, form: TextForm
 ) -> _AnswerEnd:
-    return _AnswerEnd(tokenizer, ends, None if how is None else Reading(tokenizer.answers, *how), form)
+    return _AnswerEnd(tokenizer, ends, None if how is None else ReadingOptions(tokenizer.answers, *how), form)
 
 
 class _Parts:
     """The parts of a text that arrives in pieces."""
 
-    def __init__(self, reading: Reading | None, ends: Ends) -> None:
+    def __init__(self, reading: ReadingOptions | None, ends: StopConditions) -> None:
         """`reading` None: it is nothing but text."""
-        reading = reading or Reading(AnswerFormat())
+        reading = reading or ReadingOptions(AnswerFormat())
         written = reading.written
         self.kind = REASONING if reading.thinks else NORMAL if reading.continues else written.initial
         self.calls: CallReader | None = None

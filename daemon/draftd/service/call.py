@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from draftd.core import DecodeRequest
 from draftd.service.answer import AnswerStream
 from draftd.service.formats import Constraint
-from draftd.service.remote import TextRelay
-from draftd.service.request import Request, Started
+from draftd.service.request import Request, RequestStarted
 from draftd.service.stream import TokenStream
+from draftd.service.text_relay import TextRelay
 from draftd.telemetry.spans import InferenceSpan
 
 
@@ -28,7 +28,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EngineCall:
     """One request that the engine has taken. `must`: what its answers follow, compiled until they have ended, or the
     engine thread would have to. `arrived`: something has come of one of its choices.
     `relay`: another daemon has it; the engine has not, unless that goes: then `own` goes on. `echo`: the text that its
@@ -36,7 +36,7 @@ class Call:
 
     request: Request
     must: Constraint
-    started: Started
+    started: RequestStarted
     choices: list[Choice] = field(default_factory=list)
     relay: TextRelay | None = None
     own: Choice | None = None

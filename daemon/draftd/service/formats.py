@@ -11,8 +11,8 @@ from typing import NamedTuple
 from draftd.errors import InvalidRequest
 from draftd.models import grammar as grammars
 from draftd.models.answer_format import CallFormat
-from draftd.models.grammar import Compiled, Grammars
-from draftd.service.answer import Reading
+from draftd.models.grammar import CompiledGrammar, Grammars
+from draftd.service.answer import ReadingOptions
 from draftd.service.messages import Chat, Tool, ToolMode
 from draftd.service.request import FormatKind, Prompt, Request, ResponseFormat
 
@@ -27,11 +27,11 @@ class Constraint(NamedTuple):
     grammar: str = ""
     kind: str = ""
     seconds: float = 0.0
-    compiled: Compiled | None = None
+    compiled: CompiledGrammar | None = None
 
 
 async def constraint_of(
-    request: Request, reading: Reading | None, compiler: Grammars | None, executor: Executor
+    request: Request, reading: ReadingOptions | None, compiler: Grammars | None, executor: Executor
 ) -> Constraint:
     """Of a response format, and of a tool call that is demanded. Raises InvalidRequest with what cannot be enforced."""
     found, prompt = request.response_format, request.prompt
@@ -54,7 +54,7 @@ async def constraint_of(
     return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds, compiled)
 
 
-def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: Reading | None, compiler: Grammars) -> str:
+def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: ReadingOptions | None, compiler: Grammars) -> str:
     """Raises ValueError."""
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     body = "" if found is None or demanded else _source(found)

@@ -5,9 +5,9 @@
     3. submit it to the engine                QueueFull says when to retry
     4. started; one chunk per step; finished
 
-A refusal is an exception and no event. After `Started` the events end with `Finished` whenever the client can still be
-reached; where the reason is neither STOP nor LENGTH an exception follows, so that no client takes half an answer for a
-whole one.
+A refusal is an exception and no event. After `RequestStarted` the events end with `Finished` whenever the client can
+still be reached; where the reason is neither STOP nor LENGTH an exception follows, so that no client takes half an
+answer for a whole one.
 
 Each of several choices is a request to the engine, with a span of its own: what clients, spans, metrics and the engine
 count are choices. They are submitted together, or refused together as one request. Each has its `Finished`; the
@@ -46,29 +46,29 @@ from draftd.errors import (
 )
 from draftd.planning.planner import FlagContext, Planner
 from draftd.service.answer import AnswerStream, reading_of, stop_matcher
-from draftd.service.call import Call, Choice, next_choice, silent
-from draftd.service.chat import ChatRenderer
+from draftd.service.call import Choice, EngineCall, next_choice, silent
+from draftd.service.chat_template import ChatRenderer
 from draftd.service.endings import error_of, reason_to_leave
 from draftd.service.formats import constraint_of
 from draftd.service.messages import Chat, message_parts, text_part
 from draftd.service.prefixes import beginning
-from draftd.service.remote import Begun, Events, RemoteAnswers, TextRelay, begin, local_plan
 from draftd.service.request import (
     Chunk,
-    Loading,
+    LoadProgress,
     Prompt,
     PromptProgress,
     RawText,
     Request,
-    Routed,
+    RequestStarted,
+    RouteAnswer,
     Send,
     ServedModel,
-    Started,
     checked,
     default_max_tokens,
 )
 from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
-from draftd.service.text import Ends, TextForm, echoed, tokenise
+from draftd.service.text import StopConditions, TextForm, echoed, tokenise
+from draftd.service.text_relay import Events, RelayStarted, RemoteAnswers, TextRelay, begin, local_plan
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
@@ -198,7 +198,7 @@ class InferenceService:
         prompt, client = checked(request, model).prompt, request.client
         return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
 
-    async def route(self, request: Request) -> Routed:
+    async def route(self, request: Request) -> RouteAnswer:
         """Which way it would go now. Raises as for a request that is refused for other reasons than its way."""
         model, tokenizer = self._ready(), self._worker.tokenizer
         valid, planner = checked(request, model), self._planner
@@ -206,7 +206,7 @@ class InferenceService:
         most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
         route = planner.route(valid.wish, _context(valid, model, ids), most)
         expected = planner.router.expected(valid.workload, most)
-        return Routed(route, len(ids), round(expected), planner.router.prices.currency)
+        return RouteAnswer(route, len(ids), round(expected), planner.router.prices.currency)
 
     def token_bytes(self, token: int) -> bytes:
         """What a token is written as; of one that no text has, what it is called."""
@@ -231,7 +231,7 @@ class InferenceService:
         finally:
             self._leave(call)
 
-    async def _admit(self, request: Request, request_id: str, arrival: float) -> Call:
+    async def _admit(self, request: Request, request_id: str, arrival: float) -> EngineCall:
         """Submits the request to the engine. Raises what it is refused with, after telemetry was told what was known of
         it by then."""
         operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
@@ -257,7 +257,7 @@ class InferenceService:
             span.planned(plan, ContextTier.of(len(ids)))
             if must.grammar:
                 span.constrained(must.kind, must.seconds)
-            handed: tuple[Events, Begun] | None = None
+            handed: tuple[Events, RelayStarted] | None = None
             if self._planner.router.relayed(plan.strategy) and self._remote is not None:
                 try:
                     # The default of max_tokens is the other daemon's own.
@@ -319,14 +319,14 @@ class InferenceService:
             one.span = self._begin_span(replace(start, choice=one.index, sampling=one.decode.sampling))
             one.span.planned(plan, ContextTier.of(len(ids)))
         router, told_tokens = self._planner.router, len(ids) if handed is None else handed[1].prompt_tokens
-        started = Started(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
+        started = RequestStarted(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
         if handed is None:
-            return Call(valid, must, started, choices, arrived=arrived, echo=echo)
+            return EngineCall(valid, must, started, choices, arrived=arrived, echo=echo)
         spans = [one.span for one in choices]
         relay = TextRelay(handed[0], started, valid, arrival, spans, router, self._relayed)
-        return Call(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
+        return EngineCall(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
 
-    def _go_on(self, call: Call, text: str, tokens: int, why: str) -> None:
+    def _go_on(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
         """With this daemon's own model, after `text`, of so many tokens of the other's. Raises DraftdError where that
         may not be, or cannot."""
         one, request = call.own, call.request
@@ -354,7 +354,7 @@ class InferenceService:
             raise NotServing(f"the engine failed: {self._worker.error}")
         return self.model()
 
-    async def _relay(self, call: Call, send: Send) -> None:
+    async def _relay(self, call: EngineCall, send: Send) -> None:
         """Sends what the engine says until it has said all."""
         started, error = call.started, None
         async with stall_guard(self._stall) as write:
@@ -390,13 +390,13 @@ class InferenceService:
         if error is not None:
             raise error
 
-    async def _begin(self, call: Call, send: Send, write: Write) -> None:
+    async def _begin(self, call: EngineCall, send: Send, write: Write) -> None:
         """What is said before the engine says anything."""
         await write(send(call.started))
         first, processed, pause = call.choices[0].stream, 0, 0.0 if self._worker.unloaded else _NEWS_SECONDS
         while await silent(call.choices, call.arrived, pause):
             if self._worker.unloaded:
-                await write(send(Loading(self._worker.progress)))
+                await write(send(LoadProgress(self._worker.progress)))
             elif (far := self._prompt_progress(call)) is not None and far.processed_tokens > processed:
                 await write(send(far))
                 processed = far.processed_tokens
@@ -411,7 +411,7 @@ class InferenceService:
             for one in call.choices:
                 await write(send(Chunk(emission, (), text, choice=one.index, offsets=offsets, prompt=prompt)))
 
-    def _prompt_progress(self, call: Call) -> PromptProgress | None:
+    def _prompt_progress(self, call: EngineCall) -> PromptProgress | None:
         """Of the choice whose prompt is furthest; None where none has begun, and where it is not asked for."""
         if not call.request.return_progress:
             return None
@@ -419,7 +419,7 @@ class InferenceService:
         begun = [one for one in self._worker.status().prompts if one.request in ids]
         return max(begun, key=lambda one: one.processed_tokens, default=None)
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, call: EngineCall) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
         request_id, late = call.started.request_id, dict[str, InferenceSpan]()
         for one in call.choices:
@@ -457,8 +457,8 @@ def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
     return asked if asked.seed is None else replace(asked, seed=(asked.seed + choice) % 2**64)
 
 
-def _ends(request: Request) -> Ends:
-    return Ends(request.stop, request.stop_token_ids, request.include_stop)
+def _ends(request: Request) -> StopConditions:
+    return StopConditions(request.stop, request.stop_token_ids, request.include_stop)
 
 
 def _form(request: Request) -> TextForm:

@@ -19,7 +19,7 @@ _RETRY_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-class Fingerprint(NamedTuple):
+class ServedFingerprint(NamedTuple):
     """SHA-256: of the model's files, and of the vocabulary."""
 
     model: str
@@ -31,16 +31,16 @@ class OwnFingerprint:
 
     def __init__(self, worker: EngineHandle) -> None:
         self._worker = worker
-        self._taken: tuple[ModelFiles | None, asyncio.Future[Fingerprint]] | None = None
+        self._taken: tuple[ModelFiles | None, asyncio.Future[ServedFingerprint]] | None = None
 
-    def begin(self) -> asyncio.Future[Fingerprint]:
+    def begin(self) -> asyncio.Future[ServedFingerprint]:
         """Raises NotServing until the model is loaded."""
         files = self._worker.files.target
         if self._taken is None or self._taken[0] != files:
             self._taken = files, asyncio.wrap_future(self._worker.fingerprints.submit(partial(self._made, files)))
         return self._taken[1]
 
-    async def get(self) -> Fingerprint:
+    async def get(self) -> ServedFingerprint:
         """Raises NotServing until it is known, after a short wait."""
         taken = self.begin()
         await asyncio.wait([taken], timeout=_WAIT_SECONDS)
@@ -56,13 +56,13 @@ class OwnFingerprint:
         """All tokens by id. Raises NotServing."""
         return list(await asyncio.to_thread(self._worker.tokenizer.vocabulary))
 
-    def _made(self, files: ModelFiles | None) -> Fingerprint:
+    def _made(self, files: ModelFiles | None) -> ServedFingerprint:
         info, tokenizer = self._worker.info, self._worker.tokenizer.fingerprint
         if files is None or files.stamps is None:
             what = ["made in memory", info.model, info.architecture, info.vocab_size, info.weight_bytes]
-            return Fingerprint(digest(what), tokenizer)
+            return ServedFingerprint(digest(what), tokenizer)
         model = model_digest(self._worker.fingerprints.of(files.folder, files.adapter))
         if files.changed:
             log.warning("the files of %s have changed since they were read: its fingerprint is not theirs", info.model)
             model = digest(["read before", sorted((name, str(stamp)) for name, stamp in files.stamps.items())])
-        return Fingerprint(model, tokenizer)
+        return ServedFingerprint(model, tokenizer)

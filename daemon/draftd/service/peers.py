@@ -14,7 +14,7 @@ from typing import Any
 
 from draftd.core import Emission, FinishReason, Outcome
 from draftd.engine.remote.peer import PeerSequence
-from draftd.engine.remote.verifier_link import Closed, FromVerifier, Open, Verdict
+from draftd.engine.remote.verifier_link import FromVerifier, OpenSequence, SequenceClosed, Verdict
 from draftd.errors import (
     ClientStalled,
     DeadlineExceeded,
@@ -33,7 +33,7 @@ from draftd.errors import (
     Unauthenticated,
     reason_of,
 )
-from draftd.models.grammar import Compiled
+from draftd.models.grammar import CompiledGrammar
 from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.stream import Mailbox
 from draftd.strategies import PeerCounts
@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class VerifierIdentity:
     """What a peer is told of this verifier at first."""
 
     model: str
@@ -112,7 +112,7 @@ class Refusals:
         host = address.rpartition(":")[0]
         self._log.write(logging.WARNING, reason, f"{what} of the edge at {address} was refused: {error.message}", host)
 
-    def add_sequence(self, error: DraftdError, sequence: int, connection: Connection) -> None:
+    def add_sequence(self, error: DraftdError, sequence: int, connection: PeerConnection) -> None:
         connection.peer.counts.refused += 1
         self.add(error, f"sequence {sequence}", connection.address)
 
@@ -125,12 +125,12 @@ class Peer:
     edge: str
     pace: TokenBucket = field(default_factory=lambda: TokenBucket(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
     counts: PeerCounts = field(default_factory=PeerCounts)
-    connection: Connection | None = None
+    connection: PeerConnection | None = None
     lost_since: float = 0.0
-    open: dict[int, HeldSequence] = field(default_factory=dict)
-    leaving: set[HeldSequence] = field(default_factory=set)
+    open: dict[int, VerifiedSequence] = field(default_factory=dict)
+    leaving: set[VerifiedSequence] = field(default_factory=set)
     left: asyncio.Event = field(default_factory=asyncio.Event)  # one of those has
-    ended: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
+    ended: OrderedDict[int, ClosedSequence] = field(default_factory=OrderedDict)
     forgotten: int = -1  # numbers up to this one are not used again
 
     @property
@@ -140,7 +140,7 @@ class Peer:
         return self.edge if self.counts.verdicts >= _KNOWN_VERDICTS else NEW_EDGES
 
     @property
-    def held(self) -> list[HeldSequence]:
+    def held(self) -> list[VerifiedSequence]:
         """All that the engine has of it."""
         return [*self.open.values(), *self.leaving]
 
@@ -149,7 +149,7 @@ class Peer:
         """Tokens of context that its sequences may come to need."""
         return sum(one.reserved for one in self.open.values())
 
-    def remember(self, number: int, ended: Ended) -> None:
+    def remember(self, number: int, ended: ClosedSequence) -> None:
         self.ended[number] = ended
         self.ended.move_to_end(number)
         while len(self.ended) > _MOST_ENDED:
@@ -162,7 +162,7 @@ class Peer:
 
 
 @dataclass(slots=True)
-class Ended:
+class ClosedSequence:
     """A sequence that has ended. Its text had `opened` tokens when it was opened, and `decided` at its end. `closed`:
     the edge has said how many of them it applied, and says no more of it."""
 
@@ -178,18 +178,18 @@ class Ended:
         return max(0, self.decided - max(applied, self.opened))
 
 
-class HeldSequence:
+class VerifiedSequence:
     """One sequence that the engine has: the receiver of its request. `compiled` keeps its grammar."""
 
     def __init__(
         self,
-        connection: Connection,
-        message: Open,
+        connection: PeerConnection,
+        message: OpenSequence,
         reserved: int,
-        compiled: Compiled | None,
+        compiled: CompiledGrammar | None,
         *,
         mailbox: Mailbox,
-        heard: Callable[[HeldSequence, FromVerifier | Outcome], None],
+        heard: Callable[[VerifiedSequence, FromVerifier | Outcome], None],
         wake: Callable[[], None],
         span: VerificationSpan,
         deepest: int,
@@ -202,7 +202,7 @@ class HeldSequence:
         self.reserved, self.compiled = reserved, compiled
         self.began = False  # the engine has it, and prefills it
         self.active = time.monotonic()  # a step or a verdict came last
-        self.closing: Closed | None = None  # what is said at its end, where the end is not its own
+        self.closing: SequenceClosed | None = None  # what is said at its end, where the end is not its own
         self.applied: int | None = None  # tokens of the text, where the edge is done with it
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._heard = mailbox, heard
@@ -238,7 +238,7 @@ class HeldSequence:
         self.span.ended(self.counts, how, why)
 
 
-class Connection:
+class PeerConnection:
     """One connection of a peer, and what it is to be told, in order. One that does not read that is ended."""
 
     def __init__(self, peer: Peer, address: str, wake: Callable[[], None] = lambda: None) -> None:
@@ -290,7 +290,7 @@ class Connection:
         self.peer.counts.bytes_sent += sent
 
 
-def count(held: HeldSequence, verdict: Verdict) -> None:
+def count(held: VerifiedSequence, verdict: Verdict) -> None:
     peer = held.peer
     for counts in (peer.counts, held.counts):
         counts.verdicts += 1

@@ -15,8 +15,8 @@ from draftd.core import DecodePlan, DepthMode, Emission, ModePreference, Outcome
 from draftd.engine.observer import PromptProgress as PromptProgress
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
-from draftd.planning.planner import Wish
-from draftd.planning.prices import Worth
+from draftd.planning.planner import RequestedPlan
+from draftd.planning.prices import AnswerPrice
 from draftd.planning.routing import Route
 from draftd.service.messages import Chat, Message, ToolCall, check_chat
 from draftd.strategies import QualityClass
@@ -80,7 +80,7 @@ class Request:
     max_tokens: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str, ...] = ()
-    wish: Wish = field(default_factory=Wish)
+    wish: RequestedPlan = field(default_factory=RequestedPlan)
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
     deadline: float | None = None
@@ -108,7 +108,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RequestStarted:
     """The engine has taken the request."""
 
     request_id: str
@@ -119,7 +119,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadProgress:
     """The weights were let go for want of requests, and are read again: how far that is, for people."""
 
     progress: str
@@ -179,7 +179,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ChoiceFinished:
     """The end of one choice. `stop` is the stop string that ended the text, where one did, and `stop_token_id` the id
     of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer.
     `worth`: what it cost and what it is good for."""
@@ -192,11 +192,11 @@ class Finished:
     tool_calls: int = 0
     reasoning_tokens: int = 0
     warning: str = ""
-    worth: Worth = field(default_factory=Worth)
+    worth: AnswerPrice = field(default_factory=AnswerPrice)
 
 
-AnswerEvent = Started | Chunk | Finished
-Event = AnswerEvent | Loading | PromptProgress
+AnswerEvent = RequestStarted | Chunk | ChoiceFinished
+Event = AnswerEvent | LoadProgress | PromptProgress
 Send = Callable[[Event], Awaitable[None]]
 
 
@@ -241,7 +241,7 @@ def checked(request: Request, model: ServedModel) -> Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RouteAnswer:
     """Which way a request would go. `expected_tokens` of the answer."""
 
     route: Route
@@ -370,7 +370,7 @@ def _check_ends(request: Request, max_tokens: int, vocabulary: int) -> None:
         _check(0 <= token < vocabulary, f"stop_token_ids[{i}]", token, f"token ids from 0 to {vocabulary - 1}")
 
 
-def _check_wish(wish: Wish, info: ModelInfo) -> None:
+def _check_wish(wish: RequestedPlan, info: ModelInfo) -> None:
     known, cap = info.registered_drafters, wish.max_draft_tokens
     _check(wish.drafter is None or wish.drafter in known, "drafter", wish.drafter, ", ".join(known))
     _check(cap is None or cap >= 0, "max_draft_tokens", cap, "0 or more; 0 means autoregressive")

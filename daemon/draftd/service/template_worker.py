@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from draftd.models.conversation import Messages, NotTaken, TemplateShape, unfinished
+from draftd.models.conversation import Messages, TemplateShape, ToolsIgnored, unfinished
 
 _MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
 
@@ -69,7 +69,7 @@ def main() -> None:
             else:
                 text = render(messages, tools, arguments)
             said = {"text": text} if len(text) <= asked["most"] else {"characters": len(text)}
-        except NotTaken:
+        except ToolsIgnored:
             said = {"no_tools": True}
         except MemoryError:
             said = {"error": "the text takes too much memory"}

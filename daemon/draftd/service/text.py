@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from draftd.errors import InvalidRequest
-from draftd.models.conversation import NotTaken
+from draftd.models.conversation import ToolsIgnored
 from draftd.models.tokenizer import Tokenizer
-from draftd.service.chat import ChatRenderer, no_tools
+from draftd.service.chat_template import ChatRenderer, no_tools
 from draftd.service.messages import Chat, message_dict, tool_dicts
 from draftd.service.request import Prompt, RawText, Request, ServedModel, TokenIds, check_length, turned_down
 
@@ -72,7 +72,7 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     messages, tools = list(map(message_dict, prompt.messages)), tool_dicts(prompt.shown_tools)
     try:
         return tokenizer.render_chat(messages, tools, prompt.template_arguments, prompt.continues)
-    except NotTaken:
+    except ToolsIgnored:
         raise no_tools(prompt) from None
     except Exception as error:
         raise turned_down(prompt.messages, f"accepts ({error})") from error
@@ -120,7 +120,7 @@ class StopScanner:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class StopConditions:
     """What ends an answer besides the model's own end tokens. `include`: the text has what ended it."""
 
     strings: Sequence[str] = ()
@@ -143,7 +143,9 @@ class TextStream:
     """The text of one answer, as its tokens arrive, with any stop string. Neither end-of-text tokens nor special ones
     have a text."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Ends, form: TextForm, reads: Callable[[str], bool]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, ends: StopConditions, form: TextForm, reads: Callable[[str], bool]
+    ) -> None:
         """`reads`: which special tokens have a text all the same, for whoever reads it."""
         self._detokenizer = tokenizer.detokenizer(continues=form.continues)
         silent = not ends.include and ends.ids

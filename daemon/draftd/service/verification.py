@@ -6,7 +6,8 @@
     4. closed: the edge is done, the text has ended, nothing came for long, or the daemon stops
 
 What the engine emits for peers, less what they discarded, is what their edges applied: of each sequence it is known how
-far its text was decided, and the edge says how much of that it has (`Close`, or an `Open` of the same number)."""
+far its text was decided, and the edge says how much of that it has (`CloseSequence`, or an `OpenSequence` of the same
+number)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 from draftd.core import DecodeRequest, FinishReason, Outcome
 from draftd.engine.handle import EngineHandle, EngineState
-from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.engine.remote.verifier_link import (
+    CloseSequence,
+    FromVerifier,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    SequenceOpened,
+    ToVerifier,
+    Verdict,
+)
 from draftd.errors import (
     DraftdError,
     EngineFailure,
@@ -32,9 +42,18 @@ from draftd.errors import (
     TooManyTokens,
 )
 from draftd.planning.planner import Planner
-from draftd.service.opening import check_model, check_text, compiled, request_of
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peers import Connection, Ended, HeldSequence, Peer, Refusals, Served, count, summed
+from draftd.service.peer_requests import check_model, check_text, compiled, request_of
+from draftd.service.peers import (
+    ClosedSequence,
+    Peer,
+    PeerConnection,
+    Refusals,
+    VerifiedSequence,
+    VerifierIdentity,
+    count,
+    summed,
+)
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
 from draftd.settings import Settings
@@ -88,11 +107,11 @@ class VerificationService:
         if self.enabled:
             self._fingerprint.begin()
 
-    async def served(self) -> Served:
+    async def served(self) -> VerifierIdentity:
         """Raises NotServing until the model is loaded and its fingerprint taken."""
         self._check_serving()
         fingerprint, info, worker = await self._fingerprint.get(), self._worker.info, self._worker
-        return Served(
+        return VerifierIdentity(
             model=info.model,
             model_fingerprint=fingerprint.model,
             tokenizer=fingerprint.tokenizer,
@@ -126,7 +145,7 @@ class VerificationService:
 
     # connections
 
-    def connect(self, edge: str, address: str) -> Connection:
+    def connect(self, edge: str, address: str) -> PeerConnection:
         """Of the edge with this identity, which has no other after that. Raises NotServing, InvalidRequest,
         TooManyPeers."""
         self._check_serving()
@@ -146,7 +165,7 @@ class VerificationService:
         peer = known or Peer(edge)
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
-        peer.connection = connection = Connection(peer, address, self._worker.wake)
+        peer.connection = connection = PeerConnection(peer, address, self._worker.wake)
         peer.counts.connections += 1
         lost = [one for one in self._peers.values() if one.connection is None and one.open]
         lost.sort(key=lambda one: one.lost_since)
@@ -157,7 +176,7 @@ class VerificationService:
             self._watch = asyncio.create_task(self._watched(), name="draftd-watch-peers")
         return connection
 
-    def disconnect(self, connection: Connection) -> None:
+    def disconnect(self, connection: PeerConnection) -> None:
         """Its sequences are kept for a while, and decide nothing meanwhile. What has no token yet ends: what was
         prefilled of it is in the prefix store, and more is prefilled when the edge comes back."""
         connection.alive = False
@@ -166,28 +185,28 @@ class VerificationService:
             peer.connection, peer.lost_since = None, time.monotonic()
         for held in list(peer.open.values()):
             if held.connection is connection and held.decided == held.opened:
-                self._end(held, Closed(held.number, "its connection was lost"))
+                self._end(held, SequenceClosed(held.number, "its connection was lost"))
 
-    async def take(self, connection: Connection, message: ToVerifier) -> None:
+    async def take(self, connection: PeerConnection, message: ToVerifier) -> None:
         """One message of the peer: returns when the next may be read. Raises InvalidRequest for a step that cannot be
         one."""
-        if isinstance(message, Step):
+        if isinstance(message, Proposal):
             self._step(connection, message)
-        elif isinstance(message, Close):
+        elif isinstance(message, CloseSequence):
             self._close(connection, message)
         else:
             await self._open(connection, message)
         await connection.handled()
 
-    def refuse(self, connection: Connection, sequence: int, error: DraftdError) -> None:
+    def refuse(self, connection: PeerConnection, sequence: int, error: DraftdError) -> None:
         """Says why a sequence cannot be opened."""
         self.refusals.add_sequence(error, sequence, connection)
         connection.peer.pace.spend(_OPEN_COST)
-        connection.put(Closed(sequence, error.message, error.retry_after))
+        connection.put(SequenceClosed(sequence, error.message, error.retry_after))
 
     # sequences
 
-    def _step(self, connection: Connection, step: Step) -> None:
+    def _step(self, connection: PeerConnection, step: Proposal) -> None:
         peer = connection.peer
         peer.counts.steps += 1
         held = peer.open.get(step.sequence)
@@ -202,24 +221,24 @@ class VerificationService:
         if (wrong := next((token for token in step.proposed if token >= vocabulary), None)) is not None:
             error = InvalidRequest("step.proposed", wrong, f"token ids from 0 to {vocabulary - 1}")
             self.refusals.add_sequence(error, step.sequence, connection)
-            self._end(held, Closed(step.sequence, error.message))
+            self._end(held, SequenceClosed(step.sequence, error.message))
             return
         held.active = time.monotonic()
         held.steps.offer(step)
 
-    def _close(self, connection: Connection, message: Close) -> None:
+    def _close(self, connection: PeerConnection, message: CloseSequence) -> None:
         peer = connection.peer
         held, ended = peer.open.get(message.sequence), peer.ended.get(message.sequence)
         if held is not None:
             if held.applied is None:
                 held.applied = message.known
-            self._end(held, Closed(message.sequence))
+            self._end(held, SequenceClosed(message.sequence))
             return
         if ended is not None:
             peer.counts.discarded += ended.settle(message.known)
-        connection.put(Closed(message.sequence))  # the edge need not say it on another connection again
+        connection.put(SequenceClosed(message.sequence))  # the edge need not say it on another connection again
 
-    async def _open(self, connection: Connection, message: Open) -> None:
+    async def _open(self, connection: PeerConnection, message: OpenSequence) -> None:
         peer = connection.peer
         try:
             await self._replace(peer, message)
@@ -236,14 +255,14 @@ class VerificationService:
         except DraftdError as error:
             self.refuse(connection, message.sequence, error)
 
-    async def _replace(self, peer: Peer, message: Open) -> None:
+    async def _replace(self, peer: Peer, message: OpenSequence) -> None:
         """Ends an earlier sequence of that number: the edge goes on from what it knows of the text."""
         number, known = message.sequence, len(message.tokens)
         ended, held = peer.ended.get(number), peer.open.pop(number, None)
         if held is not None:
             held.applied = known if held.applied is None else held.applied
             peer.leaving.add(held)
-            self._end(held, Closed(number))
+            self._end(held, SequenceClosed(number))
             while len(peer.leaving) > self._limits.sequences_per_peer:
                 peer.left.clear()
                 await peer.left.wait()
@@ -253,7 +272,9 @@ class VerificationService:
         elif ended is not None or number <= peer.forgotten:
             raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
 
-    async def _admitted(self, connection: Connection, message: Open) -> tuple[HeldSequence, DecodeRequest]:
+    async def _admitted(
+        self, connection: PeerConnection, message: OpenSequence
+    ) -> tuple[VerifiedSequence, DecodeRequest]:
         """Raises DraftdError with what it is refused for."""
         self._check_serving()
         peer, worker, deepest = connection.peer, self._worker, self._settings.engine.max_draft_tokens
@@ -264,7 +285,7 @@ class VerificationService:
         grammar = await compiled(message.options.grammar, worker.grammars, self._compiling)
         if not connection.alive:
             raise NotServing("the connection was lost")
-        held = HeldSequence(
+        held = VerifiedSequence(
             connection, message, whole, grammar,
             mailbox=self._mailbox, heard=self._heard, wake=worker.wake,
             span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
@@ -293,13 +314,13 @@ class VerificationService:
 
     # what the engine says
 
-    def _heard(self, held: HeldSequence, item: FromVerifier | Outcome) -> None:
+    def _heard(self, held: VerifiedSequence, item: FromVerifier | Outcome) -> None:
         peer, now = held.peer, time.monotonic()
         if isinstance(item, Outcome):
             self._ended(held, item)
             return
         held.active = now
-        if isinstance(item, Opened):
+        if isinstance(item, SequenceOpened):
             if held.began:  # its prefill began anew, after a forward failed
                 return
             held.began = True
@@ -310,11 +331,11 @@ class VerificationService:
             held.decided = item.known + len(item.tokens)
         self._tell(held, item)
 
-    def _ended(self, held: HeldSequence, outcome: Outcome) -> None:
+    def _ended(self, held: VerifiedSequence, outcome: Outcome) -> None:
         peer, replaced = held.peer, held in held.peer.leaving
         peer.counts.stale += held.steps.stale
         peer.counts.wasted += held.steps.wasted
-        ended = Ended(held.opened, held.decided)
+        ended = ClosedSequence(held.opened, held.decided)
         if held.applied is not None:
             held.counts.discarded = ended.settle(held.applied)
             peer.counts.discarded += held.counts.discarded
@@ -327,7 +348,7 @@ class VerificationService:
         peer.remember(held.number, ended)
         self._tell(held, held.closing or _closed(held.number, outcome))
 
-    def _tell(self, held: HeldSequence, message: FromVerifier) -> None:
+    def _tell(self, held: VerifiedSequence, message: FromVerifier) -> None:
         if held.connection.alive and held not in held.peer.leaving:
             held.connection.put(message)
 
@@ -347,7 +368,7 @@ class VerificationService:
         self._mailbox.close()
         self._compiling.shutdown(wait=False, cancel_futures=True)
 
-    def _end(self, held: HeldSequence, closed: Closed) -> None:
+    def _end(self, held: VerifiedSequence, closed: SequenceClosed) -> None:
         """Ends within a step of the engine; then `closed` is said."""
         if held.closing is None:
             held.closing = closed
@@ -355,7 +376,7 @@ class VerificationService:
 
     def _end_all(self, peer: Peer, why: str, retry_after: float | None = None) -> None:
         for held in list(peer.open.values()):
-            self._end(held, Closed(held.number, why, retry_after))
+            self._end(held, SequenceClosed(held.number, why, retry_after))
 
     # watching
 
@@ -375,13 +396,13 @@ class VerificationService:
                 seconds = now - held.active
                 if not held.connection.alive:
                     if pressed or lost > idle:
-                        self._end(held, Closed(held.number, "its edge did not claim it"))
+                        self._end(held, SequenceClosed(held.number, "its edge did not claim it"))
                 elif held.began and seconds > idle:
                     why = f"no step came for {seconds:.0f} s, and at most {idle:g} s may pass (verify.idle_seconds)"
-                    self._end(held, Closed(held.number, why, 0.0))
+                    self._end(held, SequenceClosed(held.number, why, 0.0))
                 elif held.began and pressed and seconds > _PRESSED_SECONDS:
                     why = f"no step came for {seconds:.0f} s, and requests wait for memory"
-                    self._end(held, Closed(held.number, why, _RETRY_SECONDS))
+                    self._end(held, SequenceClosed(held.number, why, _RETRY_SECONDS))
 
     def _party(self, peer: Peer) -> list[Peer]:
         return [one for one in self._peers.values() if one.party == peer.party]
@@ -402,9 +423,9 @@ class VerificationService:
         _ = self._worker.info  # raises NotServing until it is loaded
 
 
-def _closed(sequence: int, outcome: Outcome) -> Closed:
+def _closed(sequence: int, outcome: Outcome) -> SequenceClosed:
     if outcome.reason in (FinishReason.STOP, FinishReason.LENGTH):
-        return Closed(sequence)
+        return SequenceClosed(sequence)
     if outcome.reason is FinishReason.CANCELLED:
-        return Closed(sequence, "the daemon is stopping", _RETRY_SECONDS)
-    return Closed(sequence, EngineFailure(outcome.error or "decoding failed").message)
+        return SequenceClosed(sequence, "the daemon is stopping", _RETRY_SECONDS)
+    return SequenceClosed(sequence, EngineFailure(outcome.error or "decoding failed").message)

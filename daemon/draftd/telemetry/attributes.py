@@ -41,7 +41,7 @@ class Attribute:
     given: str = ""
 
 
-class Kind(enum.StrEnum):
+class InstrumentKind(enum.StrEnum):
     """Kinds of instrument. The observable ones are read when metrics are collected."""
 
     COUNTER = "counter"
@@ -61,7 +61,7 @@ class Metric:
     """One metric. `buckets` are a histogram's upper bounds, in its unit."""
 
     name: str
-    kind: Kind
+    kind: InstrumentKind
     unit: str
     brief: str
     attributes: tuple[Attribute, ...] = ()
@@ -72,9 +72,9 @@ class Metric:
         """The name in Prometheus, as the OpenTelemetry collector writes it."""
         name = self.name.replace(".", "_")
         suffix = _SUFFIXES.get(self.unit, "")
-        if self.unit == "1" and self.kind is Kind.GAUGE:
+        if self.unit == "1" and self.kind is InstrumentKind.GAUGE:
             suffix = "_ratio"
-        total = "_total" if self.kind in (Kind.COUNTER, Kind.OBSERVABLE_COUNTER) else ""
+        total = "_total" if self.kind in (InstrumentKind.COUNTER, InstrumentKind.OBSERVABLE_COUNTER) else ""
         return name + suffix + total
 
     def on_span(self, type: str = "int") -> Attribute:
@@ -82,7 +82,7 @@ class Metric:
         return Attribute(type, self.name, self.brief + _SPELT_OUT.get(self.unit, ""))
 
 
-def metrics_of(kind: Kind, *shared: Attribute) -> Callable[..., Metric]:
+def metrics_of(kind: InstrumentKind, *shared: Attribute) -> Callable[..., Metric]:
     """Makes metrics of one kind: name, unit, what they count, and their attributes besides the shared ones."""
 
     def make(name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:

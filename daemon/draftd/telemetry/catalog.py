@@ -9,7 +9,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_ranks as ranks
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry import catalog_sdk as sdk
-from draftd.telemetry.attributes import Attribute, Event, Kind, Metric, Span, metrics_of
+from draftd.telemetry.attributes import Attribute, Event, InstrumentKind, Metric, Span, metrics_of
 
 SCOPE = "draftd"  # name of the instrumentation scope
 PROVIDER_NAME = "draftd"  # value of gen_ai.provider.name
@@ -28,15 +28,18 @@ _GAP = (
 )  # fmt: skip
 
 
-_counter, _observed = metrics_of(Kind.COUNTER), metrics_of(Kind.OBSERVABLE_COUNTER)
-_gauge, _up_down = metrics_of(Kind.GAUGE), metrics_of(Kind.UP_DOWN_COUNTER)
-_sum = metrics_of(Kind.OBSERVABLE_COUNTER, *LABELS)  # what requests add up to
-_model_counter, _model_sum = metrics_of(Kind.COUNTER, a.MODEL), metrics_of(Kind.OBSERVABLE_COUNTER, a.MODEL)
-_model_gauge = metrics_of(Kind.GAUGE, a.MODEL)
+_counter, _observed = metrics_of(InstrumentKind.COUNTER), metrics_of(InstrumentKind.OBSERVABLE_COUNTER)
+_gauge, _up_down = metrics_of(InstrumentKind.GAUGE), metrics_of(InstrumentKind.UP_DOWN_COUNTER)
+_sum = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, *LABELS)  # what requests add up to
+_model_counter, _model_sum = (
+    metrics_of(InstrumentKind.COUNTER, a.MODEL),
+    metrics_of(InstrumentKind.OBSERVABLE_COUNTER, a.MODEL),
+)
+_model_gauge = metrics_of(InstrumentKind.GAUGE, a.MODEL)
 
 
 def _histogram(name: str, brief: str, buckets: tuple[float, ...], *attributes: Attribute) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, "s", brief, attributes, buckets)
+    return Metric(name, InstrumentKind.HISTOGRAM, "s", brief, attributes, buckets)
 
 
 # Requests, and what speculation does for them.

@@ -6,11 +6,11 @@ What counts records, bytes and time in collectives begins at 0 with each start o
 from __future__ import annotations
 
 from draftd.telemetry import attributes as a
-from draftd.telemetry.attributes import Kind, metrics_of
+from draftd.telemetry.attributes import InstrumentKind, metrics_of
 
-_sum, _gauge = metrics_of(Kind.OBSERVABLE_COUNTER, a.MODEL), metrics_of(Kind.GAUGE, a.MODEL)
-_rank_sum = metrics_of(Kind.OBSERVABLE_COUNTER, a.MODEL, a.RANK, a.RANK_HOST)
-_rank_gauge = metrics_of(Kind.GAUGE, a.MODEL, a.RANK, a.RANK_HOST)
+_sum, _gauge = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, a.MODEL), metrics_of(InstrumentKind.GAUGE, a.MODEL)
+_rank_sum = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, a.MODEL, a.RANK, a.RANK_HOST)
+_rank_gauge = metrics_of(InstrumentKind.GAUGE, a.MODEL, a.RANK, a.RANK_HOST)
 
 # The group.
 STATE = _gauge(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from draftd.telemetry import attributes as a
-from draftd.telemetry.attributes import Kind, Metric, Span, metrics_of
+from draftd.telemetry.attributes import InstrumentKind, Metric, Span, metrics_of
 
-_sum, _gauge = metrics_of(Kind.OBSERVABLE_COUNTER, a.MODEL), metrics_of(Kind.GAUGE, a.MODEL)
-_counter = metrics_of(Kind.COUNTER, a.MODEL)
+_sum, _gauge = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, a.MODEL), metrics_of(InstrumentKind.GAUGE, a.MODEL)
+_counter = metrics_of(InstrumentKind.COUNTER, a.MODEL)
 
 # The edge: this daemon drafts, or passes on, and another verifies. `gen_ai.request.model` is this daemon's own model.
 ROUND_TRIP = Metric(
     "draftd.remote.round_trip",
-    Kind.HISTOGRAM,
+    InstrumentKind.HISTOGRAM,
     "s",
     "From a step's departure until its verdict, without the verifier's own time",
     (a.MODEL,),

@@ -5,9 +5,9 @@ dashboards and the reference read their names. https://opentelemetry.io/docs/spe
 from __future__ import annotations
 
 from draftd.telemetry import attributes as a
-from draftd.telemetry.attributes import Kind, metrics_of
+from draftd.telemetry.attributes import InstrumentKind, metrics_of
 
-_counter, _up_down = metrics_of(Kind.COUNTER), metrics_of(Kind.UP_DOWN_COUNTER)
+_counter, _up_down = metrics_of(InstrumentKind.COUNTER), metrics_of(InstrumentKind.UP_DOWN_COUNTER)
 _QUEUE = (a.COMPONENT_TYPE, a.COMPONENT_NAME)
 _PROCESSED = (*_QUEUE, a.ERROR_TYPE)
 _EXPORTED = (*_PROCESSED, a.SERVER_ADDRESS, a.SERVER_PORT)

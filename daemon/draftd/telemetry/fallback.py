@@ -19,14 +19,14 @@ from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.metrics import Observe, Recording, Values, observed
-from draftd.telemetry.recording import Guard, Naming, named
+from draftd.telemetry.recording import FailureGuard, ModelNames, named
 from draftd.telemetry.spans import call_context, request_context
 
 
 class FlagHook(Hook):
     """An OpenFeature hook that emits `feature_flag.evaluation` when an evaluation is over, also when it failed."""
 
-    def __init__(self, logger: Logger, guard: Guard) -> None:
+    def __init__(self, logger: Logger, guard: FailureGuard) -> None:
         self._logger, self._guard = logger, guard
 
     def finally_after(
@@ -135,7 +135,7 @@ class FallbackRecorder:
 
 
 def observed_decisions(
-    fallback: Callable[[], FallbackState | None], flag_enabled: Callable[[], bool | None], naming: Naming
+    fallback: Callable[[], FallbackState | None], flag_enabled: Callable[[], bool | None], naming: ModelNames
 ) -> dict[str, Observe]:
     """What the gauges of the fallback and of the flag show, by their name. Each function answers None while that is not
     known."""

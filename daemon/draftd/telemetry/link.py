@@ -68,7 +68,7 @@ class Link(logging.Handler):
             _log.warning("telemetry reaches its collector again")
 
 
-class Watched:
+class WatchedExporter:
     """An exporter of any signal whose exports are reported to the link."""
 
     def __init__(self, exporter: Any, signal: str, link: Link) -> None:

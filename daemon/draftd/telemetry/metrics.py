@@ -22,8 +22,8 @@ from draftd.strategies import Strategy
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
-from draftd.telemetry.attributes import Kind, Metric
-from draftd.telemetry.recording import Guard, Labels, Naming
+from draftd.telemetry.attributes import InstrumentKind, Metric
+from draftd.telemetry.recording import FailureGuard, Labels, ModelNames
 
 Observe = Callable[[], Iterable[Observation]]
 Values = float | None | Mapping[Any, float | None]
@@ -63,26 +63,26 @@ def observations(metric: Metric, values: Values, labels: Labels) -> list[Observa
 class Metrics:
     """All instruments of the catalog on one meter."""
 
-    def __init__(self, meter: Meter, guard: Guard) -> None:
+    def __init__(self, meter: Meter, guard: FailureGuard) -> None:
         self._meter, self._guard = meter, guard
         self._histograms: dict[str, Histogram] = {}
         self._counters: dict[str, Counter] = {}
         for metric in catalog.METRICS:
             name, unit, brief = metric.name, metric.unit, metric.brief
-            if metric.kind is Kind.HISTOGRAM:
+            if metric.kind is InstrumentKind.HISTOGRAM:
                 self._histograms[name] = meter.create_histogram(
                     name, unit, brief, explicit_bucket_boundaries_advisory=metric.buckets
                 )
-            elif metric.kind is Kind.COUNTER:
+            elif metric.kind is InstrumentKind.COUNTER:
                 self._counters[name] = meter.create_counter(name, unit, brief)
 
     def observe(self, observed: Mapping[str, Observe]) -> None:
         """Adds the observable instruments. `observed`: what each of them shows, by its name."""
         meter = self._meter
         create = {
-            Kind.GAUGE: meter.create_observable_gauge,
-            Kind.UP_DOWN_COUNTER: meter.create_observable_up_down_counter,
-            Kind.OBSERVABLE_COUNTER: meter.create_observable_counter,
+            InstrumentKind.GAUGE: meter.create_observable_gauge,
+            InstrumentKind.UP_DOWN_COUNTER: meter.create_observable_up_down_counter,
+            InstrumentKind.OBSERVABLE_COUNTER: meter.create_observable_counter,
         }
         for metric in catalog.METRICS:
             if metric.kind in create:
@@ -113,15 +113,15 @@ class Recording:
 
     tracer: Tracer
     metrics: Metrics
-    naming: Naming
+    naming: ModelNames
     hardware: HardwareView
-    guard: Guard
+    guard: FailureGuard
     exporting: bool = True
     capture_content: bool = False
 
 
 @dataclass(slots=True)
-class Entry:
+class LedgerEntry:
     """The sums of one label set."""
 
     labels: Labels
@@ -135,32 +135,32 @@ class Ledger:
     """What the engine's steps add up to, by label set. Written on the engine thread, a microsecond or two a step; read
     on the exporter's. Nothing is sampled and nothing is lost: a collector receives the engine's own counts."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(self, naming: ModelNames) -> None:
         self._naming = naming
         self.lock = threading.Lock()  # held while a step is added: its figures belong together
-        self._entries: dict[tuple[str | None, ...], Entry] = {}
-        self._page: tuple[Entry, ...] = ()
+        self._entries: dict[tuple[str | None, ...], LedgerEntry] = {}
+        self._page: tuple[LedgerEntry, ...] = ()
         self._readers: set[str] = set()
 
-    def entry(self, request: DecodeRequest, drafter: DrafterName | None, strategy: Strategy) -> Entry:
+    def entry(self, request: DecodeRequest, drafter: DrafterName | None, strategy: Strategy) -> LedgerEntry:
         """The entry that is to be added to. Its labels are the caller's to read only. `drafter`, `strategy`: of the
         step, or of the request's plan."""
         plan = request.plan
         key = (plan.mode, drafter, plan.level.name, strategy, request.workload, request.tier)
         entry = self._entries.get(key)
         if entry is None:
-            entry = Entry(
+            entry = LedgerEntry(
                 self._naming.labels(replace(plan, drafter=drafter, strategy=strategy), request.workload, request.tier)
             )
             with self.lock:
                 self._entries[key] = entry
         return entry
 
-    def entry_of(self, request: DecodeRequest) -> Entry:
+    def entry_of(self, request: DecodeRequest) -> LedgerEntry:
         """The entry of a request's plan."""
         return self.entry(request, request.plan.drafter, request.plan.strategy)
 
-    def read(self, reader: str) -> tuple[Entry, ...]:
+    def read(self, reader: str) -> tuple[LedgerEntry, ...]:
         """A copy of the sums. All readers of one collection see the same copy: a new one is made for the first reader
         that has read the last. So `drafted = accepted + rolled back` holds in every export, not only in the last."""
         with self.lock:
@@ -174,7 +174,7 @@ class Ledger:
 class MetricsObserver(EngineObserver):
     """The engine's observer: steps go to the ledger, the time between chunks to its histogram."""
 
-    def __init__(self, ledger: Ledger, metrics: Metrics, guard: Guard) -> None:
+    def __init__(self, ledger: Ledger, metrics: Metrics, guard: FailureGuard) -> None:
         self._ledger, self._metrics, self._guard = ledger, metrics, guard
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
@@ -224,7 +224,7 @@ COUNTS: Mapping[Metric, Callable[[DraftCounts], float | list[int]]] = {
     catalog.ACCEPTED_PER_POS: lambda c: c.accepted_per_position,
     catalog.DRAFTED_PER_POS: lambda c: c.drafted_per_position,
 }
-_ENTRIES: Mapping[Metric, Callable[[Entry], Values]] = {
+_ENTRIES: Mapping[Metric, Callable[[LedgerEntry], Values]] = {
     catalog.TOKENS: lambda e: {"input": e.input_tokens, "output": e.counts.emitted},
     catalog.DRAFTER_ERRORS: lambda e: e.drafter_errors,
     catalog.VERIFIER_ERRORS: lambda e: e.verifier_errors,
@@ -248,11 +248,11 @@ _STATUS: Mapping[Metric, Callable[[EngineStatus], Values]] = {
 
 
 def observed_engine(
-    ledger: Ledger, naming: Naming, status: Callable[[], EngineStatus | None], guard: Guard
+    ledger: Ledger, naming: ModelNames, status: Callable[[], EngineStatus | None], guard: FailureGuard
 ) -> dict[str, Observe]:
     """What the engine's own metrics show, by their name."""
 
-    def sums(metric: Metric, read: Callable[[Entry], Values]) -> list[Observation]:
+    def sums(metric: Metric, read: Callable[[LedgerEntry], Values]) -> list[Observation]:
         entries = ledger.read(metric.name)
         return [one for entry in entries for one in observations(metric, read(entry), entry.labels)]
 
@@ -262,7 +262,7 @@ def observed_engine(
             counts["observer"] = counts.get("observer", 0) + found.observer_errors
         return counts
 
-    def counted(read: Callable[[DraftCounts], float | list[int]], entry: Entry) -> Values:
+    def counted(read: Callable[[DraftCounts], float | list[int]], entry: LedgerEntry) -> Values:
         found = read(entry.counts)
         return dict(enumerate(found)) if isinstance(found, list) else found
 

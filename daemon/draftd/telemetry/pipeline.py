@@ -37,7 +37,7 @@ from draftd import __version__
 from draftd.clocks import elapsed
 from draftd.telemetry import prometheus
 from draftd.telemetry.attributes import GROUP_ID, SERVER_PORT
-from draftd.telemetry.link import Link, Watched
+from draftd.telemetry.link import Link, WatchedExporter
 from draftd.threads import run_again
 
 _log = logging.getLogger("draftd.telemetry")
@@ -139,7 +139,7 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
     def exporters(signal: str) -> list[Any]:
         made = [_exporter(signal, name, pipeline.meters) for name in wanted[signal]]
         pipeline.exporters += made
-        return [one if isinstance(one, MetricReader) else Watched(one, signal, pipeline.link) for one in made]
+        return [one if isinstance(one, MetricReader) else WatchedExporter(one, signal, pipeline.link) for one in made]
 
     # Metrics first: the other signals' queues and exporters are counted on them.
     metrics = exporters("metrics")

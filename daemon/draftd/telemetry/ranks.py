@@ -9,7 +9,7 @@ from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.telemetry import catalog_ranks as catalog
 from draftd.telemetry.attributes import Metric
 from draftd.telemetry.metrics import Observe, Values, observed
-from draftd.telemetry.recording import Naming
+from draftd.telemetry.recording import ModelNames
 
 _GROUP: Mapping[Metric, Callable[[GroupStatus], Values]] = {
     catalog.STATE: lambda g: {state.value: state is g.state for state in GroupState},
@@ -30,7 +30,7 @@ _RANK: Mapping[Metric, Callable[[RankStatus], float | None]] = {
 }
 
 
-def observed_ranks(status: Callable[[], EngineStatus | None], naming: Naming) -> dict[str, Observe]:
+def observed_ranks(status: Callable[[], EngineStatus | None], naming: ModelNames) -> dict[str, Observe]:
     """What the metrics of a group show, by their name."""
 
     def group() -> GroupStatus | None:

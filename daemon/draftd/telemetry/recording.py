@@ -37,7 +37,7 @@ class Stopwatch:
         return time.monotonic_ns() - self._began
 
 
-class Guard:
+class FailureGuard:
     """Counts failures of telemetry itself by the part that failed, and logs the first of each."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Guard:
             return dict(self._counts)
 
 
-class Naming:
+class ModelNames:
     """Knows which model is loaded, and from it the model and draft labels. `ask` is called until it answers.
     `address`: the host and the port that the daemon listens on, once it does.
 

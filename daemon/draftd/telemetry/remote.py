@@ -17,7 +17,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_remote as catalog
 from draftd.telemetry.attributes import Metric
 from draftd.telemetry.metrics import Observe, Recording, Values, observed
-from draftd.telemetry.recording import Naming, Stopwatch, named
+from draftd.telemetry.recording import ModelNames, Stopwatch, named
 
 _MESSAGE_LIMIT = 256  # characters of an error on a span
 _W3C = TraceContextTextMapPropagator()  # between daemons, whatever callers speak
@@ -74,7 +74,7 @@ def observed_remote(
     link: Callable[[], LinkState | None],
     verification: Callable[[], VerificationStatus | None],
     fallback: Callable[[], FallbackState | None],
-    naming: Naming,
+    naming: ModelNames,
 ) -> dict[str, Observe]:
     """What the metrics of both ends show, by their name. `link` answers None where this daemon has no remote,
     `verification` where it verifies for none: then nothing of that end is shown."""

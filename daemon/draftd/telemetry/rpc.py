@@ -46,14 +46,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if details.method.startswith(_UNTRACED):
             return handler
         if handler is None:
-            Call("_OTHER", self._parent(details), arrival, self._on).end(grpc.StatusCode.UNIMPLEMENTED)
+            RpcCall("_OTHER", self._parent(details), arrival, self._on).end(grpc.StatusCode.UNIMPLEMENTED)
             return None
         inner, method = inner_of(handler), details.method.removeprefix("/")
 
         async def followed(request: Any, context: Any) -> Any:
             call = None
             with self._on.guard.part("rpc"):
-                call = Call(method, self._parent(details), arrival, self._on)
+                call = RpcCall(method, self._parent(details), arrival, self._on)
                 context.add_done_callback(call.done)
                 call_context.set(call.context)
             try:
@@ -76,7 +76,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return self._propagator.extract(carrier, Context())
 
 
-class Call:
+class RpcCall:
     """One call in progress. `error`: what the handler raised; `abort` raises too, having set its code before."""
 
     def __init__(self, method: str, parent: Context, arrival: Stopwatch, on: Recording) -> None:

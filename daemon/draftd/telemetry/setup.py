@@ -24,7 +24,7 @@ from draftd.telemetry.http import HttpTelemetry
 from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build, process_uptime
 from draftd.telemetry.ranks import observed_ranks
-from draftd.telemetry.recording import Guard, Naming
+from draftd.telemetry.recording import FailureGuard, ModelNames
 from draftd.telemetry.remote import VerificationSpan, observed_remote
 from draftd.telemetry.rpc import RpcInterceptor
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
@@ -59,15 +59,15 @@ class Telemetry:
         self,
         pipeline: Pipeline | None = None,
         hardware: HardwareView | None = None,
-        guard: Guard | None = None,
+        guard: FailureGuard | None = None,
         *,
         capture_content: bool = False,
     ) -> None:
         self._pipeline, self._hardware = pipeline or Pipeline(), hardware or HardwareView()
         self.exporting, self.instance = self._pipeline.exporting, self._pipeline.instance
         self.sends = self._pipeline.sends
-        guard = guard or Guard()
-        self._naming = naming = Naming()
+        guard = guard or FailureGuard()
+        self._naming = naming = ModelNames()
         self._ledger = ledger = Ledger(naming)
         scope = (catalog.SCOPE, __version__)
         self._metrics = metrics = Metrics(self._pipeline.meters.get_meter(*scope), guard)
@@ -94,7 +94,7 @@ class Telemetry:
         """Exports what the OTEL_* variables ask for, and without them nothing. `scraped`: metrics are also read as
         Prometheus's text. Both of these are on the resource: `group`, the id of the ranks that the target runs on,
         empty without, and `port`, as it is configured."""
-        guard, pipeline = Guard(), Pipeline()
+        guard, pipeline = FailureGuard(), Pipeline()
         try:
             pipeline = build(scraped=scraped, group=group, port=port)
         except ValueError as error:

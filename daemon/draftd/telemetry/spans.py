@@ -24,7 +24,7 @@ from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
 from draftd.telemetry.metrics import COUNTS, Recording
-from draftd.telemetry.recording import Labels, Naming, named
+from draftd.telemetry.recording import Labels, ModelNames, named
 from draftd.telemetry.remote import remote_attributes, trace_of
 
 # What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
@@ -274,7 +274,7 @@ def _bounded(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], in
     return made, most
 
 
-def _request_attributes(start: InferenceStart, naming: Naming) -> dict[str, AttributeValue]:
+def _request_attributes(start: InferenceStart, naming: ModelNames) -> dict[str, AttributeValue]:
     sampling, seed, info = start.sampling, start.sampling.seed, naming.info()
     model = None if info is None else info.model
     return named(

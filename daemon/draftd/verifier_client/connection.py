@@ -26,8 +26,8 @@ from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
+from draftd.verifier_client.codec import VERSION
 from draftd.verifier_client.failures import LinkError, connect_error, failure_of
-from draftd.verifier_client.messages import VERSION
 
 _FRAME_BYTES = 5  # gRPC's own, before each message
 _MOST_OUT = 4096  # messages that wait to be sent
@@ -45,7 +45,7 @@ class Traffic:
     received: int = 0
 
 
-class Connection:
+class VerifierConnection:
     """Made, and used, on any thread; nothing but `greet` waits. `take` hears each message after the
     greeting, and what it raises ends the connection; `ended` is called once, when it is over. Raises
     LinkError where a file of the settings cannot be read."""
@@ -54,7 +54,7 @@ class Connection:
         self,
         settings: RemoteSettings,
         traffic: Traffic,
-        take: Callable[[Connection, pb.VerifyResponse], None],
+        take: Callable[[VerifierConnection, pb.VerifyResponse], None],
         ended: Callable[[], None],
     ) -> None:
         self._take, self._ended, self._traffic, self._settings = take, ended, traffic, settings
@@ -240,16 +240,18 @@ def check_verifier(settings: RemoteSettings, tokenizer: Tokenizer | None) -> tup
     compared. Waits `remote.connect_seconds` for each answer. Raises LinkError."""
     heard: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # when a pong came; None: the connection is over
 
-    def take(connection: Connection, response: pb.VerifyResponse) -> None:
+    def take(connection: VerifierConnection, response: pb.VerifyResponse) -> None:
         if response.HasField("pong"):
             heard.put(time.monotonic())
 
-    with contextlib.closing(Connection(settings, Traffic(), take, lambda: heard.put(None))) as connection:
+    with contextlib.closing(VerifierConnection(settings, Traffic(), take, lambda: heard.put(None))) as connection:
         model = connection.greet(uuid4().hex, tokenizer, {})
         return model, min(_round_trip(connection, heard, settings) for _ in range(_PINGS))
 
 
-def _round_trip(connection: Connection, heard: queue.SimpleQueue[float | None], settings: RemoteSettings) -> float:
+def _round_trip(
+    connection: VerifierConnection, heard: queue.SimpleQueue[float | None], settings: RemoteSettings
+) -> float:
     began = time.monotonic()
     connection.send(pb.VerifyRequest(ping=pb.Ping(nonce=1)))
     try:

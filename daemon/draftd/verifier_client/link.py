@@ -17,25 +17,25 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from draftd.engine.remote.verifier_link import (
-    Closed,
-    Connected,
     FromLink,
+    LinkConnected,
     LinkLost,
     LinkState,
     RemoteModel,
+    SequenceClosed,
     ToVerifier,
     Verdict,
 )
 from draftd.journal import Journal, Subject
 from draftd.models.tokenizer import Tokenizer
-from draftd.rate_limited_log import Changes, changes_left_out
+from draftd.rate_limited_log import LimitedChanges, changes_left_out
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.threads import lasting
 from draftd.v1 import verification_pb2 as pb
-from draftd.verifier_client.connection import Connection, Traffic
+from draftd.verifier_client.codec import from_verifier, to_verifier
+from draftd.verifier_client.connection import Traffic, VerifierConnection
 from draftd.verifier_client.failures import LinkError
-from draftd.verifier_client.messages import from_verifier, to_verifier
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +65,11 @@ class _Change:
 
 class LinkAnnouncements:
     """What people are told of the link: a line of the log and an event whenever it is another than before. Each is told
-    at once, unless there are very many: see `Changes`. One caller at a time."""
+    at once, unless there are very many: see `LimitedChanges`. One caller at a time."""
 
     def __init__(self, target: str, journal: Journal | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._target, self._journal = target, journal
-        self._changes = Changes(self._tell, clock)
+        self._changes = LimitedChanges(self._tell, clock)
         self._present = _Change("", None, "", "")
         self._told = ""  # the state
 
@@ -131,8 +131,8 @@ class GrpcLink:
         self._thread = lasting("draftd-link", self._run, self._closing)
         # All that follows, and who waits for a change of it.
         self._changed = threading.Condition(threading.RLock())
-        self._trying: Connection | None = None
-        self._connection: Connection | None = None  # that is up
+        self._trying: VerifierConnection | None = None
+        self._connection: VerifierConnection | None = None  # that is up
         self._up, self._why = False, _UNTRIED
         self._probe_at: float | None = None
         self._tried_at = 0.0
@@ -253,7 +253,7 @@ class GrpcLink:
         while not self._closing.is_set():
             self._tried_at = time.monotonic()
             try:
-                with closing(Connection(self._settings, self._traffic, self._take, self._notify)) as connection:
+                with closing(VerifierConnection(self._settings, self._traffic, self._take, self._notify)) as connection:
                     self._trying = connection
                     model = connection.greet(self.edge, tokenizer, self._differences)
                     self._opened(connection, model, again)
@@ -273,7 +273,7 @@ class GrpcLink:
             with self._changed:
                 self._connection, self._why, again = None, connection.why, True
 
-    def _opened(self, connection: Connection, model: RemoteModel, again: bool) -> None:
+    def _opened(self, connection: VerifierConnection, model: RemoteModel, again: bool) -> None:
         """It is up. What was open goes on where the model is the same, else it is lost."""
         with self._changed:
             before, self._model = self._model, model
@@ -281,14 +281,14 @@ class GrpcLink:
                 self._incoming.append(LinkLost(f"the verifier serves {model.model} with other weights now"))
             self._connections += 1
             self._connection, self._up, self._probe_at = connection, True, None
-            self._incoming.append(Connected(self._connections))
+            self._incoming.append(LinkConnected(self._connections))
             self._pings.clear()
             self._latest.clear()
             self._ping_at = time.monotonic()
         self._announcements.up(model, before)
         self._wake()
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: VerifierConnection) -> None:
         """Pings, until the connection is over."""
         step_seconds = self._settings.step_seconds
         while True:
@@ -317,7 +317,7 @@ class GrpcLink:
 
     # a verifier's message, on the thread that reads it
 
-    def _take(self, connection: Connection, response: pb.VerifyResponse) -> None:
+    def _take(self, connection: VerifierConnection, response: pb.VerifyResponse) -> None:
         """Raises LinkError, which ends the connection."""
         message = from_verifier(response)
         with self._changed:
@@ -328,7 +328,7 @@ class GrpcLink:
                 return
             if isinstance(message, Verdict):
                 self._streak, self._failing, self._load = 0, False, message.load
-            elif isinstance(message, Closed):
+            elif isinstance(message, SequenceClosed):
                 self._errors += bool(message.error) and message.retry_after is None
                 self._failures[LinkFailure.REFUSED] += bool(message.error)
             if len(self._incoming) >= _MOST_IN:

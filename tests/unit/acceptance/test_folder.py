@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from draftd.core import PROMPT_LOOKUP, FinishReason
 from draftd_acceptance.folder import RunError, RunFolder
-from draftd_acceptance.ticks import Arm, Sample, Served, Stage, Tick
+from draftd_acceptance.ticks import Arm, MachineSample, ServerTiming, Stage, Tick
 from tests.acceptance import manifest
 from tests.ticking import drafted, granted, place, tick
 
@@ -23,7 +23,7 @@ _FULL = tick(
     ended=0.7,
     reason=FinishReason.LENGTH,
     granted=granted(Arm(4, PROMPT_LOOKUP)),
-    served=Served(0.1, None, 0.2, 0.9),
+    served=ServerTiming(0.1, None, 0.2, 0.9),
     counts=drafted(4, drafts=3, accepted=5, draft_seconds=0.01, verify_seconds=0.2),
     text='{"quoted": "\\n"}\n',
 )
@@ -39,8 +39,8 @@ def of(stage: Stage, prompt: str) -> Tick:
     return tick(place(prompt=prompt, stage=stage))
 
 
-def sample(stage: Stage, **readings: float) -> Sample:
-    return Sample(stage, 1, "k4", 1.5, 1_700_000_000.0, **readings)  # type: ignore[arg-type]
+def sample(stage: Stage, **readings: float) -> MachineSample:
+    return MachineSample(stage, 1, "k4", 1.5, 1_700_000_000.0, **readings)  # type: ignore[arg-type]
 
 
 def test_what_was_measured_is_read_as_it_was_kept(folder: RunFolder) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from draftd.canaries import checkers
-from draftd.canaries.checkers import JsonObject, NoToolCall, ToolCall
+from draftd.canaries.checkers import ExpectedToolCall, JsonObject, NoToolCall
 from draftd.canaries.prompts import Canary, FrozenPrompts
 from draftd.canaries.selftest import faults, right, spoilt
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason
@@ -58,7 +58,7 @@ class TestCheckers:
             assert len(list(right(canary.check))) >= 1
             assert len(list(spoilt(canary.check))) >= 3
 
-    @pytest.mark.parametrize("kind", [JsonObject, ToolCall, NoToolCall])
+    @pytest.mark.parametrize("kind", [JsonObject, ExpectedToolCall, NoToolCall])
     @pytest.mark.parametrize(
         ("broken", "what"),
         [

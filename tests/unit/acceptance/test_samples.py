@@ -18,7 +18,7 @@ from draftd.v1 import control_pb2 as control
 from draftd_acceptance import session as module
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.session import Session, sampling
-from draftd_acceptance.ticks import Sample, Stage, sample
+from draftd_acceptance.ticks import MachineSample, Stage, sample
 from tests.scripted import scripted_models
 from tests.serving import serving
 from tests.waiting import until
@@ -27,7 +27,7 @@ from tests.waiting import until
 def test_what_was_not_read_stays_unknown() -> None:
     found = sample(control.GetStatusResponse(), Stage.SOAK, 3, "k4", 7.5)
     assert (found.stage, found.session, found.arm, found.elapsed) == (Stage.SOAK, 3, "k4", 7.5)
-    unknown = {name for name in (f.name for f in fields(Sample)) if getattr(found, name) is None}
+    unknown = {name for name in (f.name for f in fields(MachineSample)) if getattr(found, name) is None}
     assert unknown == {
         "resident", "available", "headroom", "floor", "pressure", "swap_in", "mlx_active", "mlx_cache",
         "thermal", "throttles", "temperature", "watts",
@@ -111,7 +111,7 @@ def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
 
 def test_leaving_ends_the_pause_between_two_samples() -> None:
     """A sampler with an hour to wait is joined at once; the first sample is taken at the start."""
-    kept: list[Sample] = []
+    kept: list[MachineSample] = []
     client: Any = SimpleNamespace(status=lambda timeout: control.GetStatusResponse())
     with sampling(session(client), Stage.SWEEP, kept.append, period_seconds=3600):
         until(lambda: len(kept) == 1)
@@ -142,7 +142,7 @@ def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_real_daemon_that_goes_away_leaves_a_gap(tmp_path: Path) -> None:
-    kept: list[Sample] = []
+    kept: list[MachineSample] = []
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         client = DraftdClient(served.target)
         try:

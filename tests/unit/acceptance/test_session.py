@@ -33,7 +33,7 @@ from draftd.v1 import inference_pb2 as pb
 from draftd_acceptance import session as module
 from draftd_acceptance.report.figures import name
 from draftd_acceptance.session import NotMeasurable, ask_for, departure, held, tick_of
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Granted, Place, Served, Stage, Tick
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, GrantedPlan, RunPlace, ServerTiming, Stage, Tick
 from tests.fallback import NOW, FakeController
 from tests.scripted import scripted_models
 from tests.serving import Served as Daemon
@@ -125,7 +125,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
 
 
 def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> None:
-    where = Place(Stage.SWEEP, 2, "k4", 1, "p", "chat", WorkloadClass.CHAT)
+    where = RunPlace(Stage.SWEEP, 2, "k4", 1, "p", "chat", WorkloadClass.CHAT)
     taken = heard(
         0.05, started(), 0.05, chunk("a", [11]), 0.2, chunk("bcd", [12, 13, 14], 2), 0.1, chunk("", [15]),
         0.1, chunk("ef"), 0.02, finished(5, degraded="the cache is full"), 0.01,
@@ -140,9 +140,9 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
     assert [c.at for c in tick.chunks] == pytest.approx([0.1, 0.3, 0.4])
     assert (tick.error, tick.prompt_tokens, tick.output_tokens) == ("", 7, 5)
     assert tick.finish_reason is FinishReason.LENGTH
-    assert tick.granted == Granted(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, "full", "on", "request: speculative")
+    assert tick.granted == GrantedPlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, "full", "on", "request: speculative")
     assert tick.degraded == "the cache is full"
-    assert tick.served == Served(0.01, 0.02, 0.09, None)
+    assert tick.served == ServerTiming(0.01, 0.02, 0.09, None)
     counts = tick.counts
     assert (counts.steps, counts.drafts, counts.drafted, counts.accepted) == (3, 2, 8, 3)
     assert counts.emitted == 5 == counts.accepted + counts.steps - counts.cut
@@ -290,8 +290,10 @@ LOOKUP = PROMPT_LOOKUP
 PROMPT = Prompt("p", (("system", "Be brief."), ("user", "Hello")), WorkloadClass.CODE, 20)
 
 
-def answered(granted: Granted | None, **changes: object) -> Tick:
-    made = Tick(Place(Stage.SWEEP, 1, "", 1, "p", "g"), 0, 0, 1, (), finish_reason=FinishReason.STOP, granted=granted)
+def answered(granted: GrantedPlan | None, **changes: object) -> Tick:
+    made = Tick(
+        RunPlace(Stage.SWEEP, 1, "", 1, "p", "g"), 0, 0, 1, (), finish_reason=FinishReason.STOP, granted=granted
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -300,9 +302,9 @@ def granted(
     drafter: DrafterName | None = DRAFT_MODEL,
     level: str = "full",
     depth: DepthMode = DepthMode.FIXED,
-) -> Granted:
+) -> GrantedPlan:
     mode = DecodeMode.SPECULATIVE if length else DecodeMode.AUTOREGRESSIVE
-    return Granted(mode, length, drafter if length else None, level, "on", "why", depth)
+    return GrantedPlan(mode, length, drafter if length else None, level, "on", "why", depth)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +328,7 @@ def granted(
         ),
     ],
 )
-def test_what_the_daemon_did_otherwise_is_said(arm: Arm, given: Granted, said: str) -> None:
+def test_what_the_daemon_did_otherwise_is_said(arm: Arm, given: GrantedPlan, said: str) -> None:
     assert departure(answered(given), arm) == said
 
 

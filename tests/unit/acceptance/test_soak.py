@@ -25,7 +25,7 @@ from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.options import OptionError, SoakOptions
 from draftd_acceptance.session import Advance, MeasurementStopped, Session
 from draftd_acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
-from draftd_acceptance.ticks import Place, Sample, Stage, Tick
+from draftd_acceptance.ticks import MachineSample, RunPlace, Stage, Tick
 from tests.acceptance import GIB, manifest, synthetic_run
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
@@ -46,7 +46,7 @@ def soaked(tmp_path: Path, **knobs: Any) -> SoakResult:
 def tick(elapsed: float, ended: float = 1.0, *, session: int = 1, counts: DraftCounts | None = None) -> Tick:
     """Ten tokens: one at a tenth of its time, and nine at the end."""
     return Tick(
-        Place(Stage.SOAK, session, "k4", 1, "p", "g"),
+        RunPlace(Stage.SOAK, session, "k4", 1, "p", "g"),
         elapsed,
         0.0,
         ended,
@@ -57,7 +57,7 @@ def tick(elapsed: float, ended: float = 1.0, *, session: int = 1, counts: DraftC
     )
 
 
-def written(tmp_path: Path, ticks: Sequence[Tick], samples: Sequence[Sample] = (), **plan: Any) -> RunFolder:
+def written(tmp_path: Path, ticks: Sequence[Tick], samples: Sequence[MachineSample] = (), **plan: Any) -> RunFolder:
     folder = RunFolder.create(tmp_path / "run")
     folder.freeze_plan(Stage.SOAK, plan)
     for one in ticks:
@@ -67,8 +67,8 @@ def written(tmp_path: Path, ticks: Sequence[Tick], samples: Sequence[Sample] = (
     return folder
 
 
-def sample(elapsed: float, *, session: int = 1, **known: Any) -> Sample:
-    return Sample(Stage.SOAK, session, "k4", elapsed, elapsed, **known)
+def sample(elapsed: float, *, session: int = 1, **known: Any) -> MachineSample:
+    return MachineSample(Stage.SOAK, session, "k4", elapsed, elapsed, **known)
 
 
 class TestResult:

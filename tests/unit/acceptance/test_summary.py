@@ -20,7 +20,7 @@ from draftd_acceptance.summary import (
     summarise,
     total_throughput,
 )
-from draftd_acceptance.ticks import Sample, Served, Stage, Tick
+from draftd_acceptance.ticks import MachineSample, ServerTiming, Stage, Tick
 from tests.ticking import drafted, paced, place, tick
 
 
@@ -110,7 +110,7 @@ def test_every_metric_is_measured() -> None:
     full = tick(
         place("k2"),
         [(0.1, 1), (0.2, 3), (0.3, 2)],
-        served=Served(0.01, 0.05, 0.08, 0.31),
+        served=ServerTiming(0.01, 0.05, 0.08, 0.31),
         counts=drafted(2, drafts=2, accepted=3, draft_seconds=0.01, verify_seconds=0.1),
     )
     for name, metric in METRICS.items():
@@ -182,8 +182,8 @@ def test_a_group_that_lost_a_request_is_left_out() -> None:
     assert total_throughput(whole, "ar") is None
 
 
-def sample(arm: str, **readings: float | None) -> Sample:
-    return Sample(Stage.SWEEP, 1, arm, 0.0, 0.0, **readings)  # type: ignore[arg-type]
+def sample(arm: str, **readings: float | None) -> MachineSample:
+    return MachineSample(Stage.SWEEP, 1, arm, 0.0, 0.0, **readings)  # type: ignore[arg-type]
 
 
 def test_a_summary_is_of_its_own_arm() -> None:

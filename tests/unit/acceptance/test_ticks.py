@@ -11,13 +11,13 @@ from draftd.core import FinishReason
 from draftd.counts import DraftCounts
 from draftd_acceptance import ticks as figures
 from draftd_acceptance.summary import METRICS, per_position
-from draftd_acceptance.ticks import Served, Tick
+from draftd_acceptance.ticks import ServerTiming, Tick
 from tests.ticking import place, tick
 
 _TIMED = tick(
     chunks=[(0.5, 2), (0.8, 3), (1.0, 1)],
     ended=1.1,
-    served=Served(queue=0.01, prefill=0.2, time_to_first_token=0.45, total=1.05),
+    served=ServerTiming(queue=0.01, prefill=0.2, time_to_first_token=0.45, total=1.05),
     counts=DraftCounts(
         steps=3, drafts=2, drafted=8, accepted=3, drafted_per_position=[2, 2, 2, 2], accepted_per_position=[2, 1]
     ),
@@ -75,7 +75,7 @@ def test_a_position_that_was_never_drafted_has_no_acceptance() -> None:
 
 
 def test_what_the_daemon_did_not_reach_is_not_nought() -> None:
-    served = tick(served=Served(queue=0.1, prefill=None, time_to_first_token=None, total=None))
+    served = tick(served=ServerTiming(queue=0.1, prefill=None, time_to_first_token=None, total=None))
     assert [METRICS[name].figure(served) for name in ("queue", "prefill", "network")] == [0.1, None, None]
 
 

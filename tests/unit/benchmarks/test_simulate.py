@@ -15,7 +15,7 @@ from benchmarks.simulate.outcome import Outcome, outcome
 from benchmarks.simulate.scenario import Scenario, scenarios
 from benchmarks.simulate.world import Run, World
 from draftd.core import FallbackLevel
-from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Sample
+from draftd.fallback.drift import AcceptanceSample, Baseline, Cusum, CusumSettings
 from draftd.fallback.ladder import Cause as LadderCause
 from draftd.fallback.ladder import Signal
 
@@ -123,7 +123,7 @@ def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
     )
     state, alarm = Cusum(norm), 0
     while not state.drifted(settings):
-        state = state.observe(Sample(int(accepted[alarm]), int(rollbacks[alarm])), settings)
+        state = state.observe(AcceptanceSample(int(accepted[alarm]), int(rollbacks[alarm])), settings)
         alarm += 1
     assert first.tolist() == [alarm]
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.canaries.checkers import Check, JsonObject, NoToolCall, ToolCall, calls, objects
+from draftd.canaries.checkers import Check, ExpectedToolCall, JsonObject, NoToolCall, calls, objects
 
 PERSON = JsonObject({"name": "string", "age": "integer"}, {"name": "Anna", "age": 34})
-HEAT = ToolCall(frozenset({"set_heating", "stop"}), "set_heating", {"room": "kitchen", "temperature": 21})
+HEAT = ExpectedToolCall(frozenset({"set_heating", "stop"}), "set_heating", {"room": "kitchen", "temperature": 21})
 CAPITAL = NoToolCall(frozenset({"set_heating"}), ("Paris", "Lutetia"))
 
 values = st.recursive(
@@ -120,7 +120,7 @@ def test_an_object_is_found_wherever_it_stands(made: dict[str, Any], before: str
 def test_a_call_is_found_with_what_it_was_given(name: str, arguments: dict[str, Any], before: str) -> None:
     answer = before + json.dumps({"name": name, "arguments": arguments})
     assert list(calls(answer)) == [(name, arguments)]
-    assert ToolCall(frozenset({name}), name, arguments).complaint(answer) == ""
+    assert ExpectedToolCall(frozenset({name}), name, arguments).complaint(answer) == ""
 
 
 @given(objects_made)

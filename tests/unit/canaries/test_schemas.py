@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftd.canaries import schemas, selftest
-from draftd.canaries.checkers import JsonObject, ToolCall
+from draftd.canaries.checkers import ExpectedToolCall, JsonObject
 from draftd.canaries.prompts import FrozenPrompts
 from draftd.canaries.schemas import mismatch, schema_of
 
 CANARIES = FrozenPrompts.shipped().canaries
 SOLD = JsonObject({"fruit": "string", "count": "integer", "price": "number", "ripe": "boolean"}, {})
 SCHEMA = schema_of(SOLD)
-BOOK = schema_of(ToolCall(frozenset({"stop", "book"}), "book", {"to": "Oslo", "seats": 2}))
+BOOK = schema_of(ExpectedToolCall(frozenset({"stop", "book"}), "book", {"to": "Oslo", "seats": 2}))
 
 
 def test_what_is_json_has_a_schema_and_words_have_none() -> None:
     having = {canary.check.kind for canary in CANARIES if schema_of(canary.check) is not None}
     assert having == {"json_object", "tool_call"}
     assert schema_of(JsonObject({"fruits": "array"}, {})) is None
-    assert schema_of(ToolCall(frozenset({"book"}), "book", {"seats": [1, 2]})) is None
+    assert schema_of(ExpectedToolCall(frozenset({"book"}), "book", {"seats": [1, 2]})) is None
 
 
 some = st.none() | st.booleans() | st.integers() | st.decimals(-2e6, 2e6, places=2).map(float) | st.text(max_size=40)

@@ -19,7 +19,7 @@ from draftd.cli.commands.doctor import check_port
 from draftd.cli.commands.fallback import lines as level_lines
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
-from draftd.cli.options import Daemon
+from draftd.cli.options import DaemonOptions
 from draftd.client.client import Answer
 from draftd.core import CLASSES
 from draftd.engine.pair import LoadedModels
@@ -479,9 +479,9 @@ def test_prefix_cache_is_told_of_in_tokens_with_what_is_wrong_with_it() -> None:
 @pytest.mark.parametrize("target", ["127.0.0.1:65536", "[::1]:70000", "localhost:0"])
 def test_a_port_that_there_is_not_is_refused(target: str) -> None:
     with pytest.raises(ConfigError, match="--target: got .*a port from 1 to 65535"):
-        Daemon(target).connect()
+        DaemonOptions(target).connect()
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65535", "[::1]:1", "unix:/run/draftd.sock"])
 def test_every_other_target_is_left_to_grpc(target: str) -> None:
-    Daemon(target).connect().close()
+    DaemonOptions(target).connect().close()

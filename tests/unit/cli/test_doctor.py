@@ -26,8 +26,8 @@ from draftd.cli.commands.doctor import (
     examine,
 )
 from draftd.cli.commands.doctor_models import check_worth
-from draftd.cli.findings import Finding, Verdict
-from draftd.cli.options import Served
+from draftd.cli.findings import Finding, Severity
+from draftd.cli.options import ServeOptions
 from draftd.core import DRAFT_MODEL
 from draftd.engine.assembly import cache_limit
 from draftd.engine.cache import batched
@@ -56,11 +56,11 @@ def model(nano_pair: NanoPair, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(nano_pair.draft, tmp_path / name))
 
 
-def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
+def verdicts(findings: list[Finding]) -> dict[str, Severity]:
     return {finding.subject: finding.verdict for finding in findings}
 
 
-def models_alone(findings: list[Finding]) -> dict[str, Verdict]:
+def models_alone(findings: list[Finding]) -> dict[str, Severity]:
     """Of the folders and how they go together."""
     names = ("model", "draft model", "pair", "light draft", "light pair")
     return {subject: verdict for subject, verdict in verdicts(findings).items() if subject in names}
@@ -82,7 +82,7 @@ def pair(target: Path, draft: Path, **overrides: object) -> Settings:
 def test_log_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert check_log(Settings()) == []
     verdict = {name: check_log(settings(log__file=tmp_path / name))[0].verdict for name in ("a.log", "none/a.log", "")}
-    assert verdict == {"a.log": Verdict.OK, "none/a.log": Verdict.BAD, "": Verdict.BAD}
+    assert verdict == {"a.log": Severity.OK, "none/a.log": Severity.BAD, "": Severity.BAD}
 
 
 def test_a_draft_as_large_as_its_target_is_noted(model: Callable[[str], Path]) -> None:
@@ -123,15 +123,15 @@ def test_what_serve_measured_of_the_draft_before_is_told() -> None:
     dear, cheap = (DrafterWorth(DRAFT_MODEL, 4.86, 0.98, 1, speedup) for speedup in (0.41, 1.8))
     assert check_worth(None) == []
     (finding,) = check_worth(dear)
-    assert (finding.verdict, finding.found) == (Verdict.NOTE, dear.warning)
+    assert (finding.verdict, finding.found) == (Severity.NOTE, dear.warning)
     assert "`draftd docs choosing-a-draft`" in finding.mend
     (finding,) = check_worth(cheap)
-    assert (finding.verdict, finding.found) == (Verdict.OK, "measured here: up to 1.80 times the speed without drafts")
+    assert (finding.verdict, finding.found) == (Severity.OK, "measured here: up to 1.80 times the speed without drafts")
 
 
 def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:
     found = check_models(pair(model("a"), model("b")))
-    assert models_alone(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.OK}
+    assert models_alone(found) == {"model": Severity.OK, "draft model": Severity.OK, "pair": Severity.OK}
     assert "llama" in found[0].found
 
 
@@ -152,7 +152,7 @@ def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: 
     target, draft = model("a"), model("b")
     change_tokenizer(draft)  # as many tokens as before
     found = check_models(pair(target, draft))
-    assert models_alone(found) == {"model": Verdict.OK, "draft model": Verdict.OK, "pair": Verdict.BAD}
+    assert models_alone(found) == {"model": Severity.OK, "draft model": Severity.OK, "pair": Severity.BAD}
     info = load_models(str(target), str(draft), progress=lambda line: None).info
     assert (why := info.why_no(DRAFT_MODEL))
     (told,) = (finding for finding in found if finding.subject == "pair")
@@ -206,19 +206,19 @@ def test_a_model_that_the_machine_cannot_run_is_bad(
 
     monkeypatch.setattr(llama.Model, "__call__", no_kernel)
     (found, *_) = check_models(settings(model__path=str(model("a"))))
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is Severity.BAD
     assert found.found.endswith("mlx-lm cannot run 'llama' here: RuntimeError: [metal_kernel] No Metal back-end")
 
 
 def test_a_light_draft_is_looked_at_as_the_draft_is(model: Callable[[str], Path]) -> None:
     target, draft, light = model("a"), model("b"), model("c")
     made = pair(target, draft, model__light_draft_path=str(light))
-    assert verdicts(check_models(made))["light pair"] is Verdict.OK
+    assert verdicts(check_models(made))["light pair"] is Severity.OK
     change_tokenizer(light)
-    assert verdicts(check_models(made))["light pair"] is Verdict.BAD
+    assert verdicts(check_models(made))["light pair"] is Severity.BAD
     (light / "config.json").unlink()
     found = verdicts(check_models(made))
-    assert (found["light draft"], found["pair"]) == (Verdict.BAD, Verdict.OK)
+    assert (found["light draft"], found["pair"]) == (Severity.BAD, Severity.OK)
     assert "light pair" not in found
 
 
@@ -226,7 +226,7 @@ def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) ->
     target, draft = model("a"), model("b")
     for folder in (target, draft):
         (folder / "model.safetensors").unlink()
-    assert models_alone(check_models(pair(target, draft))) == {"model": Verdict.BAD, "draft model": Verdict.BAD}
+    assert models_alone(check_models(pair(target, draft))) == {"model": Severity.BAD, "draft model": Severity.BAD}
 
 
 def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -237,7 +237,7 @@ def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     notes = [one for one in found if one.subject == "tokenizer"]
     logged = [record.message for record in caplog.records if record.name.startswith("draftd.")]
     assert logged == [f"model: {folder}: {one.found}: {one.mend}" for one in notes]
-    assert {one.verdict for one in notes} <= {Verdict.NOTE}
+    assert {one.verdict for one in notes} <= {Severity.NOTE}
     return [f"{one.found}: {one.mend}" for one in notes]
 
 
@@ -301,10 +301,10 @@ def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finding = check_port(settings(server__port=port))
-        assert finding.verdict is Verdict.BAD
+        assert finding.verdict is Severity.BAD
         assert "server.port: 0 picks a free one" in finding.mend
-    assert check_port(settings(server__port=port)).verdict is Verdict.OK
-    assert check_port(settings(server__port=0)).verdict is Verdict.OK
+    assert check_port(settings(server__port=port)).verdict is Severity.OK
+    assert check_port(settings(server__port=0)).verdict is Severity.OK
 
 
 def test_more_weights_than_memory_is_bad_and_they_are_not_read(model: Callable[[str], Path]) -> None:
@@ -321,37 +321,37 @@ def test_more_weights_than_memory_is_bad_and_they_are_not_read(model: Callable[[
         sparse.write(len(written).to_bytes(8, "little") + written)
         sparse.truncate(8 + len(written) + end)
     found = check_models(settings(model__path=str(folder)))
-    assert models_alone(found)["model"] is Verdict.OK
+    assert models_alone(found)["model"] is Severity.OK
     assert figures(found)["weight_bytes"] == end > 10**12
-    assert verdicts(found)["memory"] is Verdict.BAD
-    assert verdicts(check_models(settings()))["memory"] is Verdict.OK
+    assert verdicts(found)["memory"] is Severity.BAD
+    assert verdicts(check_models(settings()))["memory"] is Severity.OK
 
 
 def test_a_dead_collector_is_bad_and_a_live_one_well() -> None:
-    assert verdicts(check_collectors({})) == {"collector": Verdict.NOTE}
+    assert verdicts(check_collectors({})) == {"collector": Severity.NOTE}
     with socket.create_server(("127.0.0.1", 0)) as alive:
         endpoint = f"http://127.0.0.1:{alive.getsockname()[1]}"
         (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
-        assert finding.verdict is Verdict.OK
+        assert finding.verdict is Severity.OK
     (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint})
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is Severity.BAD
     assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in finding.mend
 
 
 def test_a_broken_endpoint_is_bad() -> None:
     (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"})
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is Severity.BAD
 
 
 def test_an_unreachable_flagd_is_bad() -> None:
-    assert check_flag(settings(flag__provider="flagd", flag__port=1), {}).verdict is Verdict.BAD
+    assert check_flag(settings(flag__provider="flagd", flag__port=1), {}).verdict is Severity.BAD
 
 
 def test_a_flag_file_in_a_new_folder_is_well(tmp_path: Path) -> None:
     finding = check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json"), {})
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is Severity.OK
     assert "all daemons with this file follow it" in finding.found
-    assert check_flag(settings(flag__file=tmp_path), {}).verdict is Verdict.BAD
+    assert check_flag(settings(flag__file=tmp_path), {}).verdict is Severity.BAD
 
 
 def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_
     assert f"with the flags of {old}" in check_flag(mine, environ).found
     own.touch()
     finding = check_flag(mine, environ)
-    assert finding.verdict is Verdict.NOTE
+    assert finding.verdict is Severity.NOTE
     assert f"remove {old}" in finding.mend
     assert "temporary" in check_flag(settings(server__port=0), environ).found
 
@@ -371,7 +371,7 @@ def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_
 def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "load_blas", lambda: "reference")
     finding = check_blas()
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is Severity.BAD
     assert "libopenblas" in finding.mend
 
 
@@ -379,13 +379,13 @@ def test_with_cuda_a_slow_blas_is_no_finding(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(blas, "load_blas", lambda: "reference")
     monkeypatch.setattr(blas, "compute_backend", lambda: "cuda")
     finding = check_blas()
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is Severity.OK
     assert finding.subject == "CUDA"
 
 
 def test_wrong_settings_are_a_finding_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
-    assert verdicts(examine(Served().settings))["settings"] is Verdict.BAD
+    assert verdicts(examine(ServeOptions().settings))["settings"] is Severity.BAD
 
 
 def webhook(**overrides: object) -> Settings:
@@ -393,58 +393,58 @@ def webhook(**overrides: object) -> Settings:
 
 
 def test_a_webhook_that_is_off_is_only_noted() -> None:
-    assert check_webhook(settings()).verdict is Verdict.NOTE
+    assert check_webhook(settings()).verdict is Severity.NOTE
 
 
 def test_a_port_for_alerts_is_free_or_anothers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finding = check_webhook(webhook(port=port))
-        assert finding.verdict is Verdict.BAD
+        assert finding.verdict is Severity.BAD
         assert "webhook.port" in finding.mend
-    assert check_webhook(webhook(port=port)).verdict is Verdict.OK
-    assert check_webhook(webhook(port=0)).verdict is Verdict.OK
+    assert check_webhook(webhook(port=port)).verdict is Severity.OK
+    assert check_webhook(webhook(port=0)).verdict is Severity.OK
 
 
 def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Path) -> None:
     named = settings(fallback__state_dir=tmp_path / "a" / "b")
-    assert check_state(named, {}).verdict is Verdict.OK
+    assert check_state(named, {}).verdict is Severity.OK
     assert "will be created" in check_state(named, {}).found
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "b"):
         finding = check_state(settings(fallback__state_dir=path), {})
-        assert finding.verdict is Verdict.BAD
+        assert finding.verdict is Severity.BAD
         assert "fallback.state_dir" in finding.mend
 
 
 def test_one_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
-    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.BAD
+    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.BAD
 
 
 def test_the_users_own_folder_can_be_done_without(tmp_path: Path) -> None:
     (tmp_path / "draftd").touch()
-    assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path)}).verdict is Verdict.NOTE
-    assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path / "other")}).verdict is Verdict.OK
-    assert check_state(settings(server__port=0), {}).verdict is Verdict.NOTE
+    assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path)}).verdict is Severity.NOTE
+    assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path / "other")}).verdict is Severity.OK
+    assert check_state(settings(server__port=0), {}).verdict is Severity.NOTE
 
 
 def test_one_that_a_daemon_uses_is_noted(tmp_path: Path) -> None:
     used = StateFolder(tmp_path)
-    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.NOTE
+    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.NOTE
     used.close()
-    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Verdict.OK
+    assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.OK
 
 
 def test_the_doctor_looks_at_both() -> None:
-    assert {"webhook", "state"} <= {finding.subject for finding in examine(Served().settings)}
+    assert {"webhook", "state"} <= {finding.subject for finding in examine(ServeOptions().settings)}
 
 
 def test_a_verifier_that_cannot_be_reached_is_bad() -> None:
     remote = {"remote__enabled": True, "remote__target": "127.0.0.1:1", "remote__connect_seconds": 10}
     findings = [finding for finding in examine(lambda: settings(**remote)) if finding.subject == "remote"]
-    assert [(one.verdict, one.found) for one in findings] == [(Verdict.BAD, "127.0.0.1:1: nothing listens there")]
+    assert [(one.verdict, one.found) for one in findings] == [(Severity.BAD, "127.0.0.1:1: nothing listens there")]
     assert findings[0].mend == "start the verifier, or correct remote.target"
 
 

@@ -18,7 +18,7 @@ from draftd.client.client import CallError
 from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
 from draftd.fallback.ladder import Cause, Hold, Signal
-from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, ProbeVerdict
 from draftd.fronts.grpc import reply
 from draftd.journal import Subject
 from draftd.v1 import control_pb2 as pb
@@ -242,13 +242,13 @@ def test_who_followed_too_slowly_goes_on_after_the_last_one() -> None:
 
 
 def test_a_good_probe_exits_0_and_any_other_1(run: Run, controller: FakeController) -> None:
-    ending(controller.probes, ProbeReport(LADDER[1], Verdict.GOOD, "as its baseline", 0.71, 1.42, 1.25))
+    ending(controller.probes, ProbeReport(LADDER[1], ProbeVerdict.GOOD, "as its baseline", 0.71, 1.42, 1.25))
     ran = run("probe")
     assert ran.code == 0, ran.err
     told = rows(ran.out)
     assert (told["tried"], told["verdict"], told["because"]) == ("short_block 3", "good", "as its baseline")
     assert (told["acceptance"], told["speed-up"], told["took"]) == ("71%", "1.42×", "1.2 s")
-    for verdict in (Verdict.BAD, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
+    for verdict in (ProbeVerdict.BAD, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES):
         ending(controller.probes, ProbeReport(LADDER[1], verdict, "no"))
         ran = run("probe", "--json")
         assert ran.code == 1
@@ -261,7 +261,7 @@ def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController
         CanaryOutcome("json-1", True, True),
         CanaryOutcome("tool-1", True, False, Divergence(7, 0.25), "no such tool: get_wether"),
     )
-    ending(controller.runs, CanaryReport(Verdict.BAD, "50 % below 100 %", outcomes, 2.0))
+    ending(controller.runs, CanaryReport(ProbeVerdict.BAD, "50 % below 100 %", outcomes, 2.0))
     ran = run("canary", "run")
     assert ran.code == 1
     lines = ran.out.splitlines()
@@ -270,9 +270,9 @@ def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController
     assert lines[2].split(maxsplit=3) == ["tool-1", "passed", "failed", "differ at 7, gap 0.25"]
     assert lines[3] == "tool-1: no such tool: get_wether"
     assert lines[-1].startswith("bad: 50 % below 100 % (2 canaries, 100% autoregressive, 50% speculative, 1 differ")
-    ending(controller.runs, CanaryReport(Verdict.GOOD, "none worse", outcomes[:1], 2.0))
+    ending(controller.runs, CanaryReport(ProbeVerdict.GOOD, "none worse", outcomes[:1], 2.0))
     assert run("canary", "run", "--json").code == 0
-    ending(controller.runs, CanaryReport(Verdict.FAILED, "the engine stopped"))
+    ending(controller.runs, CanaryReport(ProbeVerdict.FAILED, "the engine stopped"))
     ran = run("canary", "run")
     assert (ran.code, ran.out) == (1, "failed: the engine stopped (0.0 s)\n")
 

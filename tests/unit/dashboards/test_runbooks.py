@@ -20,7 +20,7 @@ from dashboards.render.reading import parsed
 from dashboards.settings import Alerting
 from draftd import errors
 from draftd.cli.main import load
-from draftd.fallback.alerts.payload import Result
+from draftd.fallback.alerts.payload import NotificationResult
 from draftd.fallback.ladder import Cause
 from draftd.settings.load import describe_settings
 from draftd.strategies import LinkFailure
@@ -64,7 +64,7 @@ def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
 @cache
 def names() -> frozenset[str]:
     """All that telemetry, the settings and the errors have names for."""
-    known = {*ELSEWHERE, *Cause, *LinkFailure, *Result}
+    known = {*ELSEWHERE, *Cause, *LinkFailure, *NotificationResult}
     every = [value for value in vars(attributes).values() if isinstance(value, Attribute)]
     for attribute in every:
         known |= {attribute.name, label(attribute), *attribute.values, *attribute.examples, *quoted(attribute.brief)}

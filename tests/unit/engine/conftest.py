@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from draftd.core import DecodeRequest
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.saved import LearntCosts
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import EngineObserver
@@ -28,7 +28,7 @@ class Running:
         self,
         load: Callable[[], LoadedModels],
         observer: EngineObserver | None,
-        learnt: Learnt | None = None,
+        learnt: LearntCosts | None = None,
         **limits: Any,
     ) -> None:
         self.worker = EngineWorker(

@@ -11,7 +11,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.counts import StepCounts
 from draftd.engine.calibration import Calibration
-from draftd.engine.depth.costs import Batch, Prices, StepCosts
+from draftd.engine.depth.costs import Batch, CalibratedCosts, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -24,7 +24,7 @@ MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
 def test_break_even_is_the_steps_cost_in_autoregressive_steps_less_one() -> None:
-    costs = StepCosts(Prices({1: 0.010}))
+    costs = StepCosts(CalibratedCosts({1: 0.010}))
     assert costs.break_even(Batch(1), 0.025) == pytest.approx(1.5)
     assert costs.break_even(Batch(1), 0.010) == pytest.approx(0.0)
     assert costs.break_even(Batch(1), 0.004) == 0.0  # a stall of the other kind: never less than nothing
@@ -42,14 +42,14 @@ def test_nothing_is_claimed_before_anything_was_measured() -> None:
 
 
 def test_sizes_between_two_that_were_measured_lie_on_the_line_and_those_beyond_take_the_nearest() -> None:
-    costs = StepCosts(Prices({2: 0.010, 4: 0.020}))
+    costs = StepCosts(CalibratedCosts({2: 0.010, 4: 0.020}))
     assert costs.plain(Batch(3)) == pytest.approx(0.015)
     assert costs.plain(Batch(1)) == 0.010
     assert costs.plain(Batch(8)) == 0.020
 
 
 def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
-    costs = StepCosts(Prices({1: 0.010}))
+    costs = StepCosts(CalibratedCosts({1: 0.010}))
     costs.learn(None, Batch(1), 0, 10.0)
     assert costs.plain(Batch(1)) < 0.010 * 1.25
     for _ in range(200):
@@ -59,7 +59,9 @@ def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
 
 def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller_one_do() -> None:
     verified = {(1, 1): 0.011, (1, 3): 0.013, (1, 7): 0.017}
-    costs = StepCosts(Prices({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}}))
+    costs = StepCosts(
+        CalibratedCosts({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}})
+    )
     assert costs.drafted(LOOKUP, Batch(2), 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
     wider = 0.016 + 0.004
     assert costs.drafted(MODEL, Batch(2), 3)[3] == pytest.approx(wider), "the draft's steps, and four positions more"
@@ -68,7 +70,7 @@ def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller
 
 def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
     """Steps of prompt lookup, by which replay is priced, are not seen meanwhile."""
-    prices = Prices({1: 0.010}, {kind: {(1, 1): 0.011, (1, 4): 0.014} for kind in (LOOKUP, MODEL)})
+    prices = CalibratedCosts({1: 0.010}, {kind: {(1, 1): 0.011, (1, 4): 0.014} for kind in (LOOKUP, MODEL)})
     costs = StepCosts(prices)
     for _ in range(60):  # plain steps as ever, others 1.4 times as dear
         for _ in range(3):
@@ -79,7 +81,9 @@ def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
 
 
 def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
-    prices = Prices({1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}})
+    prices = CalibratedCosts(
+        {1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}}
+    )
     costs, blamed = StepCosts(prices), StepCosts(prices)
     for _ in range(20):
         costs.learn(MODEL, Batch(1), 2, 0.018, replayed=2)
@@ -89,7 +93,7 @@ def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
     assert costs.without_stall(MODEL, Batch(1), 2, 1.0, replayed=2) == pytest.approx(0.018 * 1.25)
 
 
-PRICES = Prices({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
+PRICES = CalibratedCosts({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
 
 
 def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on_their_line() -> None:
@@ -98,13 +102,13 @@ def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on
 
 
 def test_a_deeper_step_may_cost_less_and_none_costs_less_than_a_plain_one() -> None:
-    odd = Prices({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
+    odd = CalibratedCosts({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
     found = StepCosts(odd).drafted(MODEL, Batch(1), 5)
     assert found == pytest.approx([0.010, 0.010, 0.015, 0.0135, 0.012, 0.012])
 
 
 def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
-    costs = StepCosts(Prices({4: 0.025}, {LOOKUP: {(4, 1): 0.029, (4, 2): 0.042, (4, 4): 0.044}}))
+    costs = StepCosts(CalibratedCosts({4: 0.025}, {LOOKUP: {(4, 1): 0.029, (4, 2): 0.042, (4, 4): 0.044}}))
     assert costs.depth_uncertainty(LOOKUP, Batch(4), 3) > costs.depth_uncertainty(LOOKUP, Batch(4), 2)
     for _ in range(30):
         costs.learn(LOOKUP, Batch(4), 3, 0.030)
@@ -172,7 +176,7 @@ def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
 
 
 def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
-    costs = StepCosts(Prices({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
+    costs = StepCosts(CalibratedCosts({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
     near, far = costs.drafted(MODEL, Batch(1, 100), 1), costs.drafted(MODEL, Batch(1, 1100), 1)
     assert near == pytest.approx([0.010, 0.012])
     assert far == pytest.approx([0.011, 0.017])
@@ -183,7 +187,7 @@ def measures_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftd.engine.calibration._MEASURES_THE_REST", True)
 
 
-def first(calibration: Calibration) -> Prices:
+def first(calibration: Calibration) -> CalibratedCosts:
     """What a request alone depends on; the rest is not measured."""
     calibration.begin()
     measured = None
@@ -193,8 +197,8 @@ def first(calibration: Calibration) -> Prices:
     return measured
 
 
-def whole(calibration: Calibration) -> Prices:
-    found = Prices()
+def whole(calibration: Calibration) -> CalibratedCosts:
+    found = CalibratedCosts()
     calibration.begin()
     while calibration.pending:
         if (measured := calibration.step()) is not None:

@@ -15,12 +15,12 @@ from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DepthMode, SamplingPar
 from draftd.engine.drafters.base import Draft, DraftSequence, Text, TextDrafter, merge
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.prompt_lookup import PromptLookup
-from draftd.engine.drafters.registry import DrafterRegistry, Needs, built_in_drafters
+from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry, built_in_drafters
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.inference import request_of
-from draftd.planning.planner import Wish
+from draftd.planning.planner import RequestedPlan
 from draftd.service.request import ServedModel, checked
 from draftd.settings import Settings
 from draftd.v1 import inference_pb2 as pb
@@ -52,7 +52,9 @@ def test_a_drafter_registered_by_name_serves_a_request(running):
     info = engine.worker.info
     assert info.drafters == (PROMPT_LOOKUP, "repeat")
     model = ServedModel(info, 32, 4, DepthMode.FIXED, chat_template=False)
-    assert checked(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), model).wish == Wish(drafter="repeat")
+    assert checked(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), model).wish == RequestedPlan(
+        drafter="repeat"
+    )
     plans = autoregressive(), speculative(4, "repeat"), automatic(4, "repeat")
     sinks = [engine.ask(request([3, 1, 4, 1, 5], plan, max_tokens=40)) for plan in plans]
     engine.ended(*sinks)
@@ -63,8 +65,8 @@ def test_a_drafter_registered_by_name_serves_a_request(running):
 
 def test_a_drafter_is_refused_where_its_need_is_not_met():
     registry = built_in_drafters()
-    registry.register("eagle", lambda provided: Repeat(), Needs.HIDDEN_STATES)
-    registry.register("medusa", lambda provided: Repeat(), Needs.MODEL)
+    registry.register("eagle", lambda provided: Repeat(), DrafterNeeds.HIDDEN_STATES)
+    registry.register("medusa", lambda provided: Repeat(), DrafterNeeds.MODEL)
     info = models_with(registry).info
     assert info.drafters == (PROMPT_LOOKUP,)
     assert info.registered_drafters == (*BUILT_IN_DRAFTERS, "eagle", "medusa")

@@ -11,7 +11,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.acceptance_rates import AnswerLengths
 from draftd.engine.depth.costs import Batch
-from draftd.engine.depth.estimate import Best, Candidate, Estimate, best_depth
+from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate, best_depth
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, automatic, autoregressive, request
@@ -29,14 +29,18 @@ def expected(*stands: float) -> list[float]:
     return out
 
 
-def candidate(draft: list[float], lookup: list[float] | None = None, ready: bool = True, most: int = 5) -> Candidate:
+def candidate(
+    draft: list[float], lookup: list[float] | None = None, ready: bool = True, most: int = 5
+) -> DepthCandidate:
     sequence = DecodeSequence.of(request([1], automatic(most)), Collected(), 100)
-    return Candidate(0, sequence, most, DRAFT, ready=ready, draft=draft, lookup=lookup or [1.0])
+    return DepthCandidate(0, sequence, most, DRAFT, ready=ready, draft=draft, lookup=lookup or [1.0])
 
 
-def estimate(*candidates: Candidate, others: float = 0.0, fixed_depth: int = 0, fixed_steps: int = 0) -> Estimate:
+def estimate(
+    *candidates: DepthCandidate, others: float = 0.0, fixed_depth: int = 0, fixed_steps: int = 0
+) -> StepEstimate:
     size = len(candidates)
-    return Estimate(Batch(size), list(candidates), others, fixed_depth, fixed_steps, STEPPED, VERIFIED)
+    return StepEstimate(Batch(size), list(candidates), others, fixed_depth, fixed_steps, STEPPED, VERIFIED)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_the_best_is_the_best_of_all(seed: int) -> None:
 
 def test_a_text_unknown_to_its_drafter_counts_only_if_asked() -> None:
     unknown = estimate(candidate(expected(0.9, 0.9, 0.9, 0.9, 0.9, 0.9), ready=False))
-    assert unknown.best() == Best(0, 0, 1.0, 1.0)
+    assert unknown.best() == BestDepths(0, 0, 1.0, 1.0)
     assert unknown.best(if_ready=True).depth > 0
 
 

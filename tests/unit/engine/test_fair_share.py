@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from draftd.engine.fair_share import FairShare, together
 from draftd.engine.remote.peer import PeerSequence
-from draftd.engine.remote.verifier_link import Step
+from draftd.engine.remote.verifier_link import Proposal
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep
 from tests.edge import Edge
@@ -80,7 +80,7 @@ def running(number: int, party: str = "", *, last_token: float = 0.0, due: bool 
     made.id, made.stats.last_token = number, last_token
     if party and due:
         assert made.request.peer is not None
-        made.request.peer.offer(Step(1, 3, 3, run=9))  # type: ignore[attr-defined]
+        made.request.peer.offer(Proposal(1, 3, 3, run=9))  # type: ignore[attr-defined]
     return made
 
 

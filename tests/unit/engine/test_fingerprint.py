@@ -116,7 +116,7 @@ def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path:
     assert "merges.txt" not in {file.name for file in prints.of(folder).files}
     assert len(prints._known) == 7
     folder.rename(tmp_path / "elsewhere")
-    assert prints.of(folder) == fingerprint.Fingerprint("none", ())
+    assert prints.of(folder) == fingerprint.ModelFingerprint("none", ())
     assert prints._known == {}
 
 

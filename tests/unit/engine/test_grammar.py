@@ -15,7 +15,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, FinishReason, SamplingParams
 from draftd.engine.drafters.base import Draft, Drafter
-from draftd.engine.drafters.grammar import ForcedTokens
+from draftd.engine.drafters.forced_tokens import ForcedTokens
 from draftd.engine.pair import LoadedModels, assemble, load_models, load_tokenizer
 from draftd.engine.sampling.transforms import one_hot
 from draftd.models import grammar

@@ -12,8 +12,8 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import DEEPEST, Batch, Prices, StepCosts
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.costs import DEEPEST, Batch, CalibratedCosts, StepCosts
+from draftd.engine.depth.saved import LearntCosts
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
 from draftd.engine.sequence import DecodeSequence
@@ -25,7 +25,7 @@ from tests.simulated import Machine, Simulation
 from tests.unit.engine.test_depth import CODE, MOST, ask, mild
 
 
-def trained() -> tuple[Machine, Learnt]:
+def trained() -> tuple[Machine, LearntCosts]:
     where = Machine(wider=mild, stands={CODE: [0.9, 0.8]}, dice=random.Random(3))
     simulation = Simulation(where, MOST, prices=where.prices(MOST))
     simulation.run([ask(800)])
@@ -35,7 +35,7 @@ def trained() -> tuple[Machine, Learnt]:
 def test_it_survives_being_written_and_read() -> None:
     _, learnt = trained()
     document = json.loads(json.dumps(learnt.to_document()))
-    again = Learnt.of_document(document)
+    again = LearntCosts.of_document(document)
     assert (again.prices, again.acceptance, again.remote) == (learnt.prices, learnt.acceptance, learnt.remote)
     assert not again.offsets, "how the machine was then says nothing about it now"
     assert again.to_document() == document
@@ -45,7 +45,7 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> Non
     where, learnt = trained()
     where.slowdown = 3.0
     costs = StepCosts(learnt.prices)
-    costs.calibrate(Prices({1: 3 * where.plain(1)}))
+    costs.calibrate(CalibratedCosts({1: 3 * where.plain(1)}))
     assert costs.plain(Batch(1)) == pytest.approx(3 * where.plain(1), rel=0.05)
     assert costs.drafted(DRAFT_MODEL, Batch(1), 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
     depth = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
@@ -69,7 +69,7 @@ def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
         first.acceptance.learn(sequence, kind, 4, 4)
     document = json.loads(json.dumps(replace(trained()[1], remote=first.learnt()).to_document()))
     again, other = RemoteControl(RemoteLimits()), RemoteControl(RemoteLimits())
-    again.recalled = other.recalled = Learnt.of_document(document).remote
+    again.recalled = other.recalled = LearntCosts.of_document(document).remote
     assert again.learnt() == first.learnt(), "it is kept, whether or not the verifier is reached"
     again.follow(replace(MODEL, step_seconds=0.02))  # half as fast as it was
     times = again.costs.times(0.015, kind, 4, workload)
@@ -101,13 +101,13 @@ def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
 def test_what_is_not_such_a_document_is_refused_by_the_fields_name(change: dict[str, Any], field: str) -> None:
     _, learnt = trained()
     with pytest.raises(ConfigError) as refused:
-        Learnt.of_document(learnt.to_document() | change)
+        LearntCosts.of_document(learnt.to_document() | change)
     assert refused.value.field.startswith(field)
 
 
 def test_no_document_at_all_is_refused() -> None:
     with pytest.raises(ConfigError):
-        Learnt.of_document([])
+        LearntCosts.of_document([])
 
 
 def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
@@ -128,11 +128,11 @@ def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
     assert set(kept.acceptance) == set(learnt.acceptance)
 
 
-def drafting_costs(ratio: float, accepted: float, drafts: float = 100.0) -> Learnt:
+def drafting_costs(ratio: float, accepted: float, drafts: float = 100.0) -> LearntCosts:
     """Of a draft model whose step with one token takes so many times a plain one."""
-    prices = Prices({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.1 * ratio, (1, 4): 0.15 * ratio}}, {}, 32)
+    prices = CalibratedCosts({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.1 * ratio, (1, 4): 0.15 * ratio}}, {}, 32)
     counts = ((drafts,) * DEEPEST, (drafts * accepted,) * DEEPEST)
-    return Learnt(prices, {(DRAFT_MODEL, False, False, None): counts})
+    return LearntCosts(prices, {(DRAFT_MODEL, False, False, None): counts})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def drafting_costs(ratio: float, accepted: float, drafts: float = 100.0) -> Lear
         (drafting_costs(1.1, 0.7), "^$"),
     ],
 )
-def test_a_draft_model_that_costs_more_than_it_saves_is_said_with_its_figures(learnt: Learnt, said: str) -> None:
+def test_a_draft_model_that_costs_more_than_it_saves_is_said_with_its_figures(learnt: LearntCosts, said: str) -> None:
     worth = learnt.worth(DRAFT_MODEL, 4)
     assert worth is not None
     assert re.search(said, worth.warning), worth.warning
@@ -156,4 +156,4 @@ def test_a_draft_model_that_costs_more_than_it_saves_is_said_with_its_figures(le
 def test_of_a_draft_model_nothing_is_said_before_enough_is_known() -> None:
     assert drafting_costs(1.2, 0.98, drafts=3.0).worth(DRAFT_MODEL, 4) is None
     assert drafting_costs(4.86, 0.98).worth(DRAFT_MODEL, 0) is None
-    assert Learnt(Prices()).worth(DRAFT_MODEL, 4) is None
+    assert LearntCosts(CalibratedCosts()).worth(DRAFT_MODEL, 4) is None

@@ -9,7 +9,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PEER, PROMPT_LOOKUP, DrafterName, FinishReason, SamplingParams
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.depth.costs import CalibratedCosts, StepCosts
 from draftd.engine.observer import EngineObserver
 from tests.edge import Edge
 from tests.rig import Rig, automatic, autoregressive, request
@@ -34,7 +34,7 @@ def cheap_drafts() -> DepthControl:
     """A step takes a second, whatever is drafted; a drafter takes a token of a text in for a hundredth of that."""
     kinds = (DRAFT_MODEL, PROMPT_LOOKUP)
     drafted = {kind: {(1, depth): 1.0 + 0.01 * depth for depth in (1, 4)} for kind in kinds}
-    return DepthControl(StepCosts(Prices({1: 1.0}, drafted, {}, 1, {DRAFT_MODEL: 0.01})), 4)
+    return DepthControl(StepCosts(CalibratedCosts({1: 1.0}, drafted, {}, 1, {DRAFT_MODEL: 0.01})), 4)
 
 
 def text(sampling: SamplingParams, tokens: int = 120) -> list[int]:

@@ -13,12 +13,12 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PEER, PROMPT_LOOKUP, DecodeRequest, FinishReason, SamplingParams
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Prices, StepCosts
+from draftd.engine.depth.costs import CalibratedCosts, StepCosts
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.peer import PeerSequence
-from draftd.engine.remote.verifier_link import Step, Verdict
+from draftd.engine.remote.verifier_link import Proposal, Verdict
 from draftd.errors import InvalidRequest
 from tests.edge import Edge
 from tests.models.tiny import tiny
@@ -169,7 +169,7 @@ def test_text_of_a_resting_sequence_is_kept_at_its_end(models):
 
 def test_step_waits_for_one_that_is_about_to_come(llama):
     now = 0.0
-    prices = Prices({1: 1.0, 2: 1.1}, {PROMPT_LOOKUP: {(1, 1): 1.0, (2, 1): 1.1}}, {}, 1, {})
+    prices = CalibratedCosts({1: 1.0, 2: 1.1}, {PROMPT_LOOKUP: {(1, 1): 1.0, (2, 1): 1.1}}, {}, 1, {})
     rig = Rig(llama, clock=lambda: now, gather_seconds=0.5, depth=DepthControl(StepCosts(prices), 4))
     edges = [Edge(prompt, clock=lambda: now) for prompt in PROMPTS[:2]]
     for edge in edges:
@@ -207,34 +207,34 @@ def heard():
 
 def test_newer_step_replaces_the_guess_where_it_differs(heard):
     peer, _ = heard
-    assert peer.offer(Step(7, 4, 4, (5, 6, 7)))
-    assert peer.offer(Step(7, 6, 6, (8,)))
+    assert peer.offer(Proposal(7, 4, 4, (5, 6, 7)))
+    assert peer.offer(Proposal(7, 6, 6, (8,)))
     assert list(peer.guess([1, 2, 3, 4], 9)) == [5, 6, 8]
     assert peer.wasted == 1
-    for again in (Step(7, 4, 4, (5, 6)), Step(7, 6, 6, (8,)), Step(7, 2, 2, (3, 4))):
+    for again in (Proposal(7, 4, 4, (5, 6)), Proposal(7, 6, 6, (8,)), Proposal(7, 2, 2, (3, 4))):
         assert peer.offer(again)
         assert list(peer.guess([1, 2, 3, 4], 9)) == [5, 6, 8]
-    for stale in (Step(7, 4, 3, (5,)), Step(7, 6, 5, (8,)), Step(7, 9, 8), Step(7, 0, 4)):
+    for stale in (Proposal(7, 4, 3, (5,)), Proposal(7, 6, 5, (8,)), Proposal(7, 9, 8), Proposal(7, 0, 4)):
         assert not peer.offer(stale)
     assert peer.stale == 4
 
 
 def test_late_step_is_used_as_far_as_it_agrees(heard):
     peer, _ = heard
-    assert peer.offer(Step(7, 4, 4, run=2))
+    assert peer.offer(Proposal(7, 4, 4, run=2))
     peer.guess([1, 2, 3, 4], 4)
     peer.report_step([5], 0, 0)
-    assert peer.offer(Step(7, 3, 3, (4, 5, 6, 7), run=3))
+    assert peer.offer(Proposal(7, 3, 3, (4, 5, 6, 7), run=3))
     assert list(peer.guess([1, 2, 3, 4, 5], 9)) == [6, 7]
     peer.report_step([6, 7, 8], 2, 2)
-    assert peer.offer(Step(7, 5, 5, (7, 7)))
+    assert peer.offer(Proposal(7, 5, 5, (7, 7)))
     assert not peer.due([1, 2, 3, 4, 5, 6, 7, 8])
 
 
 def test_grant_counts_down_where_nothing_was_drafted(heard):
     peer, verdicts = heard
-    peer.offer(Step(7, 4, 4, (5,), run=2))
-    peer.offer(Step(7, 4, 4, (5,), run=2))
+    peer.offer(Proposal(7, 4, 4, (5,), run=2))
+    peer.offer(Proposal(7, 4, 4, (5,), run=2))
     text = [1, 2, 3, 4]
     while peer.due(text):
         drafted = list(peer.guess(text, 4))

@@ -18,7 +18,7 @@ from draftd.engine.prefill_order import (
     MOST_PREFILLING,
     PATIENCE,
     BeginOrder,
-    Prompt,
+    PendingPrompt,
     PromptSlice,
     SlicePlanner,
     SliceRate,
@@ -45,8 +45,8 @@ def sequence(
     return DecodeSequence.of(asked, Collected(), 4096)
 
 
-def prompts(*tokens: int) -> list[Prompt]:
-    return [Prompt(sequence(length)) for length in tokens]
+def prompts(*tokens: int) -> list[PendingPrompt]:
+    return [PendingPrompt(sequence(length)) for length in tokens]
 
 
 def begin(order: BeginOrder, queue: Sequence[int], without_memory: Collection[int] = ()) -> list[int]:
@@ -161,7 +161,7 @@ def test_each_prompt_has_one_slice_in_eight_whatever_arrives() -> None:
 def test_drafter_waits_for_a_prompt_that_its_own_waited_for(
     drafter: DrafterName, done: tuple[bool, bool], ready: bool, expected: bool
 ) -> None:
-    first, second = (Prompt(sequence(90, drafter=kind)) for kind in (drafter, DRAFT_MODEL))
+    first, second = (PendingPrompt(sequence(90, drafter=kind)) for kind in (drafter, DRAFT_MODEL))
     first.done, second.done = done
     first.shared[second.sequence] = 89
     candidates = [second] if ready else [second, first]
@@ -298,12 +298,12 @@ def planner(tokens_per_second: int = 1005) -> SlicePlanner:
 def test_first_slice_of_a_step_is_as_long_as_others_can_wait(
     length: int, peer: bool, step_seconds: float | None, seconds_left: float, expected: tuple[int, float | None]
 ) -> None:
-    prompt = Prompt(sequence(length, peer=peer))
+    prompt = PendingPrompt(sequence(length, peer=peer))
     assert planner().first([prompt], step_seconds, seconds_left) == ([prompt], *expected)
 
 
 def test_prompt_of_which_the_rest_is_cached_is_prefilled_whole() -> None:
-    prompt = Prompt(sequence(300), 250)
+    prompt = PendingPrompt(sequence(300), 250)
     assert planner().first([prompt], 0.03).step_seconds == math.inf
 
 
@@ -359,14 +359,14 @@ def test_no_slice_follows_for_a_prompt_that_has_ended() -> None:
 
 
 def test_slice_of_a_drafter_follows_if_it_fits_whole() -> None:
-    plans, prompt = planner(), Prompt(sequence(100, drafter=DRAFT_MODEL))
+    plans, prompt = planner(), PendingPrompt(sequence(100, drafter=DRAFT_MODEL))
     prompt.position, prompt.done = 100, True
     assert plans.following([prompt], 0.03, 0, 0.0) is None, "nothing is known of the drafter"
     plans.rate(prompt, DRAFT_MODEL).learn(500, 0.1)
     assert plans.following([prompt], 0.03, 0, 0.0) == ([prompt], 0, 0.03)
     assert plans.following([prompt], 0.03, 0, 0.002) is None
     assert plans.following([prompt], None, 512, 0.0) is None, "the drafter's slice comes with the target's"
-    second = Prompt(sequence(100, drafter=DRAFT_MODEL), position=100, done=True)
+    second = PendingPrompt(sequence(100, drafter=DRAFT_MODEL), position=100, done=True)
     prompt.shared[second.sequence] = 99
     assert plans.following([second, prompt], 0.03, 0, 0.0) == ([prompt], 0, 0.03), "the second one's drafter waits"
 

@@ -18,7 +18,7 @@ from draftd.engine.ranks.caches import lead
 from draftd.engine.ranks.channel import Op, Progress, RanksLost, RecordError, decoded, encoded
 from draftd.engine.ranks.follower import FollowerCaches
 from draftd.engine.ranks.group import RankGroup, join_group
-from draftd.engine.ranks.part import PIPELINE, TENSOR, Part, share_of
+from draftd.engine.ranks.model_shard import PIPELINE, TENSOR, ModelShard, share_of
 from draftd.errors import ModelLoadError
 from draftd.group import Loss
 from tests.models.tiny import tiny
@@ -147,7 +147,7 @@ def test_a_lost_rank_is_not_mistaken_for_a_prefix_that_cannot_be_kept() -> None:
 def test_layers_of_all_ranks_are_rolled_back_equally_far() -> None:
     group = Agreeing(join_group().handle, "any", 0, 2)
     object.__setattr__(group, "theirs", [3, 9])
-    part = Part(tiny_llama(1), group, PIPELINE, {"recurrent state": 1, "full attention": 1})
+    part = ModelShard(tiny_llama(1), group, PIPELINE, {"recurrent state": 1, "full attention": 1})
     caches = part.caches(CacheLayout(True, apart=True)).fresh(6, 6)
     caches.forward(mx.ones((2, 6), dtype=mx.uint32), [6, 6])
     assert part.rollback(caches, [5, 6]) == [3, 6] == caches.lengths

@@ -11,7 +11,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.draft_weights import Drafters
-from draftd.engine.inbox import Keep, Reload
+from draftd.engine.inbox import KeepDrafts, ReloadDrafts
 from draftd.engine.jobs import BackgroundJobs
 from draftd.errors import ModelLoadError
 from draftd.models import folder
@@ -164,7 +164,7 @@ def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompt
     rig = Rig(models, drafters=drafters.make())
     jobs = BackgroundJobs(rig.scheduler.local, drafters, lambda: models.target, 512)
     monkeypatch.setattr(folder, "_PIECE_BYTES", 1)  # an array a piece
-    reload, keep = Reload(), Keep(NONE)
+    reload, keep = ReloadDrafts(), KeepDrafts(NONE)
     jobs.take(reload)
     jobs.step()
     jobs.take(keep)

@@ -18,7 +18,7 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.remote.verifier_link import Open, Step, Verdict
+from draftd.engine.remote.verifier_link import OpenSequence, Proposal, Verdict
 from draftd.strategies import Strategy, Verifier
 from tests.links import MODEL, Clock, Edge, Heard, ScriptedLink
 from tests.rig import Rig, automatic, autoregressive, request, speculative
@@ -60,7 +60,7 @@ def answer(texts):
 @pytest.fixture
 def edge(texts):
     def made(*, acceptance: float = 0.8, limits=None, **link) -> Edge:
-        def whole(opened: Open) -> list[int]:
+        def whole(opened: OpenSequence) -> list[int]:
             return texts(opened.tokens[: opened.options.prompt], opened.options.sampling)
 
         return Edge(Rig(scripted_models(acceptance)), ScriptedLink(whole, Clock(), **link), **(limits or {}))
@@ -137,7 +137,7 @@ def test_a_stream_is_granted_more_before_it_runs_dry(edge, answer):
         (sink,) = one.run(asked(plan))
         assert sink.tokens == answer()
         assert one.link.clock.now == pytest.approx(0.3 + 0.01 * (TOKENS - 1))
-        assert not any(isinstance(message, Step) and message.proposed for message in one.link.sent)
+        assert not any(isinstance(message, Proposal) and message.proposed for message in one.link.sent)
         assert bool(sink.done.stats.counts.draft_forwards) == bool(plan.drafter)  # to see whether it would pay
 
 
@@ -169,7 +169,7 @@ def test_every_sampled_request_has_a_seed(edge):
     for _ in range(2):
         one.add(asked(speculative(2), sampling=SamplingParams(temperature=0.8)))
     one.turn()
-    seeds = {message.options.sampling.seed for message in one.link.sent if isinstance(message, Open)}
+    seeds = {message.options.sampling.seed for message in one.link.sent if isinstance(message, OpenSequence)}
     assert len(seeds) == 2
     assert None not in seeds
 

@@ -11,7 +11,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, FinishReason
 from draftd.engine.limits import Limits
 from draftd.engine.loop import EngineWorker
-from draftd.engine.remote.verifier_link import Open
+from draftd.engine.remote.verifier_link import OpenSequence
 from draftd.errors import NotServing
 from draftd.strategies import Strategy
 from tests.links import Clock, Heard, ScriptedLink
@@ -117,7 +117,7 @@ def test_draining_waits_for_them_and_ends_the_rest(started, text):
     assert sink.tokens == text[len(PROMPT) :][:TOKENS]
     worker, link = started(round_trip=0.05, step=lambda drafted: 5.0)
     sink = ask(worker, autoregressive(), Strategy.REMOTE)
-    until(lambda: any(isinstance(message, Open) for message in link.sent), 10)
+    until(lambda: any(isinstance(message, OpenSequence) for message in link.sent), 10)
     asked = link.asked
     assert worker.close(drain_seconds=0.3)
     assert link.asked - asked < 20

@@ -9,9 +9,9 @@ import pytest
 from draftd.core import DecodeRequest, WorkloadClass
 from draftd.engine.observer import EngineObserver
 from draftd.engine.remote.mode_control import RemoteCosts, RemoteTimes, break_even
-from draftd.engine.remote.verifier_link import Open
+from draftd.engine.remote.verifier_link import OpenSequence
 from draftd.strategies import RemoteMode, Strategy
-from draftd.verifier_client.messages import from_edge, to_verifier
+from draftd.verifier_client.codec import from_edge, to_verifier
 from tests.links import MODEL, Clock, Edge, ScriptedLink
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
@@ -30,10 +30,10 @@ class Trips(EngineObserver):
 
 
 def test_round_trips_steps_in_flight_break_even_and_the_trace_are_told() -> None:
-    models, heard, opened = scripted_models(1.0), Trips(), list[Open]()
+    models, heard, opened = scripted_models(1.0), Trips(), list[OpenSequence]()
     whole = [*PROMPT, *Rig(models).run([request(PROMPT, autoregressive(), max_tokens=80)])[0].tokens]
 
-    def text(message: Open) -> list[int]:
+    def text(message: OpenSequence) -> list[int]:
         opened.append(message)
         return whole
 
@@ -54,10 +54,10 @@ def test_round_trips_steps_in_flight_break_even_and_the_trace_are_told() -> None
     assert edge.remote.status.break_even is not None
     assert opened[0].trace == TRACE
     sent = from_edge(to_verifier(opened[0]))
-    assert isinstance(sent, Open)
+    assert isinstance(sent, OpenSequence)
     assert sent.trace == TRACE
     endless = from_edge(to_verifier(replace(opened[0], trace="0" * 10_000)))
-    assert isinstance(endless, Open)
+    assert isinstance(endless, OpenSequence)
     assert endless.trace == "", "a peer's text is kept no longer than a trace can be"
 
 

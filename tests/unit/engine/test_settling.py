@@ -11,7 +11,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, DecodeRequest, WorkloadClass
 from draftd.counts import StepCounts
 from draftd.engine.depth.controller import DepthControl
-from draftd.engine.depth.costs import Batch, Prices, StepCosts
+from draftd.engine.depth.costs import Batch, CalibratedCosts, StepCosts
 from draftd.engine.observer import EngineObserver
 from tests.rig import automatic, request
 from tests.simulated import Machine, SimulatedLookup, Simulation
@@ -60,10 +60,10 @@ def fresh(seed: int) -> float:
     return sum(heard.by_token[-1000:]) / 1000
 
 
-def busy(prices: Prices) -> Prices:
+def busy(prices: CalibratedCosts) -> CalibratedCosts:
     """What a calibration finds under a load: two points, and not off by one factor."""
     drafted = {key: LOAD * DEARER * prices.drafted[PROMPT_LOOKUP][key] for key in ((1, 1), (1, MOST))}
-    return Prices({1: LOAD * prices.plain[1]}, {PROMPT_LOOKUP: drafted})
+    return CalibratedCosts({1: LOAD * prices.plain[1]}, {PROMPT_LOOKUP: drafted})
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -85,7 +85,7 @@ def test_a_restart_knows_what_a_fresh_start_does(seed: int) -> None:
     learnt, prices, heard = before.depth.learnt(), where.prices(MOST), Depths()
     ends = {key: prices.drafted[PROMPT_LOOKUP][key] for key in ((1, 1), (1, MOST))}
     costs = StepCosts(learnt.prices)
-    costs.calibrate(Prices({1: prices.plain[1]}, {PROMPT_LOOKUP: ends}))
+    costs.calibrate(CalibratedCosts({1: prices.plain[1]}, {PROMPT_LOOKUP: ends}))
     again = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
     simulated(where, again, heard).run([ask(400)])
     assert settles(heard, fresh(seed)) <= 64

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from draftd.core import PROMPT_LOOKUP, SamplingParams
-from draftd.engine.step import Entry, StepPlan, StepResult
+from draftd.engine.step import PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions, Target
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import scripted_models
@@ -119,4 +119,4 @@ def test_a_prefix_in_the_store_is_not_taken_in_again(models: Any) -> None:
     del target.plans[:]
     (sink,) = rig.run([request(prompt(60, 1), speculative(3), max_tokens=8)])
     assert sink.done.stats.cached_tokens == 59
-    assert target.plans[0].entries == [Entry(2, 59, tuple(prompt(60, 1)[59:]))]
+    assert target.plans[0].entries == [PlanEntry(2, 59, tuple(prompt(60, 1)[59:]))]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftd.engine.step import Entry, StepPlan
+from draftd.engine.step import PlanEntry, StepPlan
 from draftd.engine.turn import Wave, plan_turn, runs_ahead
 
 NOW = 100.0
@@ -73,7 +73,7 @@ def test_a_step_has_the_sequences_that_are_due(
     held, wave = options.get("held", set()), options.get("wave", False)
     begun = None
     if "begun" in options:
-        begun = StepPlan(1, [Entry(number, 1) for number in options["begun"]])
+        begun = StepPlan(1, [PlanEntry(number, 1) for number in options["begun"]])
     in_turn = [sequence for sequence in running if sequence.id not in held]
     turn = plan_turn(running, in_turn, begun, most=options.get("most", 4), now=NOW, wave=wave)
     assert (ids(turn.members), ids(turn.hurried)) == (members, hurried)

@@ -40,7 +40,7 @@ from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Ladder, LadderSettings, Signal, ladder_levels
 from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters
-from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, ProbeVerdict
 from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteGuard
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fallback.store import StateStore
@@ -148,8 +148,8 @@ class FakeProbeRunner:
     """Answers a probe with `verdict` at once, unless `slow`; then when `end` is called."""
 
     def __init__(self) -> None:
-        self.verdict, self.quality = Verdict.GOOD, Verdict.GOOD
-        self.verdicts: dict[LadderLevel, Verdict] = {}
+        self.verdict, self.quality = ProbeVerdict.GOOD, ProbeVerdict.GOOD
+        self.verdicts: dict[LadderLevel, ProbeVerdict] = {}
         self.probed: list[LadderLevel] = []
         self.learnt: list[LadderLevel] = []
         self.tested = 0
@@ -171,15 +171,15 @@ class FakeProbeRunner:
         (self.learnt if learn else self.probed).append(level)
         if learn and self.teaches and level.drafter is not None:
             self.baselines.drafters[level.drafter] = AT_BEST
-        verdict = Verdict.GOOD if learn else self.verdicts.get(level, self.verdict)
-        return self._begun(ProbeReport(level, verdict, "as set", 0.7, 1.5, 0.1, verdict is Verdict.GOOD))
+        verdict = ProbeVerdict.GOOD if learn else self.verdicts.get(level, self.verdict)
+        return self._begun(ProbeReport(level, verdict, "as set", 0.7, 1.5, 0.1, verdict is ProbeVerdict.GOOD))
 
     def unlearn(self) -> None:
         self.baselines.drafters = {}
 
     def canaries(self) -> Future[CanaryReport]:
         self.tested += 1
-        outcomes = (CanaryOutcome("one", True, self.quality is Verdict.GOOD),)
+        outcomes = (CanaryOutcome("one", True, self.quality is ProbeVerdict.GOOD),)
         return self._begun(CanaryReport(self.quality, "as set", outcomes, 0.1))
 
     def end(self, seconds: float = 0.1) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from draftd.canaries.checkers import NoToolCall
-from draftd.canaries.prompts import Canary, FrozenPrompt, FrozenPrompts, Message
+from draftd.canaries.prompts import Canary, CanaryMessage, FrozenPrompt, FrozenPrompts
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, LadderLevel, WorkloadClass
 from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
@@ -26,7 +26,7 @@ def prompts(count: int) -> FrozenPrompts:
 
 
 def one_prompt(name: str, question: str) -> FrozenPrompt:
-    messages = (Message(role="user", content=question),)
+    messages = (CanaryMessage(role="user", content=question),)
     return FrozenPrompt(id=name, workload=WorkloadClass.CHAT, messages=messages, max_tokens=8)
 
 

@@ -10,7 +10,7 @@ import pytest
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from tests.answering import Answering, counted
 from tests.unit.fallback.controlled import TOP, Controlled, MemoryStore
 from tests.unit.fallback.probing import FULL, SOON, one_prompt, probe_runner, prompts
@@ -29,10 +29,10 @@ def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
 
 def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() -> None:
     with probe_runner(Answering(counts=counted(accepted=90, rollbacks=10))) as (runner, _):
-        assert runner.probe(FULL, learn=True).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.GOOD
         kept = runner.baselines.model_copy()
     weaker = counted(accepted=60, rollbacks=40)
-    for prompted, verdict in ((3, Verdict.BAD), (4, Verdict.GOOD)):  # with four they are other prompts
+    for prompted, verdict in ((3, ProbeVerdict.BAD), (4, ProbeVerdict.GOOD)):  # with four they are other prompts
         with probe_runner(Answering(counts=weaker), prompts=prompts(prompted)) as (runner, _):
             runner.baselines.recall(kept)
             assert runner.probe(FULL).result(SOON).verdict is verdict

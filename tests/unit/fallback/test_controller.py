@@ -10,7 +10,7 @@ import pytest
 from draftd.core import DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, DecodeMode, DrafterName, Origin
 from draftd.errors import NotServing
 from draftd.fallback.leases import Applied
-from draftd.fallback.probes import CanaryReport, Verdict
+from draftd.fallback.probes import CanaryReport, ProbeVerdict
 from draftd.fronts.grpc import reply
 from draftd.hardware.state import MemoryPressure, ThermalLevel
 from tests.unit.fallback.controlled import (
@@ -50,7 +50,7 @@ def test_nothing_moves_while_acceptance_is_good() -> None:
 def test_poor_acceptance_leads_to_the_shortest_block_one_level_per_cooldown_and_good_probes_lead_back() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)  # the baseline is learnt
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     began = controlled.now
     while controlled.position == TOP:
         controlled.traffic(controlled.now + WINDOW / 5, POOR)
@@ -61,7 +61,7 @@ def test_poor_acceptance_leads_to_the_shortest_block_one_level_per_cooldown_and_
         controlled.traffic(controlled.now + WINDOW / 5, POOR)
     assert controlled.position == SHORTER
     assert controlled.now - fell >= COOLDOWN
-    controlled.runner.verdict = Verdict.GOOD
+    controlled.runner.verdict = ProbeVerdict.GOOD
     assert controlled.traffic(controlled.now + 10 * COOLDOWN, POOR) == SHORTER
     assert controlled.engine.lowered == []
     assert controlled.traffic(controlled.now + 6 * COOLDOWN, GOOD) == TOP
@@ -177,7 +177,7 @@ def test_heat_leads_to_shorter_blocks_and_swapping_to_the_light_drafter() -> Non
 
 def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> None:
     controlled = Controlled(canary_period_seconds=50)
-    controlled.runner.quality = Verdict.BAD
+    controlled.runner.quality = ProbeVerdict.BAD
     assert controlled.until(49) == TOP
     controlled.until(52)
     assert controlled.position == BOTTOM
@@ -186,14 +186,14 @@ def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> No
     assert controlled.runner.probed == []
     runs = controlled.runner.tested
     assert 3 <= runs <= 10  # a run each wait, not more
-    controlled.runner.quality = Verdict.GOOD
+    controlled.runner.quality = ProbeVerdict.GOOD
     assert controlled.until(1000 + 6 * COOLDOWN) == TOP
 
 
 def test_bad_canaries_are_not_run_again_while_memory_is_critical() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=10, canary_period_seconds=50)
-    controlled.runner.quality = Verdict.BAD
+    controlled.runner.quality = ProbeVerdict.BAD
     controlled.until(52)
     runs = controlled.runner.tested
     for at in range(53, 1000, 7):
@@ -225,11 +225,11 @@ def test_an_alert_leads_down_and_its_resolve_makes_no_step() -> None:
     controlled.until(2 * COOLDOWN + 5)
     assert controlled.position == LIGHT
     assert controlled.until(900) == LIGHT
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     assert tell(controlled, notice(LIGHT_DRAFT, firing=False)) == [Applied.RESOLVED]
     assert controlled.until(1500) == LIGHT
     assert controlled.runner.probed
-    controlled.runner.verdict = Verdict.GOOD
+    controlled.runner.verdict = ProbeVerdict.GOOD
     assert controlled.until(1500 + 6 * COOLDOWN) == TOP
 
 
@@ -257,7 +257,7 @@ def test_the_alert_source_ends_what_it_lists_no_more() -> None:
 
 def test_canaries_on_demand_count_like_those_on_schedule() -> None:
     controlled = Controlled()
-    controlled.runner.quality = Verdict.BAD
+    controlled.runner.quality = ProbeVerdict.BAD
     asked = controlled.controller.canaries()
     wait_for([asked], controlled)
     report = asked.result(0)

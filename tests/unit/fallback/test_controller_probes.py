@@ -6,7 +6,7 @@ import pytest
 
 from draftd.core import FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,
@@ -33,7 +33,7 @@ FALLEN = 0.55  # well below what was learnt, above the floor
 def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_cooldown() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     assert controlled.until(1000) == SHORT
     assert 5 <= len(controlled.runner.probed) <= 10
     assert set(controlled.runner.probed) == {LADDER[TOP]}
@@ -41,7 +41,7 @@ def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_co
 
 def test_a_drafter_that_does_not_pay_does_not_bar_the_way_to_one_that_does() -> None:
     controlled = Controlled()
-    controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD
+    controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     tell_and_resolve(controlled, PLAIN, hard=True)
     assert controlled.until(8 * COOLDOWN) == TOP
     assert LADDER[LIGHT] in controlled.runner.probed
@@ -50,7 +50,7 @@ def test_a_drafter_that_does_not_pay_does_not_bar_the_way_to_one_that_does() -> 
 
 def test_where_every_drafter_was_bad_all_are_tried_again() -> None:
     controlled = Controlled()
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.until(12 * COOLDOWN)
     tried = controlled.runner.probed
@@ -61,7 +61,7 @@ def test_a_busy_daemon_spends_no_more_than_its_share_on_probes() -> None:
     controlled = Controlled(probe_share=0.02)
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.engine.active = 1
-    controlled.runner.verdict = Verdict.TOO_FEW_SAMPLES
+    controlled.runner.verdict = ProbeVerdict.TOO_FEW_SAMPLES
     controlled.runner.slow = True
     for at in range(3000):
         controlled.at(float(at))
@@ -84,7 +84,7 @@ def test_a_probe_that_a_step_overtook_lets_nothing_up() -> None:
     tell_and_resolve(controlled, PLAIN, hard=True, starts_at=START + 1)
     controlled.runner.end()
     controlled.runner.slow = False
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     assert controlled.until(9 * COOLDOWN) == BOTTOM
 
 
@@ -98,14 +98,14 @@ def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
     controlled.engine.reloads[0].set_result(1)
     controlled.at(2 * COOLDOWN - 4)
     controlled.runner.end()  # good, but of the old ones
-    controlled.runner.slow, controlled.runner.verdict = False, Verdict.BAD
+    controlled.runner.slow, controlled.runner.verdict = False, ProbeVerdict.BAD
     assert controlled.until(3 * COOLDOWN) == SHORT
 
 
 def test_what_was_tried_in_vain_before_a_step_is_tried_again_after_it() -> None:
     controlled = Controlled()
-    controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD
-    controlled.runner.verdict = Verdict.TOO_FEW_SAMPLES
+    controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
+    controlled.runner.verdict = ProbeVerdict.TOO_FEW_SAMPLES
     tell_and_resolve(controlled, PLAIN, hard=True)
     while not controlled.runner.probed:
         controlled.at(controlled.now + 1)
@@ -137,7 +137,7 @@ def test_a_probe_that_teaches_nothing_is_repeated_more_rarely() -> None:
 def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgotten() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
     controlled.traffic(controlled.now + WINDOW / 5, POOR)
@@ -201,7 +201,7 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
         controlled.controller.canaries()
     controlled.runner.end()
     controlled.at(4)
-    assert first.result(0).verdict is Verdict.GOOD
+    assert first.result(0).verdict is ProbeVerdict.GOOD
 
 
 def drifting(controlled: Controlled) -> None:
@@ -224,8 +224,8 @@ def test_drift_with_a_good_probe_is_other_traffic_and_its_baseline_is_learnt_ane
     assert controlled.controller.state().drift == {"code": 0.0}
 
 
-@pytest.mark.parametrize("verdict", [Verdict.BAD, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES])
-def test_drift_that_a_probe_does_not_speak_against_leads_down(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [ProbeVerdict.BAD, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES])
+def test_drift_that_a_probe_does_not_speak_against_leads_down(verdict: ProbeVerdict) -> None:
     controlled = Controlled()
     controlled.runner.verdict = verdict
     drifting(controlled)

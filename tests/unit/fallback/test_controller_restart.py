@@ -11,7 +11,7 @@ import pytest
 from draftd.core import DrafterName
 from draftd.errors import ConfigError
 from draftd.fallback.ladder import Cause
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from draftd.fallback.store import StateStore
 from draftd.journal import Journal, Subject
 from tests.unit.fallback.controlled import (
@@ -180,10 +180,10 @@ def test_a_clock_that_went_back_meanwhile_counts_as_no_time() -> None:
 def test_the_canaries_word_outlives_a_restart() -> None:
     store = MemoryStore()
     first = Controlled(store, canary_period_seconds=50)
-    first.runner.quality = Verdict.BAD
+    first.runner.quality = ProbeVerdict.BAD
     assert first.until(60) == BOTTOM
     second = Controlled(store, start=START + 70)
-    second.runner.quality = Verdict.BAD
+    second.runner.quality = ProbeVerdict.BAD
     second.until(2 * COOLDOWN - 10)
     assert second.position == BOTTOM
     assert second.asked_for() == {"quality": PLAIN}
@@ -241,7 +241,7 @@ def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refus
     assert store.document is not None
     assert store.document["baselines"]["draft_model/code"]["mean"] < 0.9
     controlled = Controlled(store, baseline=path)
-    controlled.runner.verdict = Verdict.BAD
+    controlled.runner.verdict = ProbeVerdict.BAD
     controlled.at(0)
     assert store.document["baselines"]["draft_model/code"]["mean"] == 0.9
     assert controlled.controller.state().drift == {"code": 0.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftd.errors import ModelLoadError
 from draftd.fallback.leases import Applied
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from draftd.journal import Subject
 from tests.unit.fallback.controlled import (
     BOTTOM,
@@ -69,7 +69,7 @@ def test_a_drafter_that_cannot_be_loaded_keeps_the_ladder_where_it_is() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.failure = ModelLoadError("the folder is empty")
-    controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD
+    controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     assert controlled.until(10 * COOLDOWN) == BOTTOM
     asked = [done for done in controlled.trace.done if "draft_model" in done]
     assert 1 <= len(asked) <= 10  # once a cooldown
@@ -109,7 +109,7 @@ def test_weights_that_were_on_their_way_before_a_step_down_are_asked_for_anew() 
     assert controlled.trace.done[-1] == "keep draft_model,prompt_lookup"
     tell_and_resolve(controlled, PLAIN, hard=True, starts_at=START + 9)
     controlled.engine.load()
-    controlled.runner.verdicts[LADDER[LIGHT]] = Verdict.BAD  # so that it climbs to where it was climbing before
+    controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD  # so that it climbs to where it was climbing before
     assert controlled.until(6 * COOLDOWN) == BOTTOM
     assert controlled.trace.done[-1] == "keep draft_model"
     controlled.engine.load()

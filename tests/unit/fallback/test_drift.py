@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.fallback.drift import Baseline, Cusum, CusumSettings, Floor, Sample
+from draftd.fallback.drift import AcceptanceSample, Baseline, Cusum, CusumSettings, Floor
 from draftd.settings import FallbackSettings
 
 CUSUM, FLOOR = CusumSettings(), FallbackSettings()
 
 
-def requests(acceptance: float, seed: int, *, spread: float = 0.2, steps: int = 20, depth: int = 4) -> Iterator[Sample]:
+def requests(
+    acceptance: float, seed: int, *, spread: float = 0.2, steps: int = 20, depth: int = 4
+) -> Iterator[AcceptanceSample]:
     """Requests whose own acceptance scatters with standard deviation `spread` around `acceptance`."""
     dice = random.Random(seed)
     while True:
@@ -28,10 +30,10 @@ def requests(acceptance: float, seed: int, *, spread: float = 0.2, steps: int = 
                 run += 1
             accepted += run
             rollbacks += run < depth
-        yield Sample(accepted, rollbacks)
+        yield AcceptanceSample(accepted, rollbacks)
 
 
-def until_drifted(state: Cusum, samples: Iterator[Sample], most: int) -> int | None:
+def until_drifted(state: Cusum, samples: Iterator[AcceptanceSample], most: int) -> int | None:
     """How many samples it took; None where `most` did not do."""
     for count in range(1, most + 1):
         state = state.observe(next(samples), CUSUM)
@@ -96,9 +98,9 @@ def test_what_stays_as_it_is_raises_no_alarm() -> None:
 def test_a_rise_is_no_drift_and_one_odd_request_is_none() -> None:
     state = Cusum(Baseline(0.7, 0.2))
     for _ in range(100):
-        state = state.observe(Sample(40, 0), CUSUM)
+        state = state.observe(AcceptanceSample(40, 0), CUSUM)
     assert state.level == 0.0
-    state = state.observe(Sample(0, 40), CUSUM)
+    state = state.observe(AcceptanceSample(0, 40), CUSUM)
     assert not state.drifted(CUSUM)
 
 
@@ -115,14 +117,14 @@ def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None
 
 def test_a_sample_too_short_to_say_anything_says_nothing() -> None:
     for state in (Cusum(), Cusum(Baseline(0.9, 0.1), level=3.0)):
-        assert state.observe(Sample(0, CUSUM.least_reached - 1), CUSUM) == state
+        assert state.observe(AcceptanceSample(0, CUSUM.least_reached - 1), CUSUM) == state
 
 
 @given(st.floats(0, 1), st.floats(0, 0.5), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=80))
 def test_no_samples_break_it(mean: float, spread: float, samples: list[tuple[int, int]]) -> None:
     for state in (Cusum(Baseline(mean, spread)), Cusum()):
         for accepted, rollbacks in samples:
-            state = state.observe(Sample(accepted, rollbacks), CUSUM)
+            state = state.observe(AcceptanceSample(accepted, rollbacks), CUSUM)
             assert 0 <= state.level <= 2 * CUSUM.limit
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.state import Kept
-from draftd.journal import History, Journal, Subject, Transition
+from draftd.cli.persistent_state import PersistentState
+from draftd.journal import Journal, JournalFile, Subject, Transition
 from draftd.settings import FallbackSettings, Settings
 
 
 def opened(path: Path, capacity: int = 4) -> Journal:
     """A journal as a new run of the daemon has it."""
-    history = History(path, capacity)
+    history = JournalFile(path, capacity)
     journal = Journal(restored=history.restore())
     journal.listen(history.append)
     return journal
@@ -127,11 +127,11 @@ def test_what_cannot_be_written_is_logged_once_and_stops_nobody(
 
 def test_a_daemons_journal_goes_on_where_the_last_runs_ended(tmp_path: Path) -> None:
     settings = Settings(fallback=FallbackSettings(state_dir=tmp_path))
-    first = Kept(settings, {})
+    first = PersistentState(settings, {})
     record(first.journal, "a")
     first.store.save("{}")
     first.close()
-    second = Kept(settings, {})
+    second = PersistentState(settings, {})
     assert kept(second.journal) == [(1, "a")]
     assert second.store.load() == "{}"
     second.close()

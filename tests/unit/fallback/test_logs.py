@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from draftd.rate_limited_log import Changes, OutageLog, RateLimitedLog
+from draftd.rate_limited_log import LimitedChanges, OutageLog, RateLimitedLog
 from tests.links import Clock
 
 LOG = logging.getLogger("test")
@@ -16,7 +16,7 @@ LOG = logging.getLogger("test")
 @pytest.mark.parametrize("seed", range(20))
 def test_the_last_state_that_is_told_is_the_present_one(seed: int) -> None:
     dice, clock, told = random.Random(seed), Clock(), list[tuple[int, int]]()
-    changes = Changes[int](lambda state, left_out: told.append((state, left_out)), clock)
+    changes = LimitedChanges[int](lambda state, left_out: told.append((state, left_out)), clock)
     made = dice.randrange(1, 500)
     for state in range(made):
         clock.now += dice.choice((0.0, 0.1, 1.0, 5.0, 40.0))
@@ -30,7 +30,7 @@ def test_the_last_state_that_is_told_is_the_present_one(seed: int) -> None:
 
 def test_a_few_changes_are_told_at_once() -> None:
     told = list[tuple[str, int]]()
-    changes = Changes[str](lambda state, left_out: told.append((state, left_out)), Clock())
+    changes = LimitedChanges[str](lambda state, left_out: told.append((state, left_out)), Clock())
     for state in ("up", "down") * 5:
         changes.change(state)
     assert told == [("up", 0), ("down", 0)] * 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from draftd.fallback.signal_feed import MachineFeed
-from draftd.fallback.signals import Machine
+from draftd.fallback.signals import MachineReading
 from draftd.hardware.state import HardwareSample, HardwareState, MemoryPressure, ThermalLevel
 
 
@@ -24,25 +24,25 @@ def test_a_reading_is_taken_once_and_what_is_not_known_is_not_made_up() -> None:
     feed = MachineFeed(view, lambda: 0.0)
     assert feed.reading() is None
     view.state = reading(0.0)
-    assert feed.reading() == Machine(None, None, 7)
+    assert feed.reading() == MachineReading(None, None, 7)
     assert feed.reading() is None
     view.state = reading(5.0, MemoryPressure.WARN, ThermalLevel.MODERATE)
-    assert feed.reading() == Machine(False, False, 7)
+    assert feed.reading() == MachineReading(False, False, 7)
     view.state = reading(10.0, MemoryPressure.CRITICAL, ThermalLevel.TRAPPING)
-    assert feed.reading() == Machine(True, True, 7)
+    assert feed.reading() == MachineReading(True, True, 7)
 
 
 def test_when_readings_stop_it_says_once_that_all_is_well_and_begins_again_with_the_next() -> None:
     now, view = 0.0, View(reading(0.0, MemoryPressure.CRITICAL))
     feed = MachineFeed(view, lambda: now)
-    assert feed.reading() == Machine(True, None, 7)
+    assert feed.reading() == MachineReading(True, None, 7)
     now = 59.0
     assert feed.reading() is None
     now = 61.0
-    assert feed.reading() == Machine(False, False, None)
+    assert feed.reading() == MachineReading(False, False, None)
     assert feed.reading() is None
     view.state = reading(70.0, MemoryPressure.CRITICAL)
-    assert feed.reading() == Machine(True, None, 7)
+    assert feed.reading() == MachineReading(True, None, 7)
 
 
 def test_a_slow_period_is_no_end_of_readings() -> None:
@@ -50,8 +50,8 @@ def test_a_slow_period_is_no_end_of_readings() -> None:
     feed = MachineFeed(view, lambda: now)
     feed.reading()
     now, view.state = 600.0, reading(600.0, MemoryPressure.CRITICAL)
-    assert feed.reading() == Machine(True, None, 7)
+    assert feed.reading() == MachineReading(True, None, 7)
     now = 2000.0
     assert feed.reading() is None
     now = 2401.0
-    assert feed.reading() == Machine(False, False, None)
+    assert feed.reading() == MachineReading(False, False, None)

@@ -8,7 +8,7 @@ import pytest
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import NotNow, NotServing
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from tests.answering import INFO, Answering
 from tests.unit.fallback.controlled import (
     BOTTOM,
@@ -42,7 +42,7 @@ def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
         for ask in (lambda: runner.probe(FULL), lambda: runner.probe(FULL, learn=True), runner.canaries):
             with pytest.raises(NotNow, match=f"nothing is drafted at full: {WHY}"):
                 ask()
-        assert runner.probe(LOOKUP).result(SOON).verdict is not Verdict.FAILED
+        assert runner.probe(LOOKUP).result(SOON).verdict is not ProbeVerdict.FAILED
     assert [level for level, *_ in told.probes] == [LOOKUP.kind]
     assert told.runs == []
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
 def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> None:
     only_draft = replace(INFO, drafters=(DRAFT_MODEL,))
     with probe_runner(Answering(info=only_draft), ladder=at(NOTHING)) as (runner, told):
-        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+        assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
     assert [level for level, *_ in told.runs] == [LADDER[1].kind]
     none = probe_runner(Answering(info=NONE_AT_ALL), ladder=at(NOTHING))
     with none as (runner, _), pytest.raises(NotNow, match="prompt_lookup is not configured"):

@@ -9,7 +9,7 @@ import pytest
 
 from draftd.core import PROMPT_LOOKUP, DecodeRequest
 from draftd.errors import ModelLoadError
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from tests.answering import Answering, counted
 from tests.unit.fallback.controlled import COOLDOWN, LADDER, SHORT, TOP, Controlled, MemoryStore
 from tests.unit.fallback.probing import FULL, LIGHT, SOON, probe_runner
@@ -30,7 +30,7 @@ def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool,
     controlled = Controlled()
     controlled.traffic(12 * COOLDOWN, GOOD)
     reload(controlled, forget=forget)
-    controlled.runner.verdict = Verdict.BAD  # it is weaker with the frozen prompts too
+    controlled.runner.verdict = ProbeVerdict.BAD  # it is weaker with the frozen prompts too
     assert controlled.traffic(controlled.now + COOLDOWN / 2, WEAK) == position
     if forget:
         assert controlled.traffic(controlled.now + 12 * COOLDOWN, WEAK) == TOP
@@ -103,13 +103,13 @@ def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         for level in (FULL, LIGHT):
-            assert runner.probe(level, learn=True).result(SOON).verdict is Verdict.GOOD
+            assert runner.probe(level, learn=True).result(SOON).verdict is ProbeVerdict.GOOD
         engine.counts = counted(accepted=60, rollbacks=40)
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.BAD
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.BAD
         runner.baselines.forget()
         assert not runner.baselines.drafters.get(FULL.drafter)
         assert runner.baselines.drafters.get(LIGHT.drafter)  # which drafts from the text alone
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
 def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
@@ -126,5 +126,5 @@ def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
         assert under_way.wait(SOON)
         runner.baselines.forget()
         go.set()
-        assert lesson.result(SOON).verdict is Verdict.GOOD
+        assert lesson.result(SOON).verdict is ProbeVerdict.GOOD
         assert not runner.baselines.drafters.get(FULL.drafter)

@@ -21,7 +21,7 @@ from draftd.engine.targets.local import LocalTarget
 from draftd.fallback.ladder import ladder_levels
 from draftd.fallback.loaded_drafters import LoadedDrafters
 from draftd.fallback.probe_runner import ProbeRunner
-from draftd.fallback.probes import Verdict
+from draftd.fallback.probes import ProbeVerdict
 from draftd.settings import FallbackSettings
 from tests import rig
 from tests.answering import Told
@@ -87,7 +87,7 @@ def scripted(acceptance: float, **more: Any) -> Callable[[], LoadedModels]:
 def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
     with bench(scripted(0.95), few()) as right:
         report = right.runner.probe(FULL).result(SECONDS)
-    assert report.verdict is Verdict.GOOD, report
+    assert report.verdict is ProbeVerdict.GOOD, report
     assert report.acceptance is not None
     assert report.speedup is not None
     assert report.acceptance > 0.8
@@ -95,14 +95,14 @@ def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
     assert report.seconds > 0
     with bench(scripted(0.1), few()) as wrong:
         report = wrong.runner.probe(FULL).result(SECONDS)
-    assert report.verdict is Verdict.BAD, report
+    assert report.verdict is ProbeVerdict.BAD, report
     assert "floor 0.40" in report.reason
 
 
 def test_a_draft_that_is_right_and_does_not_pay_is_bad() -> None:
     with bench(scripted(0.95, draft_step_seconds=0.05), few(16)) as slow:
         report = slow.runner.probe(FULL).result(SECONDS)
-    assert report.verdict is Verdict.BAD, report
+    assert report.verdict is ProbeVerdict.BAD, report
     assert "speed-up 0." in report.reason
 
 
@@ -110,7 +110,7 @@ def test_a_probe_of_a_lighter_draft_has_its_weights_for_as_long_as_it_takes() ->
     with bench(scripted(0.1, light_acceptance=0.95), few(), PLAIN) as made:
         made.holds()
         report = made.runner.probe(LIGHT).result(SECONDS)
-        assert report.verdict is Verdict.GOOD, report
+        assert report.verdict is ProbeVerdict.GOOD, report
         made.holds()
         assert made.engine.status().draft_weight_bytes == 0
 
@@ -132,7 +132,7 @@ def test_while_callers_wait_a_probe_gives_way() -> None:
             made.engine.submit(caller, rig.Collected())
         until(lambda: made.engine.status().active == 2, what="a full batch")
         report = made.runner.probe(FULL).result(SECONDS)
-        assert report.verdict is Verdict.FAILED
+        assert report.verdict is ProbeVerdict.FAILED
         assert "it gave way to 4 waiting requests" in report.reason
         for caller in callers:
             made.engine.cancel(caller.id)
@@ -142,7 +142,7 @@ def test_an_engine_that_has_ended_is_a_failed_probe() -> None:
     with bench(scripted(0.95), few()) as made:
         assert made.engine.close()
         report = made.runner.probe(FULL).result(SECONDS)
-    assert report.verdict is Verdict.FAILED
+    assert report.verdict is ProbeVerdict.FAILED
     assert "was refused: " in report.reason
 
 
@@ -186,13 +186,13 @@ def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: 
         places = spoil(monkeypatch, emitted=6)
         report = made.runner.canaries().result(SECONDS)
         probed = made.runner.probe(FULL).result(SECONDS)
-    assert report.verdict is Verdict.BAD
+    assert report.verdict is ProbeVerdict.BAD
     assert report.divergences == len(report.outcomes) == 4
     found = [outcome.divergence for outcome in report.outcomes if outcome.divergence is not None]
     assert [divergence.at for divergence in found] == places[:4]
     assert [divergence.logit_gap for divergence in found] == pytest.approx([12.0] * 4)  # how sure a scripted model is
     assert made.told.runs == [(FallbackLevel.FULL, "bad", 4)]
-    assert probed.verdict is Verdict.BAD
+    assert probed.verdict is ProbeVerdict.BAD
     assert f"{SHIPPED.probe[0].id} leaves the autoregressive text at token {places[4]}" in probed.reason
 
 
@@ -201,7 +201,7 @@ def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pa
     some = FrozenPrompts(SHIPPED.probe[:2], SHIPPED.canaries[::8])
     with bench(lambda: load_models(nano_pair.target, nano_pair.draft), some) as made:
         report = made.runner.canaries().result(SECONDS)
-        assert report.verdict is Verdict.GOOD, report
+        assert report.verdict is ProbeVerdict.GOOD, report
         assert report.divergences == 0
         assert len(report.outcomes) == 3
         assert report.score_speculative == report.score_autoregressive >= 0.9
@@ -222,8 +222,8 @@ def test_a_damaged_draft_is_found_by_a_probe_and_its_texts_stay_right(nano_pair:
     some = FrozenPrompts(SHIPPED.probe[::5], SHIPPED.canaries[:1])
     with bench(lambda: load_models(nano_pair.draft, str(draft)), some) as made:
         bad = made.runner.probe(FULL).result(SECONDS)
-        assert (bad.verdict, "leaves the" in bad.reason) == (Verdict.BAD, False), bad
-        assert made.runner.canaries().result(SECONDS).verdict is Verdict.GOOD
+        assert (bad.verdict, "leaves the" in bad.reason) == (ProbeVerdict.BAD, False), bad
+        assert made.runner.canaries().result(SECONDS).verdict is ProbeVerdict.GOOD
         shutil.copyfile(Path(nano_pair.draft) / "model.safetensors", draft / "mended")
         (draft / "mended").replace(draft / "model.safetensors")
         made.engine.reload_draft().result(SECONDS)

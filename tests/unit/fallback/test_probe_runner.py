@@ -27,7 +27,7 @@ from draftd.core import (
 )
 from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
-from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, ProbeVerdict
 from draftd.settings import FallbackSettings
 from tests.answering import Answering, Told, counted
 from tests.unit.fallback.probing import (
@@ -64,7 +64,7 @@ def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None
         assert (plan.max_draft_tokens, plan.drafter, plan.level) == (2, DRAFT_MODEL, SHORT.kind)
         assert (plan.variant, plan.reason) == ("probe", "probe of short_block 2")
         assert (plan.depth_mode, plan.alternatives) == (DepthMode.FIXED, frozenset())
-    assert (report.verdict, report.level) == (Verdict.GOOD, SHORT)
+    assert (report.verdict, report.level) == (ProbeVerdict.GOOD, SHORT)
     assert report.acceptance == pytest.approx(90 / 96)
     assert report.speedup == pytest.approx(120 / 60)
 
@@ -86,12 +86,12 @@ def test_what_it_is_compared_with_is_asked_once_for_as_long_as_the_target_stays(
     engine = Answering()
     with probe_runner(engine) as (runner, _):
         for _ in range(2):
-            assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+            assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
         assert len(engine.asked) == 3 + 2 * 3
-        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+        assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
         assert len(engine.asked) == 3 + 3 * 3  # the same prompts here
         engine.info = replace(engine.info, model="another")
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
     assert len(engine.asked) == 3 + 3 * 3 + 2 * 3
 
 
@@ -101,13 +101,13 @@ def test_what_it_is_compared_with_is_asked_once_for_as_long_as_the_target_stays(
 @pytest.mark.parametrize(
     ("counts", "verdict", "reason"),
     [
-        (counted(accepted=5, rollbacks=10), Verdict.BAD, "acceptance 0.33, floor 0.40"),
-        (counted(break_even=40.0), Verdict.BAD, "speed-up 0.80, minimum 1"),
-        (counted(accepted=4, rollbacks=1), Verdict.TOO_FEW_SAMPLES, "15 drafted tokens reached in 3 prompts"),
-        (counted(drafts=0, accepted=0, rollbacks=0), Verdict.TOO_FEW_SAMPLES, "0 drafted tokens reached"),
+        (counted(accepted=5, rollbacks=10), ProbeVerdict.BAD, "acceptance 0.33, floor 0.40"),
+        (counted(break_even=40.0), ProbeVerdict.BAD, "speed-up 0.80, minimum 1"),
+        (counted(accepted=4, rollbacks=1), ProbeVerdict.TOO_FEW_SAMPLES, "15 drafted tokens reached in 3 prompts"),
+        (counted(drafts=0, accepted=0, rollbacks=0), ProbeVerdict.TOO_FEW_SAMPLES, "0 drafted tokens reached"),
     ],
 )
-def test_a_probe_is_judged_by_what_was_counted(counts: Any, verdict: Verdict, reason: str) -> None:
+def test_a_probe_is_judged_by_what_was_counted(counts: Any, verdict: ProbeVerdict, reason: str) -> None:
     report = probed(Answering(counts=counts))
     assert report.verdict is verdict
     assert reason in report.reason
@@ -122,13 +122,13 @@ def test_a_stall_during_one_prompt_is_not_what_drafting_costs() -> None:
 
     engine.says = stall
     report = probed(engine)
-    assert (report.verdict, report.speedup) == (Verdict.GOOD, pytest.approx(2.0))
+    assert (report.verdict, report.speedup) == (ProbeVerdict.GOOD, pytest.approx(2.0))
 
 
 def test_a_drafted_text_that_is_not_the_targets_own_is_bad_however_fast_it_is() -> None:
     engine = Answering(text="The sky is blue.", drafted="The sky is grey.")
     report = probed(engine)
-    assert report.verdict is Verdict.BAD
+    assert report.verdict is ProbeVerdict.BAD
     assert report.reason.startswith("p0 leaves the autoregressive text at token 11, logit gap 3.25")
     before, chosen, other = engine.gaps[0]
     assert (before, chr(chosen), chr(other)) == (engine.asked[0].prompt + tuple(b"The sky is "), "b", "g")
@@ -137,31 +137,31 @@ def test_a_drafted_text_that_is_not_the_targets_own_is_bad_however_fast_it_is() 
 def test_where_near_ties_flip_only_a_divergence_beyond_them_is_bad() -> None:
     metal = replace(Answering().info, backend="metal")
     near = Answering(drafted="yet", info=metal, gap=0.125)
-    assert probed(near).verdict is Verdict.GOOD
-    assert probed(Answering(drafted="yet", info=metal, gap=-3.0)).verdict is Verdict.BAD
-    assert probed(Answering(drafted="yet", gap=0.125)).verdict is Verdict.BAD
+    assert probed(near).verdict is ProbeVerdict.GOOD
+    assert probed(Answering(drafted="yet", info=metal, gap=-3.0)).verdict is ProbeVerdict.BAD
+    assert probed(Answering(drafted="yet", gap=0.125)).verdict is ProbeVerdict.BAD
 
 
 def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_with() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
         assert not runner.baselines.drafters.get(FULL.drafter)
-        assert runner.probe(FULL, learn=True).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.GOOD
         assert runner.baselines.drafters.get(SHORT.drafter)
         assert not runner.baselines.drafters.get(LIGHT.drafter)
         engine.counts = counted(accepted=50, rollbacks=50)
         report = runner.probe(SHORT).result(SOON)
-        assert (report.verdict, report.acceptance) == (Verdict.BAD, 0.5)
+        assert (report.verdict, report.acceptance) == (ProbeVerdict.BAD, 0.5)
         assert "baseline 0.90" in report.reason
         engine.counts = counted(accepted=89, rollbacks=11)
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
 def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
-        assert runner.probe(FULL, learn=True).result(SOON).verdict is Verdict.BAD
+        assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.BAD
         assert not runner.baselines.drafters.get(FULL.drafter)
 
 
@@ -173,13 +173,13 @@ def test_the_canaries_are_put_both_ways_and_their_answers_checked() -> None:
     report = canaries_run(engine)
     assert {request.origin for request in engine.asked} == {Origin.CANARY}
     assert report.outcomes == tuple(CanaryOutcome(f"p{n}", True, True) for n in range(3))
-    assert (report.verdict, report.score_autoregressive, report.score_speculative) == (Verdict.GOOD, 1.0, 1.0)
+    assert (report.verdict, report.score_autoregressive, report.score_speculative) == (ProbeVerdict.GOOD, 1.0, 1.0)
 
 
 def test_canaries_that_fail_both_ways_are_told_once_and_are_not_the_drafts_fault() -> None:
     report = canaries_run(Answering(text="no"))
     assert report.outcomes[0] == CanaryOutcome("p0", False, False, None, "mentions none of yes")
-    assert (report.verdict, report.score_autoregressive) == (Verdict.GOOD, 0.0)
+    assert (report.verdict, report.score_autoregressive) == (ProbeVerdict.GOOD, 0.0)
 
 
 def test_canaries_that_pass_in_one_way_only_are_bad_and_say_in_which() -> None:
@@ -188,22 +188,22 @@ def test_canaries_that_pass_in_one_way_only_are_bad_and_say_in_which() -> None:
     assert report.outcomes[0] == CanaryOutcome(
         "p0", True, False, Divergence(0, 0.1), "speculative: mentions none of yes"
     )
-    assert report.verdict is Verdict.BAD
+    assert report.verdict is ProbeVerdict.BAD
 
 
 def test_a_canary_that_diverges_and_passes_is_bad_where_nothing_excuses_it_and_told_where_it_may_happen() -> None:
     strict = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=0.1))
     assert strict.outcomes[0] == CanaryOutcome("p0", True, True, Divergence(5, 0.1))
-    assert strict.verdict is Verdict.BAD
+    assert strict.verdict is ProbeVerdict.BAD
     assert strict.reason.startswith(
         "3 of 3 texts are not the target's own: p0 leaves the autoregressive text at token 5, logit gap 0.1"
     )
     metal = replace(Answering().info, backend="metal")
     near = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=0.1, info=metal))
-    assert (near.verdict, near.divergences) == (Verdict.GOOD, 3)
+    assert (near.verdict, near.divergences) == (ProbeVerdict.GOOD, 3)
     assert "3 diverged" in near.reason
     far = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=4.0, info=metal))
-    assert (far.verdict, far.divergences) == (Verdict.BAD, 3)
+    assert (far.verdict, far.divergences) == (ProbeVerdict.BAD, 3)
 
 
 @pytest.mark.parametrize(("drafted", "at"), [("yes or", 6), ("yes or no way", 9)])
@@ -222,7 +222,7 @@ def test_a_gap_that_cannot_be_measured_leaves_the_divergence_told(error: Excepti
 def test_canaries_run_at_the_level_in_force_or_the_lowest_drafting(level: LadderLevel, runs_at: LadderLevel) -> None:
     engine = Answering()
     with probe_runner(engine, ladder=at(level)) as (runner, told):
-        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+        assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
     assert told.runs == [(runs_at.kind, "good", 0)]
     assert engine.lent == [runs_at.drafter]
     assert {request.plan.max_draft_tokens for request in engine.asked[3:]} == {runs_at.max_draft_tokens}
@@ -260,58 +260,58 @@ def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
 def test_what_could_not_be_run_is_a_failed_report_that_says_why(engine: Answering, reason: str) -> None:
     limits = ProbeLimits(answer=5.0, patience=0.0)
     report = probed(engine, limits=limits)
-    assert (report.verdict, report.reason, report.acceptance) == (Verdict.FAILED, reason, None)
+    assert (report.verdict, report.reason, report.acceptance) == (ProbeVerdict.FAILED, reason, None)
     run = canaries_run(replace(engine), limits=limits)
-    assert (run.verdict, run.reason, run.outcomes) == (Verdict.FAILED, reason, ())
+    assert (run.verdict, run.reason, run.outcomes) == (ProbeVerdict.FAILED, reason, ())
 
 
 def test_an_engine_that_says_nothing_is_given_up_and_the_request_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftd.fallback.probe_requests._GRACE_SECONDS", 0.0)
     engine = Answering(silent=True)
     report = probed(engine, limits=ProbeLimits(answer=0.05))
-    assert (report.verdict, report.reason) == (Verdict.FAILED, "p0 had no answer within 0.05 s")
+    assert (report.verdict, report.reason) == (ProbeVerdict.FAILED, "p0 had no answer within 0.05 s")
     assert engine.cancelled == [engine.asked[0].id]
 
 
 def test_a_job_that_takes_too_long_ends_between_two_prompts() -> None:
     engine = Answering(counts=counted(accepted=3, rollbacks=1))
     report = probed(engine, limits=ProbeLimits(probe=0.0))
-    assert (report.verdict, report.reason) == (Verdict.FAILED, "it took longer than 0 s")
+    assert (report.verdict, report.reason) == (ProbeVerdict.FAILED, "it took longer than 0 s")
     assert not engine.asked
 
 
 def test_a_probe_that_gives_way_is_judged_by_what_there_is() -> None:
     idle = [0] * 5  # three answers to compare with, two drafted ones, and then a caller
     few = probed(Answering(queued=[*idle, 2, 1], counts=counted(accepted=3, rollbacks=1)))
-    assert few.verdict is Verdict.TOO_FEW_SAMPLES
+    assert few.verdict is ProbeVerdict.TOO_FEW_SAMPLES
     assert few.reason == "8 drafted tokens reached in 2 prompts, 40 needed; it gave way to 1 waiting request"
     enough = probed(Answering(queued=[*idle, 2, 1]))
-    assert enough.verdict is Verdict.GOOD
+    assert enough.verdict is ProbeVerdict.GOOD
     assert enough.reason.endswith("in 2 prompts; it gave way to 1 waiting request")
 
 
 def test_a_request_that_has_only_just_arrived_is_no_reason_to_give_way() -> None:
-    assert probed(Answering(queued=[0, 1, 0, 1, 0])).verdict is Verdict.GOOD
+    assert probed(Answering(queued=[0, 1, 0, 1, 0])).verdict is ProbeVerdict.GOOD
 
 
 def test_the_canaries_wait_a_while_for_callers_and_are_not_good_without_all_of_them() -> None:
-    assert canaries_run(Answering(queued=[0, *[2] * 7, 0])).verdict is Verdict.GOOD
+    assert canaries_run(Answering(queued=[0, *[2] * 7, 0])).verdict is ProbeVerdict.GOOD
     impatient = canaries_run(Answering(queued=[0, 2]), limits=ProbeLimits(patience=0.1))
-    assert (impatient.verdict, impatient.reason) == (Verdict.FAILED, "it gave way to 2 waiting requests")
+    assert (impatient.verdict, impatient.reason) == (ProbeVerdict.FAILED, "it gave way to 2 waiting requests")
     limits = ProbeLimits(patience=0.0)
     report = canaries_run(Answering(queued=[0, 0, 0, 0, 2, 2]), limits=limits)
-    assert (report.verdict, len(report.outcomes)) == (Verdict.FAILED, 1)
+    assert (report.verdict, len(report.outcomes)) == (ProbeVerdict.FAILED, 1)
     assert report.reason.startswith("it gave way to 2 waiting requests; 1 of 1 canaries passed")
     worse = canaries_run(Answering(queued=[0, 0, 0, 0, 2, 2], drafted="not"), limits=limits)
-    assert (worse.verdict, len(worse.outcomes)) == (Verdict.BAD, 1)
+    assert (worse.verdict, len(worse.outcomes)) == (ProbeVerdict.BAD, 1)
 
 
 def test_a_job_that_went_wrong_does_not_spoil_the_next() -> None:
     engine = Answering(refusal=RuntimeError("broken"))
     with probe_runner(engine) as (runner, _):
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.FAILED
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.FAILED
         engine.refusal = None
-        assert runner.probe(FULL).result(SOON).verdict is Verdict.GOOD
+        assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
 # one at a time
@@ -341,8 +341,8 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
             with pytest.raises(NotNow, match="is under way"):
                 other()
         engine.go.set()
-        assert first.result(SOON).verdict is Verdict.GOOD
-        assert runner.canaries().result(SOON).verdict is Verdict.GOOD
+        assert first.result(SOON).verdict is ProbeVerdict.GOOD
+        assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
 
 
 def test_nothing_is_tried_out_while_the_weights_are_unloaded() -> None:
@@ -373,7 +373,7 @@ def test_closing_ends_what_is_under_way_at_once_and_takes_nothing_more() -> None
         assert engine.reached.wait(SOON)
         assert runner.close(SOON)
         report = future.result(0)
-        assert (report.verdict, report.reason) == (Verdict.FAILED, "the daemon is stopping")
+        assert (report.verdict, report.reason) == (ProbeVerdict.FAILED, "the daemon is stopping")
         assert len(engine.cancelled) == 1
         assert not engine.borrowed
         with pytest.raises(NotNow, match="the daemon is stopping"):

@@ -18,7 +18,7 @@ from draftd.fallback.probes import (
     Divergence,
     ProbedPrompt,
     ProbeReport,
-    Verdict,
+    ProbeVerdict,
     judge_canaries,
     judge_probe,
     permits,
@@ -47,19 +47,19 @@ def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, 
 
 def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
     found = judged(0.7)
-    assert found.verdict is Verdict.GOOD
+    assert found.verdict is ProbeVerdict.GOOD
     assert found.acceptance == pytest.approx(0.7)
     assert found.speedup == pytest.approx((320 + 560) / (320 + 160))
     assert found.reason == "acceptance 0.70, speed-up 1.83 in 8 prompts"
-    assert judged(0.9).verdict is Verdict.GOOD
+    assert judged(0.9).verdict is ProbeVerdict.GOOD
 
 
 def test_what_is_cut_at_the_end_of_a_text_does_not_make_a_draft_pay() -> None:
     level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
     whole = judge_probe(level, [probed(40, 70, 30, 60.0)], "", None, None, FLOOR)
     ended = judge_probe(level, [probed(40, 70, 30, 60.0, cut=20)], "", None, None, FLOOR)
-    assert (whole.verdict, whole.speedup) == (Verdict.GOOD, 110 / 100)
-    assert (ended.verdict, ended.reason) == (Verdict.BAD, "speed-up 0.90, minimum 1")
+    assert (whole.verdict, whole.speedup) == (ProbeVerdict.GOOD, 110 / 100)
+    assert (ended.verdict, ended.reason) == (ProbeVerdict.BAD, "speed-up 0.90, minimum 1")
     assert ended.acceptance == whole.acceptance == 0.7
 
 
@@ -67,15 +67,15 @@ def test_a_probe_whose_speed_was_not_measured_has_no_verdict() -> None:
     unpriced = ProbedPrompt("p", DraftCounts(drafts=40, accepted=70, rollbacks=30, unpriced_drafts=40))
     level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
     report = judge_probe(level, [unpriced], "", None, None, FLOOR)
-    assert (report.verdict, report.speedup) == (Verdict.TOO_FEW_SAMPLES, None)
+    assert (report.verdict, report.speedup) == (ProbeVerdict.TOO_FEW_SAMPLES, None)
     assert judge_probe(level, [unpriced, probed(40, 70, 30, 60.0)], "", None, None, FLOOR).speedup == 110 / 100
 
 
 def test_what_the_guard_would_call_drift_again_does_not_pass() -> None:
-    assert judged(0.6).verdict is Verdict.BAD
+    assert judged(0.6).verdict is ProbeVerdict.BAD
     assert judged(0.6).reason == "acceptance 0.60, baseline 0.70, at most 0.08 less"
-    assert judged(0.65).verdict is Verdict.GOOD
-    assert judged(0.6, baseline=None).verdict is Verdict.GOOD, "nothing is known of these prompts"
+    assert judged(0.65).verdict is ProbeVerdict.GOOD
+    assert judged(0.6, baseline=None).verdict is ProbeVerdict.GOOD, "nothing is known of these prompts"
 
 
 def test_as_ever_is_no_less_than_chance_explains_and_only_where_it_is_known_what_was() -> None:
@@ -90,30 +90,30 @@ def test_as_ever_is_no_less_than_chance_explains_and_only_where_it_is_known_what
 def test_below_the_floor_is_bad_whatever_is_known_and_costing_more_than_it_brings_too() -> None:
     assert judged(0.3, baseline=None).reason == "acceptance 0.30, floor 0.40"
     assert judged(0.7, costs=2.0).reason == "speed-up 0.92, minimum 1"
-    assert judged(0.7, costs=2.0).verdict is Verdict.BAD
+    assert judged(0.7, costs=2.0).verdict is ProbeVerdict.BAD
 
 
 def test_prompt_lookup_is_judged_by_speed_alone() -> None:
-    assert judged(0.2, drafter=LOOKUP, costs=0.4).verdict is Verdict.GOOD
-    assert judged(0.2, drafter=LOOKUP, costs=0.6).verdict is Verdict.BAD
+    assert judged(0.2, drafter=LOOKUP, costs=0.4).verdict is ProbeVerdict.GOOD
+    assert judged(0.2, drafter=LOOKUP, costs=0.6).verdict is ProbeVerdict.BAD
 
 
 def test_too_little_is_no_verdict() -> None:
     for prompt in (probed(20, 20, 19), probed(0, 30, 30)):
         found = judge_probe(LADDER[0], [prompt], "", None, None, FLOOR)
-        assert found.verdict is Verdict.TOO_FEW_SAMPLES
+        assert found.verdict is ProbeVerdict.TOO_FEW_SAMPLES
         assert found.acceptance is None
 
 
 def test_only_a_good_recent_probe_of_a_level_above_since_the_last_step_lets_up() -> None:
-    state, report = LadderState(2, since=1000.0), ProbeReport(LADDER[1], Verdict.GOOD, "fine")
+    state, report = LadderState(2, since=1000.0), ProbeReport(LADDER[1], ProbeVerdict.GOOD, "fine")
     assert permits(report, 1001.0, state, LADDER, LIMITS, 1050.0)
     assert permits(replace(report, level=LADDER[0]), 1001.0, state, LADDER, LIMITS, 1050.0)
     assert not permits(report, 1000.0, state, LADDER, LIMITS, 1050.0), "made before the step"
     assert not permits(report, 1001.0, state, LADDER, LIMITS, 1102.0), "more than a cooldown ago"
     assert not permits(replace(report, level=LADDER[2]), 1001.0, state, LADDER, LIMITS, 1050.0)
     assert not permits(report, 1001.0, LadderState(), LADDER, LIMITS, 1050.0), "there is nothing above"
-    for verdict in (Verdict.BAD, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
+    for verdict in (ProbeVerdict.BAD, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES):
         assert not permits(replace(report, verdict=verdict), 1001.0, state, LADDER, LIMITS, 1050.0)
 
 
@@ -126,17 +126,17 @@ def canaries(count: int, plain: int, drafted: int) -> list[CanaryOutcome]:
 @pytest.mark.parametrize(
     ("outcomes", "verdict"),
     [
-        (canaries(200, 200, 200), Verdict.GOOD),
-        (canaries(200, 200, 199), Verdict.GOOD),  # 0.5 %, just within
-        (canaries(200, 200, 198), Verdict.BAD),
-        (canaries(200, 150, 150), Verdict.GOOD),  # what the target cannot do is not the draft's fault
-        (canaries(200, 150, 160), Verdict.GOOD),
-        (canaries(20, 20, 19), Verdict.BAD),
-        ([], Verdict.TOO_FEW_SAMPLES),
+        (canaries(200, 200, 200), ProbeVerdict.GOOD),
+        (canaries(200, 200, 199), ProbeVerdict.GOOD),  # 0.5 %, just within
+        (canaries(200, 200, 198), ProbeVerdict.BAD),
+        (canaries(200, 150, 150), ProbeVerdict.GOOD),  # what the target cannot do is not the draft's fault
+        (canaries(200, 150, 160), ProbeVerdict.GOOD),
+        (canaries(20, 20, 19), ProbeVerdict.BAD),
+        ([], ProbeVerdict.TOO_FEW_SAMPLES),
     ],
 )
 def test_canaries_are_bad_below_the_autoregressive_score_by_more_than_the_tolerance(
-    outcomes: list[CanaryOutcome], verdict: Verdict
+    outcomes: list[CanaryOutcome], verdict: ProbeVerdict
 ) -> None:
     assert judge_canaries(outcomes, "", NEAR_TIE, 0.005).verdict is verdict
 
@@ -178,7 +178,7 @@ def test_on_a_gpu_an_unknown_gap_is_no_error(backend: str) -> None:
 def test_canaries_are_bad_exactly_where_a_text_is_broken(found: list[Divergence | None]) -> None:
     outcomes = [outcome(f"c{n}", divergence) for n, divergence in enumerate(found)]
     for limit in (None, NEAR_TIE):
-        bad = judge_canaries(outcomes, "", limit, 1.0).verdict is Verdict.BAD
+        bad = judge_canaries(outcomes, "", limit, 1.0).verdict is ProbeVerdict.BAD
         assert bad == any(d is not None and d.broken(limit) for d in found)
 
 

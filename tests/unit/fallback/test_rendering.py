@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from draftd.canaries.prompts import FrozenPrompt, Message
+from draftd.canaries.prompts import CanaryMessage, FrozenPrompt
 from draftd.core import WorkloadClass
 from draftd.fallback.probe_requests import render
 
-MESSAGES = (Message(role="system", content="Be brief."), Message(role="user", content="Hello?"))
+MESSAGES = (CanaryMessage(role="system", content="Be brief."), CanaryMessage(role="user", content="Hello?"))
 PROMPT = FrozenPrompt(id="one", workload=WorkloadClass.CHAT, messages=MESSAGES, max_tokens=8)
 
 

@@ -18,7 +18,7 @@ from draftd.core import (
     RequestStats,
 )
 from draftd.counts import DraftCounts, StepCounts
-from draftd.fallback.signal_feed import Ended, RequestFeed
+from draftd.fallback.signal_feed import FinishedRequest, RequestFeed
 from tests.unit.fallback.controlled import LADDER, WINDOW, Controlled, a_request
 
 LOOKUP = PROMPT_LOOKUP
@@ -29,8 +29,8 @@ def ended(counts: DraftCounts = DRAFTED, lowered: str = "") -> Outcome:
     return Outcome(FinishReason.STOP, RequestStats(1, 0.0, counts=counts), lowered=lowered)
 
 
-def requests(intake: RequestFeed) -> list[Ended]:
-    return [one for one in intake.take() if isinstance(one, Ended)]
+def requests(intake: RequestFeed) -> list[FinishedRequest]:
+    return [one for one in intake.take() if isinstance(one, FinishedRequest)]
 
 
 def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
@@ -38,7 +38,7 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
     request = a_request(arrival=3.0)
     intake.on_finish(request, ended())
     plan = request.plan
-    told = Ended(7.0, 3.0, plan.level, plan.max_draft_tokens, DRAFT_MODEL, request.workload, DRAFTED)
+    told = FinishedRequest(7.0, 3.0, plan.level, plan.max_draft_tokens, DRAFT_MODEL, request.workload, DRAFTED)
     assert intake.take() == [told]
     assert intake.take() == []
 

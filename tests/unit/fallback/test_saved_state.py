@@ -17,7 +17,7 @@ from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline
 from draftd.fallback.ladder import Cause, Hold, LadderState, Signal, ladder_levels
 from draftd.fallback.leases import Lease, Leases, Notice
-from draftd.fallback.saved_state import Saved, SavedState, parse, safer
+from draftd.fallback.saved_state import SavedLevels, SavedState, parse, safer
 from draftd.fallback.store import StateStore
 
 DRAFT, LIGHT, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
@@ -29,9 +29,9 @@ NOW = 1_700_000_000.0
 FIRES = Signal(Cause.ALERT, FallbackLevel.LIGHT_DRAFT, "it fires", hard=True)
 
 
-def state(position: int = 2, hold: Hold | None = None) -> Saved:
+def state(position: int = 2, hold: Hold | None = None) -> SavedLevels:
     notice = Notice("DraftdSwapRising", "a1", True, NOW - 50, FallbackLevel.LIGHT_DRAFT, hard=True)
-    return Saved.of(
+    return SavedLevels.of(
         NOW,
         LADDER,
         LadderState(position, NOW - 100, FIRES, 3, NOW - 200, hold, NOW - 300),
@@ -41,7 +41,7 @@ def state(position: int = 2, hold: Hold | None = None) -> Saved:
     )
 
 
-def written(saved: Saved) -> dict[str, Any]:
+def written(saved: SavedLevels) -> dict[str, Any]:
     found = json.loads(saved.model_dump_json())
     assert isinstance(found, dict)
     return found
@@ -143,7 +143,7 @@ def test_a_broken_document_leads_to_no_drafts(broken: object) -> None:
     with pytest.raises(ValueError, match="allowed|missing"):
         parse(text, LADDER)
     signal = Signal(Cause.UNREADABLE_STATE, FallbackLevel.AUTOREGRESSIVE, "the saved state could not be read")
-    assert safer(text, LADDER, NOW) == Saved.of(NOW, LADDER, LadderState(BOTTOM, NOW, signal))
+    assert safer(text, LADDER, NOW) == SavedLevels.of(NOW, LADDER, LadderState(BOTTOM, NOW, signal))
     assert safer(None, LADDER, NOW) == safer("{", LADDER, NOW) == safer(text, LADDER, NOW)
 
 

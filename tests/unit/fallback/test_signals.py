@@ -12,8 +12,8 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause
-from draftd.fallback.probes import CanaryReport, Verdict
-from draftd.fallback.signals import LEVELS, Guard, Machine
+from draftd.fallback.probes import CanaryReport, ProbeVerdict
+from draftd.fallback.signals import LEVELS, MachineReading, SignalState
 from draftd.settings import FallbackSettings
 
 SETTINGS = FallbackSettings()
@@ -32,7 +32,7 @@ def counts(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, 
 class Watched:
     """A guard over time. Each request reaches 100 drafted tokens in 40 steps, and pays unless told otherwise."""
 
-    guard: Guard = field(default_factory=lambda: Guard.new(SETTINGS, KNOWN))
+    guard: SignalState = field(default_factory=lambda: SignalState.new(SETTINGS, KNOWN))
     now: float = 0.0
 
     def requests(
@@ -51,7 +51,7 @@ class Watched:
             self.guard = self.guard.finished(self.now, *kind, counts(40, accepted, 100 - accepted, costs, cut))
         return self
 
-    def read(self, count: int, reading: Machine, *, seconds: float = 5.0) -> Watched:
+    def read(self, count: int, reading: MachineReading, *, seconds: float = 5.0) -> Watched:
         for _ in range(count):
             self.now += seconds
             self.guard = self.guard.machine(reading, self.now)
@@ -68,7 +68,7 @@ class Watched:
 
 
 def test_nothing_seen_asks_for_nothing() -> None:
-    assert Guard.new(SETTINGS, {}).signals(1e9) == ()
+    assert SignalState.new(SETTINGS, {}).signals(1e9) == ()
     assert Watched().requests(100, 0.8).asked() == {}
 
 
@@ -96,17 +96,17 @@ def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None
 
 
 def test_a_draft_models_norm_is_learnt_at_the_top_alone() -> None:
-    low = Watched(Guard.new(SETTINGS, {}, position=2)).requests(100, 0.7, CODE)
+    low = Watched(SignalState.new(SETTINGS, {}, position=2)).requests(100, 0.7, CODE)
     assert low.guard.learnt() == {}
-    lookup = Watched(Guard.new(SETTINGS, {}, position=4)).requests(100, 0.3, LOOKUP)
+    lookup = Watched(SignalState.new(SETTINGS, {}, position=4)).requests(100, 0.3, LOOKUP)
     assert lookup.guard.learnt()[LOOKUP].mean == pytest.approx(0.3)
-    top = Watched(Guard.new(SETTINGS, {})).requests(100, 0.7)
+    top = Watched(SignalState.new(SETTINGS, {})).requests(100, 0.7)
     assert top.guard.learnt()[CODE].mean == pytest.approx(0.7)
     assert top.guard.drift() == {"code": 0.0}
 
 
 def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() -> None:
-    watched = Watched(Guard.new(SETTINGS, {})).requests(45, 0.39)  # a window and a half
+    watched = Watched(SignalState.new(SETTINGS, {})).requests(45, 0.39)  # a window and a half
     assert watched.asked() == {}
     watched.requests(16, 0.39)
     assert watched.asked() == {Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK}
@@ -116,9 +116,9 @@ def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() ->
 
 
 def test_prompt_lookup_rightly_misses_and_only_its_cost_counts() -> None:
-    watched = Watched(Guard.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP)
+    watched = Watched(SignalState.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP)
     assert watched.asked() == {}
-    assert Watched(Guard.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP, costs=40.0).asked() == {
+    assert Watched(SignalState.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP, costs=40.0).asked() == {
         Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE
     }
 
@@ -191,29 +191,29 @@ def test_errors_within_a_window_are_hard_and_forgotten_after_it(cause: Cause, le
 
 
 def test_critical_memory_is_hard_once_it_has_lasted() -> None:
-    watched = Watched().read(2, Machine(True, None, None))
+    watched = Watched().read(2, MachineReading(True, None, None))
     assert watched.asked() == {}
-    watched.read(1, Machine(True, None, None))
+    watched.read(1, MachineReading(True, None, None))
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
     assert watched.hard(Cause.MEMORY)
     assert watched.evidence(Cause.MEMORY) == "memory pressure critical for 10 s, limit 10 s"
-    assert watched.read(1, Machine(False, None, None)).asked() == {}
+    assert watched.read(1, MachineReading(False, None, None)).asked() == {}
 
 
 def test_a_reading_that_failed_neither_begins_nor_ends_nor_prolongs_a_spell() -> None:
-    watched = Watched().read(1, Machine(None, True, None)).read(20, Machine(None, None, None))
+    watched = Watched().read(1, MachineReading(None, True, None)).read(20, MachineReading(None, None, None))
     assert watched.asked() == {}
-    watched.read(1, Machine(None, True, None))
+    watched.read(1, MachineReading(None, True, None))
     assert watched.asked() == {Cause.THERMAL: FallbackLevel.SHORT_BLOCK}
     assert not watched.hard(Cause.THERMAL)
-    assert watched.read(20, Machine(None, None, None)).asked() == {Cause.THERMAL: FallbackLevel.SHORT_BLOCK}
-    assert watched.read(1, Machine(None, False, None)).asked() == {}
+    assert watched.read(20, MachineReading(None, None, None)).asked() == {Cause.THERMAL: FallbackLevel.SHORT_BLOCK}
+    assert watched.read(1, MachineReading(None, False, None)).asked() == {}
 
 
 def test_a_spell_outlasts_a_step_and_what_was_swapped_before_it_does_not() -> None:
     watched = Watched()
     for read in range(5):
-        watched.read(1, Machine(True, None, read * 64 * 2**20))
+        watched.read(1, MachineReading(True, None, read * 64 * 2**20))
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE, Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
     watched.guard = watched.guard.stepped(watched.now, 1)
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
@@ -223,22 +223,22 @@ def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
     mega = 2**20
     slow, fast = Watched(), Watched()
     for read in range(400):
-        slow.read(1, Machine(None, None, read * mega // 4), seconds=1.0)
-        fast.read(1, Machine(None, None, read * mega), seconds=1.0)
+        slow.read(1, MachineReading(None, None, read * mega // 4), seconds=1.0)
+        fast.read(1, MachineReading(None, None, read * mega), seconds=1.0)
     assert slow.asked() == {}
     assert fast.asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
     assert len(fast.guard.swap.marks) <= 12
     fast.now += 2 * WINDOW
     assert fast.asked() == {}, "nothing grew since"
-    assert Watched().read(1, Machine(None, None, 10**12)).asked() == {}, "what was there before is no growth"
-    assert fast.read(1, Machine(None, None, 5)).asked() == {}, "a counter that begins anew"
-    again = Watched().read(1, Machine(None, None, 10**12)).read(1, Machine(None, None, 0))
-    assert again.read(1, Machine(None, None, 200 * mega)).asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
+    assert Watched().read(1, MachineReading(None, None, 10**12)).asked() == {}, "what was there before is no growth"
+    assert fast.read(1, MachineReading(None, None, 5)).asked() == {}, "a counter that begins anew"
+    again = Watched().read(1, MachineReading(None, None, 10**12)).read(1, MachineReading(None, None, 0))
+    assert again.read(1, MachineReading(None, None, 200 * mega)).asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
 
 
 def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
-    watched = Watched(Guard.new(SETTINGS, {}, quality="17 of 20 canaries passed"))
-    for verdict in (None, Verdict.FAILED, Verdict.TOO_FEW_SAMPLES):
+    watched = Watched(SignalState.new(SETTINGS, {}, quality="17 of 20 canaries passed"))
+    for verdict in (None, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES):
         if verdict is not None:
             watched.guard = watched.guard.canaries(CanaryReport(verdict, "busy"))
         watched.guard = watched.guard.stepped(1.0, 5)
@@ -246,9 +246,9 @@ def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
         assert watched.asked() == {Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE}
         assert watched.hard(Cause.QUALITY)
         assert watched.evidence(Cause.QUALITY) == "17 of 20 canaries passed"
-    watched.guard = watched.guard.canaries(CanaryReport(Verdict.GOOD, "all"))
+    watched.guard = watched.guard.canaries(CanaryReport(ProbeVerdict.GOOD, "all"))
     assert watched.asked() == {}
-    watched.guard = watched.guard.canaries(CanaryReport(Verdict.BAD, "worse"))
+    watched.guard = watched.guard.canaries(CanaryReport(ProbeVerdict.BAD, "worse"))
     assert watched.evidence(Cause.QUALITY) == "worse"
 
 
@@ -268,7 +268,7 @@ EVENTS = st.lists(
 def test_whatever_comes_in_whatever_order_is_judged_and_said_in_words(
     events: list[tuple[str, float, int, int]],
 ) -> None:
-    guard, now = Guard.new(SETTINGS, KNOWN), 0.0
+    guard, now = SignalState.new(SETTINGS, KNOWN), 0.0
     for what, seconds, one, other in events:
         now += seconds
         if what == "request":
@@ -278,7 +278,7 @@ def test_whatever_comes_in_whatever_order_is_judged_and_said_in_words(
         elif what == "drafter":
             guard = guard.failed(Cause.DRAFTER_ERRORS, now)
         elif what == "machine":
-            guard = guard.machine(Machine(one % 3 == 0, other % 2 == 0 or None, one * 2**23), now)
+            guard = guard.machine(MachineReading(one % 3 == 0, other % 2 == 0 or None, one * 2**23), now)
         elif what == "step":
             guard = guard.stepped(now, one % 2)
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.state import Kept
+from draftd.cli.persistent_state import PersistentState
 from draftd.errors import ConfigError
 from draftd.fallback.store import StateFolder, StateStore
 from draftd.planning.flag import FlagService
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -
 
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Kept(settings(50551, tmp_path), {})
+    first = PersistentState(settings(50551, tmp_path), {})
     first.store.save('{"n": 1}')
     first.close()
     real = os.open
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: py
         return real(path, flags, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", read_only)
-    second = Kept(settings(50551, tmp_path), {})
+    second = PersistentState(settings(50551, tmp_path), {})
     assert second.store.load() == '{"n": 1}'
     with pytest.raises(OSError, match="Read-only"):
         second.store.save('{"n": 2}')
@@ -138,15 +138,15 @@ def test_a_disk_that_takes_nothing_keeps_nothing_and_ends_nothing(
         raise OSError(full, os.strerror(full))
 
     monkeypatch.setattr(Path, "mkdir", refused)
-    kept = Kept(settings(50551, tmp_path / "state"), {})
+    kept = PersistentState(settings(50551, tmp_path / "state"), {})
     assert kept.path is None
     assert kept.store.load() is None
     assert os.strerror(full) in caplog.text
 
 
 def test_each_pair_of_models_has_a_state_of_its_own(tmp_path: Path) -> None:
-    def of(model: str) -> Kept:
-        return Kept(settings(50551, tmp_path).model_copy(update={"model": ModelSettings(path=model)}), {})
+    def of(model: str) -> PersistentState:
+        return PersistentState(settings(50551, tmp_path).model_copy(update={"model": ModelSettings(path=model)}), {})
 
     one = of("one")
     one.store.save("of one")
@@ -164,14 +164,14 @@ def settings(port: int, folder: Path | None = None) -> Settings:
 
 def test_the_folder_goes_by_the_port_and_nothing_is_kept_where_that_is_any(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    first, second = Kept(settings(50551), environ), Kept(settings(50552), environ)
+    first, second = PersistentState(settings(50551), environ), PersistentState(settings(50552), environ)
     assert first.store.path is not None
     assert second.store.path is not None
     assert first.store.path != second.store.path
     assert tmp_path in first.store.path.parents
     first.close()
     second.close()
-    nowhere = Kept(settings(0), environ)
+    nowhere = PersistentState(settings(0), environ)
     nowhere.store.save("{}")
     assert nowhere.store.load() is None
     nowhere.store.set_aside()
@@ -182,13 +182,13 @@ def test_the_folder_goes_by_the_port_and_nothing_is_kept_where_that_is_any(tmp_p
 def test_a_folder_that_is_named_must_do_and_the_users_own_is_done_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    taken = Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)})
-    assert Kept(settings(50551), {"XDG_STATE_HOME": str(tmp_path)}).store.path is None
+    taken = PersistentState(settings(50551), {"XDG_STATE_HOME": str(tmp_path)})
+    assert PersistentState(settings(50551), {"XDG_STATE_HOME": str(tmp_path)}).store.path is None
     assert "not kept over a restart" in caplog.text
     taken.close()
-    named = Kept(settings(50551, tmp_path / "mine"), {})
+    named = PersistentState(settings(50551, tmp_path / "mine"), {})
     with pytest.raises(ConfigError):
-        Kept(settings(50551, tmp_path / "mine"), {})
+        PersistentState(settings(50551, tmp_path / "mine"), {})
     named.close()
 
 
@@ -197,7 +197,7 @@ FILE = FlagSettings()
 
 def test_flag_set_on_one_daemon_of_a_user_leaves_the_other_alone(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    both = [Kept(settings(port), environ) for port in (50551, 50552)]
+    both = [PersistentState(settings(port), environ) for port in (50551, 50552)]
     one, other = (FlagService(FILE, file=kept.flag_file(FILE)) for kept in both)
     try:
         other.set_variant("off")
@@ -207,7 +207,7 @@ def test_flag_set_on_one_daemon_of_a_user_leaves_the_other_alone(tmp_path: Path)
         one.close()
         other.close()
         both[1].close()
-    again = Kept(settings(50552), environ)
+    again = PersistentState(settings(50552), environ)
     assert (
         json.loads((again.flag_file(FILE) or tmp_path).read_text())["flags"][SPECULATION.key]["defaultVariant"] == "off"
     )
@@ -218,7 +218,11 @@ def test_flag_set_on_one_daemon_of_a_user_leaves_the_other_alone(tmp_path: Path)
 
 def test_daemon_without_a_folder_has_a_flag_file_that_goes_with_it(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    holder, late, picked = Kept(settings(50551), environ), Kept(settings(50551), environ), Kept(settings(0), environ)
+    holder, late, picked = (
+        PersistentState(settings(50551), environ),
+        PersistentState(settings(50551), environ),
+        PersistentState(settings(0), environ),
+    )
     files = [kept.flag_file(FILE) for kept in (holder, late, picked)]
     assert len(set(files)) == 3
     for kept in (holder, late, picked):
@@ -232,7 +236,7 @@ def test_flags_that_a_users_daemons_once_shared_begin_each_ones_own(
     environ, old = {"XDG_STATE_HOME": str(tmp_path)}, tmp_path / "draftd" / "flags.json"
     old.parent.mkdir()
     old.write_text("first")
-    kept = Kept(settings(50551), environ)
+    kept = PersistentState(settings(50551), environ)
     assert (kept.flag_file(FILE) or old).read_text() == "first"
     assert f"they are those of {old}, which is not read again" in caplog.text
     old.write_text("second")

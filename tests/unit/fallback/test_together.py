@@ -19,7 +19,7 @@ from draftd.fallback.drift import Baseline, CusumSettings
 from draftd.fallback.ladder import Cause, LadderSettings
 from draftd.fallback.leases import Notice
 from draftd.fallback.probes import ProbedPrompt
-from draftd.fallback.signals import Machine
+from draftd.fallback.signals import MachineReading
 
 LIMITS = LadderSettings(cooldown=300.0, longest_wait=2400.0)
 SETTINGS = Settings(cusum=CusumSettings(learn=5), ladder=LIMITS, lease_seconds=900.0)
@@ -117,7 +117,7 @@ def play(course: Course, event: Event) -> None:
             daemon.polled([Notice("A", "a0", True, course.now, event.level, event.yes)] * event.yes, course.now)
         case "critical":
             for _ in range(3):
-                daemon.machine(Machine(event.yes, event.number % 2 == 0, event.number * 2**24), course.now)
+                daemon.machine(MachineReading(event.yes, event.number % 2 == 0, event.number * 2**24), course.now)
                 course.wait(6.0)
         case "verifier" | "drafter":
             for _ in range(3):
@@ -147,7 +147,7 @@ def test_nothing_latches_once_all_is_well(events: list[Event]) -> None:
     for event in events:
         play(course, event)
     course.acceptance = 0.8
-    course.daemon.machine(Machine(False, False, 0), course.now)
+    course.daemon.machine(MachineReading(False, False, 0), course.now)
     course.daemon.polled([], course.now)
     for _ in range(len(LADDER)):
         course.requests(20)

@@ -9,7 +9,7 @@ import pytest
 
 from draftd.core import PROMPT_LOOKUP, FallbackLevel
 from draftd.fallback.ladder import Cause, Hold, Signal
-from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, ProbeVerdict
 from draftd.fronts.grpc import reply
 from draftd.journal import Subject, Transition
 from tests.fallback import LADDER, LEASE, NOW, fallback_state
@@ -63,17 +63,17 @@ def test_a_transition_is_told_with_its_evidence() -> None:
 
 
 def test_a_probe_that_measured_nothing_says_so() -> None:
-    told = reply.probed(ProbeReport(LADDER[0], Verdict.FAILED, "the engine stopped", seconds=1.5))
+    told = reply.probed(ProbeReport(LADDER[0], ProbeVerdict.FAILED, "the engine stopped", seconds=1.5))
     assert (told.verdict, told.reason, told.took.ToMilliseconds()) == ("failed", "the engine stopped", 1500)
     assert not told.HasField("acceptance")
     assert not told.HasField("speedup")
-    told = reply.probed(ProbeReport(LADDER[3], Verdict.BAD, "slow", 0.0, 0.7))
+    told = reply.probed(ProbeReport(LADDER[3], ProbeVerdict.BAD, "slow", 0.0, 0.7))
     assert (told.level.drafter, told.acceptance, told.speedup) == (PROMPT_LOOKUP, 0.0, 0.7)
     assert told.HasField("acceptance")
 
 
 def test_canaries_that_never_ran_have_no_scores() -> None:
-    told = reply.canaries(CanaryReport(Verdict.FAILED, "the engine is busy"))
+    told = reply.canaries(CanaryReport(ProbeVerdict.FAILED, "the engine is busy"))
     assert not told.HasField("score_autoregressive")
     assert not told.HasField("score_speculative")
 
@@ -84,7 +84,7 @@ def test_canaries_tell_scores_complaints_and_where_texts_part() -> None:
         CanaryOutcome("json-2", True, False, Divergence(0, None), "not JSON"),
         CanaryOutcome("tool-1", False, False, Divergence(7, 0.25)),
     )
-    told = reply.canaries(CanaryReport(Verdict.BAD, "below", outcomes, 2.0))
+    told = reply.canaries(CanaryReport(ProbeVerdict.BAD, "below", outcomes, 2.0))
     assert told.score_autoregressive == pytest.approx(2 / 3)
     assert told.score_speculative == pytest.approx(1 / 3)
     assert [result.diverged for result in told.results] == [False, True, True]

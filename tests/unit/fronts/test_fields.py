@@ -28,13 +28,13 @@ from draftd.errors import InvalidRequest
 from draftd.fronts.grpc.control import LEVELS, hold_seconds
 from draftd.fronts.grpc.inference import message_of, request_of
 from draftd.fronts.http.answer import metrics
-from draftd.fronts.http.body import Wishes
+from draftd.fronts.http.body import DraftdFields
 from draftd.model_info import ModelInfo
-from draftd.planning.planner import Wish
-from draftd.planning.prices import Worth
+from draftd.planning.planner import RequestedPlan
+from draftd.planning.prices import AnswerPrice
 from draftd.protocol import DEPTH_MODES, WORKLOADS, member, sampling_message, sampling_of
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
-from draftd.service.request import Chunk, Finished, RawText, Request, Started, TokenIds
+from draftd.service.request import ChoiceFinished, Chunk, RawText, Request, RequestStarted, TokenIds
 from draftd.strategies import QualityClass, RemoteCounts, RemoteLevel, Strategy, Verifier
 from draftd.v1 import inference_pb2 as pb
 
@@ -80,7 +80,7 @@ def test_everything_that_is_set_arrives() -> None:
         7,
         SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((4, 100.0), (9, -0.3)), 1.1, -0.7, 0.2),
         ("a", "b", "a"),
-        Wish(ModePreference.SPECULATIVE, 3, PROMPT_LOOKUP, DepthMode.FIXED),
+        RequestedPlan(ModePreference.SPECULATIVE, 3, PROMPT_LOOKUP, DepthMode.FIXED),
         WorkloadClass.CODE,
         "me",
         4.5,
@@ -112,7 +112,7 @@ def test_an_answers_places_and_its_choice_are_told() -> None:
     plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
     end = Outcome(FinishReason.STOP, RequestStats(prompt_tokens=1, arrival=0.0))
     for stop_id in (0, None):
-        finished = message_of(Finished(end, plan, "", choice=2, stop_token_id=stop_id)).finished
+        finished = message_of(ChoiceFinished(end, plan, "", choice=2, stop_token_id=stop_id)).finished
         assert finished.choice == 2
         assert (finished.stop_token_id if finished.HasField("stop_token_id") else None) == stop_id
 
@@ -125,26 +125,30 @@ def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
     plan = DecodePlan(
         DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test", strategy=Strategy.SPECULATIVE
     )
-    started = message_of(Started("r", ModelInfo("m", None, 9, 9, (), 0, 0, "cpu"), 1, plan, QualityClass.PROFESSIONAL))
+    started = message_of(
+        RequestStarted("r", ModelInfo("m", None, 9, 9, (), 0, 0, "cpu"), 1, plan, QualityClass.PROFESSIONAL)
+    )
     assert started.started.plan.strategy == pb.STRATEGY_SPECULATIVE
     assert started.started.plan.quality == pb.QUALITY_CLASS_PROFESSIONAL
     stats = RequestStats(prompt_tokens=1, arrival=0.0)
     stats.remote = RemoteCounts(steps=3, proposed=9, verdicts=2, tokens=5, wasted=1, hidden=1, round_trips=2)
     stats.remote.round_trip_seconds, stats.remote.target_seconds = 0.5, 0.75
     end = Outcome(FinishReason.STOP, stats, failed_over="gone")
-    worth = Worth({Verifier.LOCAL: 0.25, Verifier.REMOTE: 0.5}, "$", QualityClass.STANDARD)
-    told = message_of(Finished(end, plan, "", worth=worth)).finished
+    worth = AnswerPrice({Verifier.LOCAL: 0.25, Verifier.REMOTE: 0.5}, "$", QualityClass.STANDARD)
+    told = message_of(ChoiceFinished(end, plan, "", worth=worth)).finished
     assert (told.cost, told.currency, told.quality) == (0.75, "$", pb.QUALITY_CLASS_STANDARD)
     assert (told.failed_over, told.remote.proposed_tokens, told.remote.hidden_round_trips) == ("gone", 9, 1)
     assert (told.remote.round_trip.ToMilliseconds(), told.remote.target_time.ToMilliseconds()) == (250, 750)
-    assert not message_of(Finished(end, plan, "")).finished.HasField("cost")
-    over_http = metrics([Finished(end, plan, "", worth=worth), Finished(end, plan, "", 1, worth=worth)])["draftd"]
+    assert not message_of(ChoiceFinished(end, plan, "")).finished.HasField("cost")
+    over_http = metrics([ChoiceFinished(end, plan, "", worth=worth), ChoiceFinished(end, plan, "", 1, worth=worth)])[
+        "draftd"
+    ]
     assert (over_http["strategy"], over_http["quality"], over_http["cost"]) == ("speculative", "standard", 1.5)
     assert (over_http["failed_over"], over_http["remote"]["proposed"]) == ("gone", 18)
-    assert Wishes(strategy="auto", quality="draft", max_seconds=2.0, max_cost=0.5).wish() == wish
+    assert DraftdFields(strategy="auto", quality="draft", max_seconds=2.0, max_cost=0.5).wish() == wish
     for field, value in (("strategy", "fast"), ("quality", "good")):
         with pytest.raises(InvalidRequest, match=f"draftd.{field}: got '{value}'"):
-            Wishes(**{field: value}).wish()
+            DraftdFields(**{field: value}).wish()
 
 
 def test_zeros_that_are_set_are_not_left_out() -> None:

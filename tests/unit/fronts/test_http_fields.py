@@ -21,7 +21,7 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming as Responses
 from pydantic import BaseModel
 
-from draftd.fronts.http.body import Unserved
+from draftd.fronts.http.body import UnservedFields
 from draftd.fronts.http.chat import ChatBody
 from draftd.fronts.http.completions import CompletionBody
 from draftd.fronts.http.messages import MessageBody
@@ -128,7 +128,7 @@ PROTOCOLS = [
 ]
 #: Of vLLM's, llama.cpp's and SGLang's own fields, a value that demands something, and one that does not.
 OTHERS: Mapping[str, tuple[Any, Any]] = {
-    **{name: ([1], None) for name in Unserved.model_fields},
+    **{name: ([1], None) for name in UnservedFields.model_fields},
     "n_predict": (5, -1),
     "repeat_penalty": (1.1, 1.0),
     "return_token_ids": (True, False),

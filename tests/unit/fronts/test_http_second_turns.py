@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from draftd.fronts.http.body import Unserved
+from draftd.fronts.http.body import UnservedFields
 from draftd.service.messages import Chat, ToolMode
 from draftd.service.request import FormatKind, ResponseFormat
 from tests.http_front import Fronted, Says, call, fronted, said, thought
@@ -262,7 +262,7 @@ async def test_two_formats_or_one_that_is_none_are_refused(
     assert field in (refused.get("param"), refused["message"].split(":")[0])
 
 
-@pytest.mark.parametrize("field", Unserved.model_fields)
+@pytest.mark.parametrize("field", UnservedFields.model_fields)
 async def test_what_would_change_the_text_and_is_not_served_is_refused_by_name(
     session: aiohttp.ClientSession, front: Fronted, field: str
 ) -> None:

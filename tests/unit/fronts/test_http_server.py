@@ -13,7 +13,7 @@ from yarl import URL
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http.errors import Names, openai_error
-from draftd.fronts.http.store import ResponseStore, Stored
+from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from tests.http_front import Fronted, Says, fronted, said
 
 CHAT: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "x"}]}
@@ -223,13 +223,13 @@ def test_the_services_fields_have_the_bodys_names() -> None:
 def test_the_store_forgets_the_least_recently_used() -> None:
     store = ResponseStore(most_bytes=30, most=3)
     for name in "abc":
-        store.put(name, Stored({}, (), 10))
+        store.put(name, StoredAnswer({}, (), 10))
     assert store.get("a") is not None
-    store.put("d", Stored({}, (), 10))
+    store.put("d", StoredAnswer({}, (), 10))
     assert [store.get(name) is not None for name in "abcd"] == [True, False, True, True]
-    store.put("e", Stored({}, (), 25))
+    store.put("e", StoredAnswer({}, (), 25))
     assert (len(store), store.bytes) == (1, 25)
-    store.put("f", Stored({}, (), 31))
+    store.put("f", StoredAnswer({}, (), 31))
     assert store.get("f") is None
     assert store.drop("e")
     assert store.bytes == 0
@@ -237,8 +237,8 @@ def test_the_store_forgets_the_least_recently_used() -> None:
 
 def test_an_item_that_was_sent_again_stays_until_no_answer_has_it() -> None:
     store, said, again = ResponseStore(most_bytes=100), {"id": "msg_1", "content": "a"}, {"id": "msg_1", "content": "b"}
-    store.put("first", Stored({"output": [said]}, (), 10))
-    store.put("second", Stored({"output": []}, (), 10, (again, again)))
+    store.put("first", StoredAnswer({"output": [said]}, (), 10))
+    store.put("second", StoredAnswer({"output": []}, (), 10, (again, again)))
     assert store.item("msg_1") == again
     assert store.drop("second")
     assert store.item("msg_1") == said

@@ -19,14 +19,13 @@ from draftd.errors import DeadlineExceeded, InvalidRequest, NotServing, RemoteDo
 from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.fronts.grpc import inference
 from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
-from draftd.planning.planner import Planner, Wish
+from draftd.planning.planner import Planner, RequestedPlan
 from draftd.planning.router import Router
 from draftd.service.inference import InferenceService
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
-from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
+    ChoiceFinished,
     Chunk,
-    Finished,
     FormatKind,
     RawText,
     ReasoningDelta,
@@ -38,6 +37,7 @@ from draftd.service.request import (
     ToolCallBegun,
     ToolCallEnded,
 )
+from draftd.service.text_relay import RelayFinished, RelayStarted
 from draftd.settings import CostSettings, RemoteSettings, Settings
 from draftd.strategies import QualityClass, Strategy, Verifier
 from tests.fallback import FixedFlag
@@ -66,7 +66,7 @@ def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
         20,
         SamplingParams(0.8, 0.9, 5, 0.1, 7, (), 1.5, 0.5, 0.25),
         ("x", "y"),
-        Wish(strategy=Strategy.LOCAL),
+        RequestedPlan(strategy=Strategy.LOCAL),
         WorkloadClass.CODE,
         "ann",
         min_tokens=2,
@@ -118,7 +118,7 @@ async def edge(target: str, flag: FixedFlag | None = None) -> AsyncIterator[tupl
 
 
 def asking(max_tokens: int = 20, **more: Any) -> Request:
-    return Request(RawText("hello"), max_tokens, **{"wish": Wish(strategy=Strategy.REMOTE), **more})
+    return Request(RawText("hello"), max_tokens, **{"wish": RequestedPlan(strategy=Strategy.REMOTE), **more})
 
 
 async def test_prompt_is_scored_by_the_local_model(remote: Served) -> None:
@@ -130,7 +130,7 @@ async def test_prompt_is_scored_by_the_local_model(remote: Served) -> None:
         ):
             with pytest.raises(RemoteUnavailable, match=f"strategy remote was demanded: {named}"):
                 await service.generate(asking(**more), Told().take)
-            await service.generate(asking(**more, wish=Wish()), (told := Told()).take)
+            await service.generate(asking(**more, wish=RequestedPlan()), (told := Told()).take)
             assert told.started.plan.strategy is Strategy.LOCAL
             assert told.reason is FinishReason.LENGTH
 
@@ -141,7 +141,7 @@ async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
         await service.generate(asking(n=2), (told := Told()).take)
         assert ["".join(one.text for one in told.chunks if one.choice == i) for i in range(2)] == [own, own]
         assert {chunk.emission.verifier for chunk in told.chunks} == {Verifier.REMOTE}
-        ends = [event for event in told.events if isinstance(event, Finished)]
+        ends = [event for event in told.events if isinstance(event, ChoiceFinished)]
         assert sorted((end.choice, end.outcome.stats.counts.emitted) for end in ends) == [(0, 20), (1, 20)]
         assert told.started.quality is told.finished.worth.quality is QualityClass.PROFESSIONAL
         assert told.finished.worth.cost == pytest.approx(10.0)
@@ -191,13 +191,13 @@ async def test_reloaded_credentials_are_the_next_calls_alone(remote: Served) -> 
     )
     answers = GrpcAnswers(right)
     running = answers.answer(asking(300), "")
-    assert isinstance(await anext(running), Begun)
+    assert isinstance(await anext(running), RelayStarted)
     answers.reload(wrong)
     with pytest.raises(RemoteUnavailable, match="bearer token"):
         await anext(answers.answer(asking(), ""))
-    assert isinstance([event async for event in running][-1], Ended), "what had begun goes on"
+    assert isinstance([event async for event in running][-1], RelayFinished), "what had begun goes on"
     answers.reload(right)
-    assert isinstance([event async for event in answers.answer(asking(), "")][-1], Ended)
+    assert isinstance([event async for event in answers.answer(asking(), "")][-1], RelayFinished)
     await answers.close()
 
 
@@ -213,7 +213,7 @@ async def test_a_remote_that_is_not_there_leaves_what_may_be_local() -> None:
         with pytest.raises(RemoteDown) as refused:
             await service.generate(asking(), Told().take)
         assert refused.value.retry_after
-        flagged = asking(wish=Wish())
+        flagged = asking(wish=RequestedPlan())
         await service.generate(flagged, (told := Told()).take)
         assert (told.started.plan.strategy, told.reason) == (Strategy.LOCAL, FinishReason.LENGTH)
         assert "local after all" in told.started.plan.reason
@@ -230,7 +230,7 @@ async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path, monke
             tokenizer, made = front.worker.tokenizer, front.worker.tokenizer.detokenizer
             monkeypatch.setattr(tokenizer, "detokenizer", lambda *, continues: noted.append(continues) or made())
             running = asyncio.create_task(service.generate(asking(500), demanded.take))
-            chat = replace(asking(500, wish=Wish()), prompt=Chat((Message("user", "hello"),)))
+            chat = replace(asking(500, wish=RequestedPlan()), prompt=Chat((Message("user", "hello"),)))
             other = asyncio.create_task(service.generate(chat, free.take))
             await eventually(lambda: demanded.chunks and free.chunks)
             going.stop()

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, WorkloadClass
-from draftd.engine.depth.costs import DEEPEST, Known, Prices
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.costs import DEEPEST, CalibratedCosts, CostSource
+from draftd.engine.depth.saved import LearntCosts
 from draftd.errors import NotServing
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.reply import hardware
@@ -20,7 +20,7 @@ from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2 as pb
 
 DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
-PRICES = Prices(
+PRICES = CalibratedCosts(
     {1: 0.010, 4: 0.020},
     {
         DRAFT: {(1, 1): 0.012, (1, 4): 0.015, (4, 1): 0.03, (4, 4): 0.06},
@@ -36,7 +36,7 @@ def stood(share: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return MANY, tuple(share * tried for tried in MANY)
 
 
-LEARNT = Learnt(
+LEARNT = LearntCosts(
     PRICES,
     {
         (DRAFT, False, False, None): stood(0.5),
@@ -44,7 +44,7 @@ LEARNT = Learnt(
         (DRAFT, False, False, WorkloadClass.PROSE): stood(0.02),
         (LOOKUP, True, True, WorkloadClass.UNSPECIFIED): stood(0.6),
     },
-    known={(DRAFT, 1): Known.LEARNT, (DRAFT, 4): Known.MEASURED},
+    known={(DRAFT, 1): CostSource.LEARNT, (DRAFT, 4): CostSource.MEASURED},
 )
 
 
@@ -92,9 +92,11 @@ def test_no_deeper_than_a_step_may_draft() -> None:
 
 
 def test_depth_has_no_plain_price_before_a_plain_step_was_measured() -> None:
-    (guess,) = reply.depth(Learnt(Prices(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}), 4).costs
+    (guess,) = reply.depth(
+        LearntCosts(CalibratedCosts(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}), 4
+    ).costs
     assert (guess.HasField("plain"), guess.source) == (False, "guessed")
-    learnt = Learnt(Prices(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}, measured=True)
+    learnt = LearntCosts(CalibratedCosts(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}, measured=True)
     assert reply.depth(learnt, 4).costs[0].HasField("plain"), "steps of requests have said it"
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftd.cli.findings import Verdict
+from draftd.cli.findings import Severity
 from draftd.core import DRAFT_MODEL
 from draftd.engine.drafters.sources import mismatch
 from draftd.engine.loop import EngineWorker
@@ -241,7 +241,7 @@ def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, dama
     message = refused(folder).message
     finding, memory = check_models(load_settings(None, {"model.path": str(folder)}, {}))
     assert memory.subject == "memory"
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is Severity.BAD
     assert message == f"model: {finding.found}: {finding.mend}"
     assert message.startswith(f"model: {folder}: ")
     assert what in finding.found

@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from draftd.cli.findings import Verdict
+from draftd.cli.findings import Severity
 from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
 from draftd.models.configuration import check_read, computation, normalised
@@ -330,5 +330,5 @@ def test_doctor_and_serve_refuse_a_value_that_is_not_read_in_the_same_words(
     with pytest.raises(ModelLoadError, match="hidden_act 'gelu'") as refused:
         load_models(str(folder), progress=lambda line: None)
     found = check_models(load_settings(None, {"model.path": str(folder)}, {}))[0]
-    assert (found.verdict, found.mend) == (Verdict.BAD, refused.value.cure)
+    assert (found.verdict, found.mend) == (Severity.BAD, refused.value.cure)
     assert found.found in refused.value.what

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import huggingface_hub.constants
 import pytest
 
-from draftd.cli.findings import Verdict
+from draftd.cli.findings import Severity
 from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
 from draftd.models import download, hub
@@ -342,21 +342,21 @@ def test_an_adapter_of_the_hub_is_put_on(fake: Hub, nano_pair: NanoPair) -> None
 
 
 def test_doctor_says_what_the_cache_has_and_asks_nobody(fake: Hub, nano_pair: NanoPair) -> None:
-    def looked() -> tuple[Verdict, str]:
+    def looked() -> tuple[Severity, str]:
         finding = check_models(load_settings(None, {"model.path": NAME}, {}))[0]
         return finding.verdict, finding.found
 
     fake.add(NAME, nano_pair.draft)
     assert looked() == (
-        Verdict.NOTE,
+        Severity.NOTE,
         f"{NAME}: no such folder, so a hub id: it is not in the hub's cache, and is downloaded when it is served",
     )
     interrupted(fake)
     asked = len(fake.asked)
     some = f"{NAME}: 0 of 2 MB are in the hub's cache; the rest is downloaded when it is served"
-    assert looked() == (Verdict.NOTE, some)
+    assert looked() == (Severity.NOTE, some)
     assert len(fake.asked) == asked
     folder_of()
     asked = len(fake.asked)
-    assert looked() == (Verdict.OK, f"{NAME} (llama, 3 MB, in the hub's cache)")
+    assert looked() == (Severity.OK, f"{NAME} (llama, 3 MB, in the hub's cache)")
     assert len(fake.asked) == asked

@@ -9,7 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from draftd.cli.findings import Verdict
+from draftd.cli.findings import Severity
 from draftd.engine.pair import load_models
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFolder, parameters
@@ -53,7 +53,7 @@ def test_what_is_left_out_is_said_in_the_log_and_by_doctor(folder: Path, caplog:
         load_models(str(folder), progress=lambda line: None)
     assert f"model: {folder}: {said}" in caplog.messages
     notes = [one for one in check_models(load_settings(None, {"model.path": str(folder)}, {})) if one.found == said]
-    assert [one.verdict for one in notes] == [Verdict.NOTE]
+    assert [one.verdict for one in notes] == [Severity.NOTE]
     assert notes[0].mend
 
 

@@ -24,7 +24,7 @@ from draftd.errors import SpeculationUnavailable
 from draftd.fallback.ladder import Cause, Ladder, Signal, highest, ladder_levels
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
-from draftd.planning.planner import FlagContext, Planner, Wish, decide
+from draftd.planning.planner import FlagContext, Planner, RequestedPlan, decide
 from tests.fallback import FixedFlag
 
 LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
@@ -58,7 +58,7 @@ class Recording(FixedFlag):
 
 def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
     flag = Recording()
-    plan = Planner(flag, Ladder(LADDER[1:])).plan(Wish(), FlagContext("m", WorkloadClass.CODE, "me"), MODEL)
+    plan = Planner(flag, Ladder(LADDER[1:])).plan(RequestedPlan(), FlagContext("m", WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DRAFT_MODEL)
 
@@ -66,14 +66,14 @@ def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
 def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
     flag = FixedFlag(True)
     planner = Planner(flag, Ladder(LADDER[1:]))
-    assert planner.plan(Wish(), FlagContext(), MODEL).max_draft_tokens == 3
+    assert planner.plan(RequestedPlan(), FlagContext(), MODEL).max_draft_tokens == 3
     flag.value = False
-    assert planner.plan(Wish(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+    assert planner.plan(RequestedPlan(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
 
 
 def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
     flag = Recording()
-    Planner(flag, Ladder(LADDER[1:])).plan(Wish(ModePreference.AUTOREGRESSIVE), FlagContext(), MODEL)
+    Planner(flag, Ladder(LADDER[1:])).plan(RequestedPlan(ModePreference.AUTOREGRESSIVE), FlagContext(), MODEL)
     assert len(flag.asked) == 1
 
 
@@ -84,22 +84,22 @@ def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
         assert planner.depth_mode is mode
         for position in range(len(LADDER) - 1):
             ladder.position = position
-            assert planner.plan(Wish(), FlagContext(), MODEL).depth_mode is mode
+            assert planner.plan(RequestedPlan(), FlagContext(), MODEL).depth_mode is mode
 
 
 def test_a_level_acts_on_the_next_plan() -> None:
     ladder = Ladder(LADDER)
     planner = Planner(FixedFlag(), ladder)
     assert ladder.move(2, Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK))
-    plan = planner.plan(Wish(), FlagContext(), MODEL)
+    plan = planner.plan(RequestedPlan(), FlagContext(), MODEL)
     assert (plan.max_draft_tokens, plan.level) == (2, FallbackLevel.SHORT_BLOCK)
     assert ladder.move(4, Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE))
-    assert planner.plan(Wish(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
+    assert planner.plan(RequestedPlan(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
     assert planner.max_draft_tokens == 4, "the daemon's own, whatever the level"
 
 
 def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
-    plan = decide(Wish(), ON, CEILING, MODEL)
+    plan = decide(RequestedPlan(), ON, CEILING, MODEL)
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DRAFT_MODEL)
     assert (plan.variant, plan.reason, plan.level) == ("on", "flag: STATIC", FallbackLevel.FULL)
 
@@ -107,77 +107,77 @@ def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
 @pytest.mark.parametrize(
     ("wish", "flag", "allowed", "model", "reason"),
     [
-        (Wish(), OFF, CEILING, MODEL, "flag: off by TARGETING_MATCH"),
-        (Wish(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
-        (Wish(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
-        (Wish(), ON, ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
-        (Wish(), ON, ceiling(4, level=FallbackLevel.AUTOREGRESSIVE), MODEL, "ladder: autoregressive"),
-        (Wish(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
+        (RequestedPlan(), OFF, CEILING, MODEL, "flag: off by TARGETING_MATCH"),
+        (RequestedPlan(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
+        (RequestedPlan(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
+        (RequestedPlan(), ON, ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
+        (RequestedPlan(), ON, ceiling(4, level=FallbackLevel.AUTOREGRESSIVE), MODEL, "ladder: autoregressive"),
+        (RequestedPlan(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
     ],
 )
 def test_whatever_lowers_the_plan_names_itself(
-    wish: Wish, flag: FlagResolution, allowed: LadderLevel, model: ModelInfo, reason: str
+    wish: RequestedPlan, flag: FlagResolution, allowed: LadderLevel, model: ModelInfo, reason: str
 ) -> None:
     plan = decide(wish, flag, allowed, model)
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == reason
     if wish.preference is ModePreference.AUTO and wish.max_draft_tokens is None:
         with pytest.raises(SpeculationUnavailable, match="demanded") as caught:
-            decide(Wish(ModePreference.SPECULATIVE), flag, allowed, model)
+            decide(RequestedPlan(ModePreference.SPECULATIVE), flag, allowed, model)
         assert reason in caught.value.message
 
 
 def test_a_cap_lowers_the_depth_and_a_larger_one_is_clamped_with_a_reason() -> None:
-    assert decide(Wish(max_draft_tokens=2), ON, CEILING, MODEL).max_draft_tokens == 2
-    clamped = decide(Wish(max_draft_tokens=12), ON, CEILING, MODEL)
+    assert decide(RequestedPlan(max_draft_tokens=2), ON, CEILING, MODEL).max_draft_tokens == 2
+    clamped = decide(RequestedPlan(max_draft_tokens=12), ON, CEILING, MODEL)
     assert clamped.max_draft_tokens == 4
     assert clamped.reason == "flag: STATIC; request: max_draft_tokens 12 lowered to the daemon's 4"
 
 
 def test_a_stale_flag_says_so_in_the_reason() -> None:
-    plan = decide(Wish(), FlagResolution("on", True, "STALE", "not valid JSON"), CEILING, MODEL)
+    plan = decide(RequestedPlan(), FlagResolution("on", True, "STALE", "not valid JSON"), CEILING, MODEL)
     assert plan.reason == "flag: STALE (not valid JSON)"
 
 
 def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
-    lookup = Wish(drafter=PROMPT_LOOKUP)
+    lookup = RequestedPlan(drafter=PROMPT_LOOKUP)
     assert decide(lookup, ON, CEILING, MODEL).drafter == PROMPT_LOOKUP
     only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
-    plan = decide(Wish(drafter=DRAFT_MODEL), ON, CEILING, only_lookup)
+    plan = decide(RequestedPlan(drafter=DRAFT_MODEL), ON, CEILING, only_lookup)
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == "request: drafter draft_model is not available (no draft model is loaded)"
-    plan = decide(Wish(), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
+    plan = decide(RequestedPlan(), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
     assert plan.reason == "model: no draft model is loaded"
     assert decide(lookup, ON, CEILING, only_lookup).drafter == PROMPT_LOOKUP
     with pytest.raises(SpeculationUnavailable, match="no draft model is loaded"):
-        decide(Wish(ModePreference.SPECULATIVE), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
+        decide(RequestedPlan(ModePreference.SPECULATIVE), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
 
 
 def test_without_a_draft_model_prompt_lookup_drafts_where_depth_is_automatic() -> None:
     only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
-    for wish in (Wish(), Wish(ModePreference.SPECULATIVE)):
+    for wish in (RequestedPlan(), RequestedPlan(ModePreference.SPECULATIVE)):
         plan = decide(wish, ON, CEILING, only_lookup)
         assert (plan.drafter, plan.depth_mode, plan.alternatives) == (LOOKUP, DepthMode.AUTOMATIC, frozenset())
         assert plan.reason.endswith(
             "no draft model is loaded, so only text that repeats itself is drafted (prompt_lookup)"
         )
-    assert decide(Wish(), ON, ceiling(4, FallbackLevel.AUTOREGRESSIVE), only_lookup).drafter is None
+    assert decide(RequestedPlan(), ON, ceiling(4, FallbackLevel.AUTOREGRESSIVE), only_lookup).drafter is None
 
 
 def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
-    assert decide(Wish(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter == PROMPT_LOOKUP
+    assert decide(RequestedPlan(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter == PROMPT_LOOKUP
     missing = replace(MODEL, drafters=(DRAFT_MODEL,))
-    plan = decide(Wish(), ON, ceiling(4, drafter=LOOKUP), missing)
+    plan = decide(RequestedPlan(), ON, ceiling(4, drafter=LOOKUP), missing)
     assert plan.reason == "model: drafter prompt_lookup is not available"
 
 
 def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
-    short = decide(Wish(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
+    short = decide(RequestedPlan(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
     assert (short.max_draft_tokens, short.drafter) == (2, DRAFT_MODEL)
-    light = decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
+    light = decide(RequestedPlan(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
     assert (light.max_draft_tokens, light.drafter) == (2, PROMPT_LOOKUP)
     no_lookup = replace(MODEL, drafters=(DRAFT_MODEL,))
-    assert decide(Wish(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
+    assert decide(RequestedPlan(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
 
 
 def test_no_combination_gives_more_than_any_one_allows() -> None:
@@ -187,7 +187,7 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
     for preference, cap, depth, level, flag, model in itertools.product(
         preferences, caps, depths, FallbackLevel, (ON, OFF), (MODEL, INCAPABLE)
     ):
-        plan = decide(Wish(preference, cap), flag, ceiling(depth, level), model)
+        plan = decide(RequestedPlan(preference, cap), flag, ceiling(depth, level), model)
         assert plan.max_draft_tokens <= depth
         assert cap is None or plan.max_draft_tokens <= cap
         forbidden = not flag.value or preference is ModePreference.AUTOREGRESSIVE or model is INCAPABLE
@@ -198,31 +198,31 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
 def test_at_a_lighter_draft_a_caller_may_ask_for_one_that_is_lighter_still_and_for_none_that_is_heavier() -> None:
     both = replace(MODEL, drafters=(*BOTH, LIGHT_DRAFT_MODEL))
     light = LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHT_DRAFT_MODEL)
-    assert decide(Wish(drafter=DRAFT), ON, light, both).drafter == LIGHT_DRAFT_MODEL
-    assert decide(Wish(drafter=LOOKUP), ON, light, both).drafter == LOOKUP
+    assert decide(RequestedPlan(drafter=DRAFT), ON, light, both).drafter == LIGHT_DRAFT_MODEL
+    assert decide(RequestedPlan(drafter=LOOKUP), ON, light, both).drafter == LOOKUP
 
 
 def test_depth_is_automatic_unless_the_daemon_or_the_caller_says_otherwise() -> None:
-    assert decide(Wish(), ON, CEILING, MODEL).depth_mode is DepthMode.AUTOMATIC
+    assert decide(RequestedPlan(), ON, CEILING, MODEL).depth_mode is DepthMode.AUTOMATIC
     fixed = DepthMode.FIXED
-    assert decide(Wish(), ON, CEILING, MODEL, depth_mode=fixed).depth_mode is DepthMode.FIXED
-    assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).depth_mode is DepthMode.FIXED
+    assert decide(RequestedPlan(), ON, CEILING, MODEL, depth_mode=fixed).depth_mode is DepthMode.FIXED
+    assert decide(RequestedPlan(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).depth_mode is DepthMode.FIXED
     assert (
-        decide(Wish(depth_mode=DepthMode.AUTOMATIC), ON, CEILING, MODEL, depth_mode=fixed).depth_mode
+        decide(RequestedPlan(depth_mode=DepthMode.AUTOMATIC), ON, CEILING, MODEL, depth_mode=fixed).depth_mode
         is DepthMode.AUTOMATIC
     )
 
 
 def test_prompt_lookup_may_take_the_drafts_place_where_depth_is_automatic() -> None:
-    assert decide(Wish(), ON, CEILING, MODEL).alternatives == {LOOKUP}
-    assert decide(Wish(max_draft_tokens=2), ON, CEILING, MODEL).alternatives == {LOOKUP}
-    assert decide(Wish(), ON, CEILING, replace(MODEL, drafters=(DRAFT,))).alternatives == frozenset()
-    assert decide(Wish(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).alternatives == frozenset()
+    assert decide(RequestedPlan(), ON, CEILING, MODEL).alternatives == {LOOKUP}
+    assert decide(RequestedPlan(max_draft_tokens=2), ON, CEILING, MODEL).alternatives == {LOOKUP}
+    assert decide(RequestedPlan(), ON, CEILING, replace(MODEL, drafters=(DRAFT,))).alternatives == frozenset()
+    assert decide(RequestedPlan(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).alternatives == frozenset()
 
 
 def test_a_caller_who_names_a_drafter_gets_that_one_in_every_step() -> None:
-    assert decide(Wish(drafter=DRAFT), ON, CEILING, MODEL).alternatives == frozenset()
-    assert decide(Wish(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
+    assert decide(RequestedPlan(drafter=DRAFT), ON, CEILING, MODEL).alternatives == frozenset()
+    assert decide(RequestedPlan(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
 
 
 def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_are_not_held() -> None:
@@ -233,7 +233,7 @@ def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_are_not
         ladder, offered, (None, *BUILT_IN_DRAFTERS), (None, *DepthMode), (None, 0, 1, 16), (ON, OFF)
     ):
         model = replace(MODEL, drafters=tuple(drafters), refused_drafters={} if drafters else {DRAFT: "none"})
-        plan = decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), flag, level, model)
+        plan = decide(RequestedPlan(max_draft_tokens=cap, drafter=named, depth_mode=mode), flag, level, model)
         assert plan.alternatives <= drafters & {LOOKUP}
         assert plan.drafter not in plan.alternatives
         if plan.alternatives:
@@ -247,7 +247,7 @@ def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_are_not
 def test_how_depth_is_chosen_changes_nothing_else_of_a_plan() -> None:
     for level, cap, named in itertools.product(FallbackLevel, (None, 1, 16), (None, *BOTH)):
         made = [
-            decide(Wish(max_draft_tokens=cap, drafter=named, depth_mode=mode), ON, ceiling(4, level), MODEL)
+            decide(RequestedPlan(max_draft_tokens=cap, drafter=named, depth_mode=mode), ON, ceiling(4, level), MODEL)
             for mode in DepthMode
         ]
         assert len({replace(plan, depth_mode=DepthMode.FIXED, alternatives=frozenset()) for plan in made}) == 1

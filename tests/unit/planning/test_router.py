@@ -23,7 +23,7 @@ from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.model_info import ModelInfo
-from draftd.planning.planner import FlagContext, Planner, Wish
+from draftd.planning.planner import FlagContext, Planner, RequestedPlan
 from draftd.planning.router import EngineNow, Router
 from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteLevel, RemoteMode, Strategy
@@ -57,7 +57,7 @@ def planner(
 
 
 def planned(by: Planner, context: FlagContext | None = None, **wish: Any) -> DecodePlan:
-    return by.plan(Wish(**wish), context or FlagContext("m", prompt_tokens=10), MODEL, 100)
+    return by.plan(RequestedPlan(**wish), context or FlagContext("m", prompt_tokens=10), MODEL, 100)
 
 
 def test_a_daemon_without_a_remote_plans_as_before() -> None:
@@ -127,7 +127,7 @@ def test_another_tokenizer_leaves_answers_in_text() -> None:
     plan = planned(by)
     assert (plan.strategy, by.router.relayed(plan.strategy)) == (Strategy.REMOTE, True)
     assert not planner().router.relayed(Strategy.REMOTE)
-    assert by.plan(Wish(by_id="logprobs of this model"), FlagContext("m"), MODEL).strategy is Strategy.LOCAL
+    assert by.plan(RequestedPlan(by_id="logprobs of this model"), FlagContext("m"), MODEL).strategy is Strategy.LOCAL
 
 
 def test_a_prompt_too_long_for_the_remote_stays() -> None:
@@ -145,10 +145,10 @@ def test_the_fallback_keeps_requests_from_the_remote() -> None:
 
 def test_a_demand_may_not_go_on_locally() -> None:
     by = planner()
-    assert by.local_allowed(Wish())
-    assert by.local_allowed(Wish(strategy=Strategy.AUTO, quality=QualityClass.STANDARD))
-    assert not by.local_allowed(Wish(quality=PROFESSIONAL))
-    assert not by.local_allowed(Wish(strategy=Strategy.SPECULATIVE))
+    assert by.local_allowed(RequestedPlan())
+    assert by.local_allowed(RequestedPlan(strategy=Strategy.AUTO, quality=QualityClass.STANDARD))
+    assert not by.local_allowed(RequestedPlan(quality=PROFESSIONAL))
+    assert not by.local_allowed(RequestedPlan(strategy=Strategy.SPECULATIVE))
 
 
 def finished(tokens: int, seconds: float, failed_over: str = "") -> Outcome:
@@ -169,10 +169,10 @@ def test_estimates_follow_what_was_measured_of_late() -> None:
         by.router.finished(plan, WorkloadClass.CODE, finished(51, 0.5))
     by.router.finished(remote, WorkloadClass.CODE, finished(4096, 0.1, failed_over="gone"))  # says nothing of either
     assert by.router.expected(WorkloadClass.CODE, 100) == pytest.approx(51)
-    rows = by.route(Wish(), FlagContext("m", WorkloadClass.CODE, prompt_tokens=100), 100).ways
+    rows = by.route(RequestedPlan(), FlagContext("m", WorkloadClass.CODE, prompt_tokens=100), 100).ways
     assert [way.estimate.tokens_per_second for way in rows[:2] if way.estimate] == pytest.approx([100, 100])
     assert rows[0].estimate is not None
     assert rows[0].estimate.prefill == pytest.approx(100 * 0.2 / 20)
     now = 1000.0
-    rows = by.route(Wish(), FlagContext("m", WorkloadClass.CODE, prompt_tokens=100), 100).ways
+    rows = by.route(RequestedPlan(), FlagContext("m", WorkloadClass.CODE, prompt_tokens=100), 100).ways
     assert [way.estimate.measured for way in rows if way.estimate] == [False, False, False]

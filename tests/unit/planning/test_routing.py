@@ -8,15 +8,15 @@ import pytest
 
 from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
-from draftd.planning.prices import Prices, money, worth_of
-from draftd.planning.routing import Asked, Local, Remote, Route, choose
+from draftd.planning.prices import PriceList, money, worth_of
+from draftd.planning.routing import LocalState, Route, RouteRequest, VerifierState, choose
 from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteMode, Strategy
 
 DRAFT, STANDARD, PROFESSIONAL = QualityClass
 LOCAL, REMOTE, SPECULATIVE = Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE
 
-ASKED = Asked(prompt_tokens=100, tokens=100)
-HERE = Local(STANDARD, step=0.01, prefill=0.001)  # 100 tokens/s: 1.1 s
+ASKED = RouteRequest(prompt_tokens=100, tokens=100)
+HERE = LocalState(STANDARD, step=0.01, prefill=0.001)  # 100 tokens/s: 1.1 s
 STREAMS = RemoteEstimate(RemoteMode.STREAM, 0, 0, {RemoteMode.STREAM: 1 / 0.03}, 0.03)
 PAYS = replace(
     STREAMS,
@@ -26,12 +26,14 @@ PAYS = replace(
     target_seconds=0.0102,
     draft_seconds=0.0034,
 )
-THERE = Remote(quality=PROFESSIONAL, step=0.03, prefill=0.0005, round_trip=0.015, expected=PAYS)
-FREE = Prices()
-PRICED = Prices(remote_per_target_hour=3.6)  # 0.001 for each second of its target
+THERE = VerifierState(quality=PROFESSIONAL, step=0.03, prefill=0.0005, round_trip=0.015, expected=PAYS)
+FREE = PriceList()
+PRICED = PriceList(remote_per_target_hour=3.6)  # 0.001 for each second of its target
 
 
-def taken(asked: Asked, local: Local = HERE, remote: Remote = THERE, prices: Prices = FREE) -> Route:
+def taken(
+    asked: RouteRequest, local: LocalState = HERE, remote: VerifierState = THERE, prices: PriceList = FREE
+) -> Route:
     route = choose(asked, local, remote, prices)
     assert [way.strategy for way in route.ways] == [LOCAL, REMOTE, SPECULATIVE]
     assert sum(way.chosen for way in route.ways) == (route.strategy is not None)
@@ -47,7 +49,7 @@ def taken(asked: Asked, local: Local = HERE, remote: Remote = THERE, prices: Pri
         (replace(ASKED, quality=PROFESSIONAL), HERE, replace(THERE, expected=STREAMS), FREE, REMOTE),  # no draft pays
         (replace(ASKED, quality=PROFESSIONAL), HERE, replace(THERE, expected=None), FREE, REMOTE),  # nothing known yet
         (ASKED, replace(HERE, quality=DRAFT), THERE, FREE, SPECULATIVE),  # without a wish it should be standard
-        (ASKED, replace(HERE, quality=DRAFT), Remote("down"), FREE, LOCAL),  # and need not
+        (ASKED, replace(HERE, quality=DRAFT), VerifierState("down"), FREE, LOCAL),  # and need not
         (replace(ASKED, quality=DRAFT), replace(HERE, quality=DRAFT), THERE, FREE, LOCAL),
         (ASKED, replace(HERE, queue=9), THERE, FREE, SPECULATIVE),
         (ASKED, replace(HERE, load=9), THERE, PRICED, LOCAL),  # it costs nothing
@@ -59,16 +61,16 @@ def taken(asked: Asked, local: Local = HERE, remote: Remote = THERE, prices: Pri
         (ASKED, replace(HERE, queue=9), replace(THERE, measured={REMOTE: 500.0}), FREE, REMOTE),
         (ASKED, replace(HERE, queue=3), replace(THERE, busy=4), FREE, LOCAL),
         (replace(ASKED, only=REMOTE, demanded=True), HERE, THERE, PRICED, REMOTE),
-        (replace(ASKED, only=SPECULATIVE), HERE, Remote("down"), FREE, LOCAL),  # the flag demands nothing
+        (replace(ASKED, only=SPECULATIVE), HERE, VerifierState("down"), FREE, LOCAL),  # the flag demands nothing
     ],
 )
 def test_the_cheapest_that_reaches_the_class(
-    asked: Asked, local: Local, remote: Remote, prices: Prices, way: Strategy
+    asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList, way: Strategy
 ) -> None:
     assert taken(asked, local, remote, prices).strategy is way
 
 
-DOWN = Remote("the remote cannot be reached", down=True, retry_after=4.0)
+DOWN = VerifierState("the remote cannot be reached", down=True, retry_after=4.0)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,19 @@ DOWN = Remote("the remote cannot be reached", down=True, retry_after=4.0)
     [
         (replace(ASKED, only=REMOTE, demanded=True), DOWN, 4.0, "strategy remote was demanded: the remote cannot"),
         (replace(ASKED, quality=PROFESSIONAL), DOWN, 4.0, "local is standard; the remote cannot be reached"),
-        (replace(ASKED, quality=PROFESSIONAL), Remote("remote.enabled is false"), None, "remote.enabled is false"),
+        (
+            replace(ASKED, quality=PROFESSIONAL),
+            VerifierState("remote.enabled is false"),
+            None,
+            "remote.enabled is false",
+        ),
         (replace(ASKED, quality=PROFESSIONAL, only=LOCAL), DOWN, None, "quality professional is wanted: local is"),
         (replace(ASKED, only=SPECULATIVE, demanded=True, drafting="ladder"), THERE, None, "demanded: ladder"),
     ],
 )
-def test_a_demand_that_cannot_be_met_is_refused(asked: Asked, remote: Remote, retry: float | None, said: str) -> None:
+def test_a_demand_that_cannot_be_met_is_refused(
+    asked: RouteRequest, remote: VerifierState, retry: float | None, said: str
+) -> None:
     route = taken(asked, remote=remote)
     assert said in route.refusal
     assert (route.strategy, route.down, route.retry_after) == (None, retry is not None, retry)
@@ -129,7 +138,7 @@ def outcome(failed_over: str = "", remote: RemoteCounts | None = None) -> Outcom
     return Outcome(FinishReason.STOP, stats, failed_over=failed_over)
 
 
-BOTH = Prices(
+BOTH = PriceList(
     per_hour=3600.0, per_token=0.5, remote_per_hour=36000.0, remote_per_target_hour=360000.0, remote_per_token=0.01
 )
 
@@ -146,7 +155,7 @@ BOTH = Prices(
     ],
 )
 def test_an_answer_costs_what_it_took(
-    strategy: Strategy, ended: Outcome, prices: Prices, cost: float | None, quality: QualityClass
+    strategy: Strategy, ended: Outcome, prices: PriceList, cost: float | None, quality: QualityClass
 ) -> None:
     worth = worth_of(prices, plan(strategy), ended, STANDARD, PROFESSIONAL)
     assert (worth.cost, worth.quality) == (None if cost is None else pytest.approx(cost), quality)
@@ -164,5 +173,5 @@ def test_money_is_written_without_exponents() -> None:
 
 
 def test_power_is_priced_where_it_is_measured() -> None:
-    assert Prices(tariff=0.5).measuring(20.0).hourly == pytest.approx(0.01)
-    assert Prices(watts=100, tariff=0.5).measuring(20.0).hourly == pytest.approx(0.05)
+    assert PriceList(tariff=0.5).measuring(20.0).hourly == pytest.approx(0.01)
+    assert PriceList(watts=100, tariff=0.5).measuring(20.0).hourly == pytest.approx(0.05)

@@ -26,7 +26,7 @@ from draftd.models.grammar import choice
 from draftd.process.handle import EngineProcess
 from draftd.service.answer import stop_matcher
 from draftd.service.endings import error_of
-from draftd.service.text import Ends
+from draftd.service.text import StopConditions
 from draftd.settings import DistributedSettings
 from tests.rig import Collected, autoregressive, request, speculative
 from tests.waiting import until
@@ -132,7 +132,7 @@ def texts(engine: EngineHandle, grammar: str) -> list[Collected]:
         asked = request(_PROMPT, **{"plan": autoregressive(), "max_tokens": 24, **more})
         if len(sinks) == 3:
             stop = engine.tokenizer.decode(sinks[0].tokens)[8:12]
-            asked = replace(asked, stop=stop_matcher(engine.tokenizer, Ends((stop,)), None))
+            asked = replace(asked, stop=stop_matcher(engine.tokenizer, StopConditions((stop,)), None))
         sink = Collected()
         engine.submit(replace(asked, logprobs=2), sink)
         sinks.append(ended(sink))

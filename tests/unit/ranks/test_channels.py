@@ -13,7 +13,7 @@ import pytest
 
 from draftd.engine.ranks.channel import Progress, RanksLost, RecordReceiver
 from draftd.group import Loss
-from draftd.ranks.frames import VERSION, Kind, frame
+from draftd.ranks.frames import VERSION, FrameKind, frame
 from tests.conftest import NanoPair
 from tests.proxy import Proxy
 from tests.ranked import TIMEOUT_SECONDS, Channels
@@ -193,8 +193,8 @@ def test_rank_that_stays_behind_ends_the_group(nano_pair: NanoPair) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"\0\0\0\1" + bytes([VERSION, Kind.RECORD]) + bytes(8) + b"\0\0\0\0" + b"?", "its checksum is wrong"),
-        (frame(Kind.RECORD, 3, b"third"), "record 3 after record 1"),
+        (b"\0\0\0\1" + bytes([VERSION, FrameKind.RECORD]) + bytes(8) + b"\0\0\0\0" + b"?", "its checksum is wrong"),
+        (frame(FrameKind.RECORD, 3, b"third"), "record 3 after record 1"),
     ],
     ids=["damaged", "out of order"],
 )

@@ -16,8 +16,8 @@ import pytest
 from draftd.errors import ConfigError, DraftdError
 from draftd.ranks import neighbours
 from draftd.ranks.form import listen_for_followers
-from draftd.ranks.frames import FrameReader, Kind, frame, json_frame
-from draftd.ranks.handshake import Hello, Refused, signed_frame
+from draftd.ranks.frames import FrameKind, FrameReader, frame, json_frame
+from draftd.ranks.handshake import GroupRefused, Hello, signed_frame
 from draftd.ranks.hostfile import Host
 from draftd.ranks.plan import GroupPlan, Start
 from tests.conftest import NanoPair
@@ -42,9 +42,9 @@ def refused(begun: Begun, **changed: object) -> str:
     proof = own(begun.model)
     proof.proof = proof.proof.model_copy(update=changed)
     leading, calling = begun.lead(), begun.call(1, proof)
-    with pytest.raises(Refused) as here:
+    with pytest.raises(GroupRefused) as here:
         leading.result(10)
-    with pytest.raises(Refused) as there:
+    with pytest.raises(GroupRefused) as there:
         calling.result(10)
     assert here.value.message == there.value.message
     return here.value.message.replace(socket.gethostname(), "HOST")
@@ -80,9 +80,11 @@ def test_unlike_weights_of_one_size_are_refused(begun: Begun, copied: Path) -> N
     data[-1] ^= 1
     file.write_bytes(data)
     leading, calling = begun.lead(), begun.call(1, own(copied))
-    with pytest.raises(Refused, match=r"rank 1 on \S+ has other weights: model.safetensors has the size of rank 0's"):
+    with pytest.raises(
+        GroupRefused, match=r"rank 1 on \S+ has other weights: model.safetensors has the size of rank 0's"
+    ):
         leading.result(20)
-    with pytest.raises(Refused, match="has other weights"):
+    with pytest.raises(GroupRefused, match="has other weights"):
         calling.result(20)
 
 
@@ -106,11 +108,11 @@ def test_strangers_do_not_disturb(begun: Begun) -> None:
     leading = begun.lead()
     strangers = [socket.create_connection(begun.listener.getsockname()) for _ in range(5)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
-    strangers[1].sendall(frame(Kind.RECORD, 7, b"x"))
+    strangers[1].sendall(frame(FrameKind.RECORD, 7, b"x"))
     strangers[2].close()
-    with pytest.raises(Refused, match="there is no rank 4 among 2"):
+    with pytest.raises(GroupRefused, match="there is no rank 4 among 2"):
         begun.call(4).result(10)
-    with pytest.raises(Refused, match="told of 3 ranks, rank 0 has 2"):
+    with pytest.raises(GroupRefused, match="told of 3 ranks, rank 0 has 2"):
         begun.call(1, ranks=3).result(10)
     calling = begun.call(1)
     assert [peer.rank for peer in leading.result(10)] == [1]
@@ -145,20 +147,20 @@ def test_rank_that_has_gone_may_come_again(nano_pair: NanoPair) -> None:
 def say_hello(sock: socket.socket, hello: Hello, key: bytes = KEY) -> None:
     """Says it as a follower does, to rank 0's challenge."""
     (challenge,) = FrameReader().feed(sock.recv(1000))
-    sock.sendall(signed_frame(Kind.HELLO, hello.model_dump(), key, challenge.fields()["challenge"]))
+    sock.sendall(signed_frame(FrameKind.HELLO, hello.model_dump(), key, challenge.fields()["challenge"]))
 
 
 def test_follower_without_the_key_is_refused_alone(begun: Begun) -> None:
     """Neither a guessed key nor a HELLO that was heard on another connection makes a stranger a follower."""
     leading = begun.lead()
-    with pytest.raises(Refused, match="another key than rank 0: distributed.token must be the same on all ranks"):
+    with pytest.raises(GroupRefused, match="another key than rank 0: distributed.token must be the same on all ranks"):
         begun.call(1, key=b"guessed").result(10)
     hello = Hello(rank=1, ranks=2, host="x", proof=own(begun.model).proof, challenge="x")
     with socket.create_connection(begun.listener.getsockname()) as stranger:
         stranger.recv(1000)
-        stranger.sendall(signed_frame(Kind.HELLO, hello.model_dump(), KEY, "another challenge"))
+        stranger.sendall(signed_frame(FrameKind.HELLO, hello.model_dump(), KEY, "another challenge"))
         (refusal,) = FrameReader().feed(stranger.recv(1000))
-        assert refusal.kind is Kind.REFUSED
+        assert refusal.kind is FrameKind.REFUSED
     calling = begun.call(1)
     assert [follower.rank for follower in leading.result(10)] == [1]
     calling.result(10)
@@ -168,11 +170,11 @@ def test_follower_does_not_join_a_rank_0_without_the_key(begun: Begun) -> None:
     calling = begun.call(1)
     begun.listener.settimeout(10)
     with begun.listener.accept()[0] as leader:
-        leader.sendall(json_frame(Kind.CHALLENGE, {"challenge": "x"}))
+        leader.sendall(json_frame(FrameKind.CHALLENGE, {"challenge": "x"}))
         (hello,) = FrameReader().feed(leader.recv(1 << 16))
         fields = {"group": "g1", "look": False, "hashes": False, "timeout_seconds": TIMEOUT_SECONDS, "environment": {}}
-        leader.sendall(signed_frame(Kind.WELCOME, fields, b"guessed", hello.body[32:].decode()))
-        with pytest.raises(Refused, match="does not have this rank's key: distributed.token must be the same"):
+        leader.sendall(signed_frame(FrameKind.WELCOME, fields, b"guessed", hello.body[32:].decode()))
+        with pytest.raises(GroupRefused, match="does not have this rank's key: distributed.token must be the same"):
             calling.result(10)
 
 
@@ -243,7 +245,7 @@ def test_neighbour_out_of_reach_is_one_line(nano_pair: NanoPair) -> None:
     leading, calling = begun.lead(), begun.call(1, nodes=((first,), (free(),)))
     line = rf"rank 0 does not reach rank 1 on \S+: {second} cannot be reached: Connection refused"
     assert re.fullmatch(line, said(leading))
-    assert isinstance(calling.exception(10), Refused)
+    assert isinstance(calling.exception(10), GroupRefused)
     begun.close()
 
 

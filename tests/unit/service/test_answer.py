@@ -18,11 +18,11 @@ from mlx_lm import tool_parsers
 
 from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat, is_object
-from draftd.service.answer import AnswerStream, Reading, reading_of, stop_matcher
+from draftd.service.answer import AnswerStream, ReadingOptions, reading_of, stop_matcher
 from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
 from draftd.service.request import (
+    ChoiceFinished,
     Delta,
-    Finished,
     RawText,
     ReasoningDelta,
     TextDelta,
@@ -30,7 +30,7 @@ from draftd.service.request import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from draftd.service.text import Ends, TextForm
+from draftd.service.text import StopConditions, TextForm
 from tests.scripted import ByteTokenizer
 
 TYPES = {"city": "string", "days": "integer", "exact": "boolean", "where": "object"}
@@ -86,8 +86,10 @@ def written(family: str, template: str = "") -> ToolFormat:
     return ToolFormat(name, module.tool_call_start, module.tool_call_end, module.parse_tool_call, template)
 
 
-def reading(family: str, *, thinking: bool = False, thinks: bool = False, single: bool = False) -> Reading:
-    return Reading(AnswerFormat(("<think>", "</think>") if thinking else None, written(family)), TOOLS, single, thinks)
+def reading(family: str, *, thinking: bool = False, thinks: bool = False, single: bool = False) -> ReadingOptions:
+    return ReadingOptions(
+        AnswerFormat(("<think>", "</think>") if thinking else None, written(family)), TOOLS, single, thinks
+    )
 
 
 class Told:
@@ -96,12 +98,12 @@ class Told:
     def __init__(
         self,
         text: str,
-        how: Reading | None,
+        how: ReadingOptions | None,
         cuts: Sequence[int] = (),
         stops: Sequence[str] = (),
         reason: FinishReason = FinishReason.STOP,
     ) -> None:
-        tokens, stream = text.encode(), AnswerStream(ByteTokenizer(257), Ends(stops), how)
+        tokens, stream = text.encode(), AnswerStream(ByteTokenizer(257), StopConditions(stops), how)
         bounds = sorted({0, len(tokens), *(cut % (len(tokens) + 1) for cut in cuts)})
         outcome = Outcome(reason, RequestStats(1, 0.0))
         chunks = [stream.add(Emission(tuple(tokens[a:b]), (False,) * (b - a))) for a, b in itertools.pairwise(bounds)]
@@ -109,7 +111,7 @@ class Told:
             chunks.append(last)
         self.deltas: list[Delta] = [delta for chunk in chunks for delta in chunk.deltas]
         self.text = "".join(chunk.text for chunk in chunks)
-        self.finished: Finished = stream.finished(outcome, PLAN)
+        self.finished: ChoiceFinished = stream.finished(outcome, PLAN)
         self.parts = stream.parts()
         assert how is None or self.text == "".join(one.text for one in self.deltas if isinstance(one, TextDelta))
 
@@ -354,7 +356,7 @@ def test_tokens_of_a_thought_are_counted() -> None:
 
 def test_headers_of_parts_are_no_text() -> None:
     transitions = importlib.import_module("mlx_lm.chat_templates.muse_spark").RESPONSE_FORMAT["transitions"]
-    how = Reading(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER), TOOLS)
+    how = ReadingOptions(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER), TOOLS)
     text = (
         "to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes<|eom|><|start|>assistant "
         f"to=weather<|message|>{ANSWERS['muse_spark']}"
@@ -364,7 +366,7 @@ def test_headers_of_parts_are_no_text() -> None:
     assert told.calls == whole("muse_spark", text)
     continued = Told("es<|eom|><|start|>assistant to=self<|message|>hm", replace(how, continues=True))
     assert (continued.text, continued.reasoning) == ("es", "hm")
-    bare = Reading(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER))
+    bare = ReadingOptions(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER))
     assert Told("to=weather<|message|><atem:function_calls>x", bare).text == "<atem:function_calls>x"
 
 
@@ -396,7 +398,7 @@ def test_special_tokens_are_marks_where_they_may_be_and_never_text(special: bool
     calls = ANSWERS["kimi_k2"].replace("São", "<|pad|>São")
     tokens = tokenizer.marked(f"<think>h<|pad|>m</think>a<|pad|>b</think>c<|tool_call_end|>d{calls}e<|pad|>")
     how = reading("kimi_k2", thinking=True)
-    stream = AnswerStream(tokenizer, Ends(), how, form=TextForm(special=special))
+    stream = AnswerStream(tokenizer, StopConditions(), how, form=TextForm(special=special))
     outcome = Outcome(FinishReason.STOP, RequestStats(1, 0.0))
     chunk = stream.add(Emission(tuple(tokens), (False,) * len(tokens)), outcome)
     assert chunk.text == ("a<|pad|>b</think>c<|tool_call_end|>de<|pad|>" if special else "abcde")
@@ -412,7 +414,7 @@ def test_special_tokens_are_marks_where_they_may_be_and_never_text(special: bool
 def test_a_stop_string_of_an_answer_with_parts_finds_special_tokens() -> None:
     tokenizer = SpecialMarks()
     tokens = tokenizer.marked("<think>hm<|pad|></think>a<|tool_call_end|>b<|pad|>c")
-    ends, how = Ends(["<|pad|>"]), reading("kimi_k2", thinking=True)
+    ends, how = StopConditions(["<|pad|>"]), reading("kimi_k2", thinking=True)
     stream, matcher = AnswerStream(tokenizer, ends, how), stop_matcher(tokenizer, ends, how)
     assert matcher is not None
     assert matcher.feed(tokens) == len(tokens) - 1
@@ -428,7 +430,7 @@ def test_stop_strings_act_on_text_only() -> None:
     how = reading("json_tools", thinking=True)
     told = Told(text, how, by_token(text), stops=["END"])
     assert (told.text, told.finished.stop, told.reasoning, len(told.calls)) == ("ab ", "END", "END", 2)
-    matcher = stop_matcher(ByteTokenizer(257), Ends(["END"]), how)
+    matcher = stop_matcher(ByteTokenizer(257), StopConditions(["END"]), how)
     assert matcher is not None
     assert matcher.feed(tuple(text.encode())) == len(text.encode()) - 2
 
@@ -440,12 +442,12 @@ def test_without_parallel_calls_the_first_ends_it(family: str) -> None:
     told = Told(text, how, by_token(text))
     assert told.calls == whole(family, ANSWERS[family])[:1]
     assert (told.text, told.finished.tool_calls) == ("", 1)
-    matcher = stop_matcher(ByteTokenizer(257), Ends(), how)
+    matcher = stop_matcher(ByteTokenizer(257), StopConditions(), how)
     assert matcher is not None
     end = matcher.feed(tuple(text.encode()))
     assert end is not None
     assert Told(text.encode()[:end].decode(), how).calls == told.calls
-    assert matcher is not stop_matcher(ByteTokenizer(257), Ends(), reading(family))
+    assert matcher is not stop_matcher(ByteTokenizer(257), StopConditions(), reading(family))
 
 
 # which answers have parts
@@ -466,7 +468,7 @@ def test_answers_without_parts_are_plain() -> None:
     assert reading_of(asked(), Model(AnswerFormat(None, tools)), [65]) is None
     assert reading_of(asked(tools=TOOLS, tool_choice=ToolMode.NONE), Model(AnswerFormat(None, tools)), [65]) is None
     assert reading_of(RawText("<think>"), Model(AnswerFormat(thinking)), b"<think>") is None
-    assert stop_matcher(ByteTokenizer(257), Ends(), None) is None
+    assert stop_matcher(ByteTokenizer(257), StopConditions(), None) is None
     told = Told("a<tool_call>", None)
     assert (told.text, told.deltas, told.parts) == ("a<tool_call>", [], [{"type": "text", "content": "a<tool_call>"}])
 

@@ -11,9 +11,9 @@ import pytest
 from draftd.core import FinishReason, SamplingParams
 from draftd.engine.pair import LoadedModels
 from draftd.errors import EngineFailure, InvalidRequest, QueueFull
-from draftd.planning.planner import Wish
+from draftd.planning.planner import RequestedPlan
 from draftd.service.messages import Chat, Message
-from draftd.service.request import Chunk, Event, Finished, TokenIds
+from draftd.service.request import ChoiceFinished, Chunk, Event, TokenIds
 from tests.unit.service.test_front import (
     AUTOREGRESSIVE,
     SPECULATIVE,
@@ -31,7 +31,7 @@ SAMPLED = SamplingParams(temperature=20.0, seed=2**64 - 2)
 
 def of(told: Told, choice: int) -> Told:
     """What was told of one choice."""
-    events = [e for e in told.events if not isinstance(e, Chunk | Finished) or e.choice == choice]
+    events = [e for e in told.events if not isinstance(e, Chunk | ChoiceFinished) or e.choice == choice]
     return Told(events)
 
 
@@ -48,7 +48,7 @@ async def test_choices_are_requests_with_seeds_of_their_own(letters: int, cached
             assert (one.tokens, one.text) == (alone.tokens, alone.text)
             check_counts(one)
             assert one.finished.outcome.stats.cached_tokens == cached[choice]
-        assert sum(isinstance(event, Finished) for event in told.events) == 3
+        assert sum(isinstance(event, ChoiceFinished) for event in told.events) == 3
         choices = [heard.start for heard in front.telemetry.heard[:3]]
         assert [(one.choice, one.choices, one.request_id) for one in choices] == [
             (i, 3, told.started.request_id) for i in range(3)
@@ -94,12 +94,12 @@ async def test_an_error_follows_the_ends_of_all_choices() -> None:
     async with fronting(failing) as front:
         told = await front.ask("poison \x01!", n=2)
         assert isinstance(told.error, EngineFailure)
-        assert [event.choice for event in told.events if isinstance(event, Finished)] == [0, 1]
+        assert [event.choice for event in told.events if isinstance(event, ChoiceFinished)] == [0, 1]
         assert front.outcomes == [FinishReason.ERROR] * 2
 
 
 @pytest.mark.parametrize("wish", [SPECULATIVE, AUTOREGRESSIVE])
-async def test_what_ends_a_text_and_whether_that_is_in_it(wish: Wish) -> None:
+async def test_what_ends_a_text_and_whether_that_is_in_it(wish: RequestedPlan) -> None:
     async with fronting(lambda: models(eos_after=60)) as front:
         whole = await front.ask("stop here", 80, wish=wish)
         ignoring = await front.ask("stop here", 80, ignore_eos=True, wish=wish)
@@ -186,7 +186,7 @@ async def test_echoed_prompt_has_log_probabilities_in_every_choice(kind: Any, le
             assert all(len(one.top) == 2 and one.rank for one in first.emission.prompt)
             assert next(offset for chunk in rest for offset in chunk.offsets) == len(text)
             assert sum(len(chunk.emission.logprobs) for chunk in rest) == 5
-        ends = [event.outcome.stats for event in told.events if isinstance(event, Finished)]
+        ends = [event.outcome.stats for event in told.events if isinstance(event, ChoiceFinished)]
         assert sorted(one.cached_tokens for one in ends) == [0, *[len(text)] * (n - 1)]
         hidden = await front.ask(prompt, 0, prompt_logprobs=0, logprobs=1)
         assert (hidden.text, hidden.tokens, hidden.chunks[0].offsets) == ("", [], ())

@@ -35,17 +35,17 @@ from draftd.errors import (
     QueueFull,
 )
 from draftd.fallback.ladder import Ladder, configured_ladder
-from draftd.planning.planner import Planner, Wish
+from draftd.planning.planner import Planner, RequestedPlan
 from draftd.service.inference import InferenceService
 from draftd.service.messages import Chat, Message, text_part
-from draftd.service.request import Chunk, Event, Finished, Prompt, RawText, Request, Started, TokenIds
+from draftd.service.request import ChoiceFinished, Chunk, Event, Prompt, RawText, Request, RequestStarted, TokenIds
 from draftd.settings import EngineSettings, ServerSettings, Settings
 from tests.fallback import FixedFlag
 from tests.listening import ListeningTelemetry
 from tests.scripted import scripted_models
 from tests.waiting import loaded
 
-SPECULATIVE, AUTOREGRESSIVE = Wish(ModePreference.SPECULATIVE), Wish(ModePreference.AUTOREGRESSIVE)
+SPECULATIVE, AUTOREGRESSIVE = RequestedPlan(ModePreference.SPECULATIVE), RequestedPlan(ModePreference.AUTOREGRESSIVE)
 
 
 def models(**options: Any) -> LoadedModels:
@@ -67,8 +67,8 @@ class Told:
         self.events.append(event)
 
     @property
-    def started(self) -> Started:
-        assert isinstance(self.events[0], Started)
+    def started(self) -> RequestStarted:
+        assert isinstance(self.events[0], RequestStarted)
         return self.events[0]
 
     @property
@@ -76,8 +76,8 @@ class Told:
         return [event for event in self.events if isinstance(event, Chunk)]
 
     @property
-    def finished(self) -> Finished:
-        assert isinstance(self.events[-1], Finished)
+    def finished(self) -> ChoiceFinished:
+        assert isinstance(self.events[-1], ChoiceFinished)
         return self.events[-1]
 
     @property
@@ -241,11 +241,13 @@ async def test_a_request_that_a_bug_refuses_is_counted(monkeypatch: pytest.Monke
 
 async def test_the_plan_says_how_the_wish_was_met() -> None:
     async with fronting() as front:
-        plan = (await front.ask("x", 4, wish=Wish(max_draft_tokens=15))).started.plan
+        plan = (await front.ask("x", 4, wish=RequestedPlan(max_draft_tokens=15))).started.plan
         assert plan.max_draft_tokens == 4
         assert "max_draft_tokens 15 lowered to the daemon's 4" in plan.reason
-        assert (await front.ask("x", 4, wish=Wish(max_draft_tokens=0))).started.plan.mode is DecodeMode.AUTOREGRESSIVE
-        plan = (await front.ask("x", 4, wish=Wish(drafter=PROMPT_LOOKUP))).started.plan
+        assert (
+            await front.ask("x", 4, wish=RequestedPlan(max_draft_tokens=0))
+        ).started.plan.mode is DecodeMode.AUTOREGRESSIVE
+        plan = (await front.ask("x", 4, wish=RequestedPlan(drafter=PROMPT_LOOKUP))).started.plan
         assert plan.drafter == PROMPT_LOOKUP
 
 

@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from draftd.engine.remote.verifier_link import Step, Verdict
+from draftd.engine.remote.verifier_link import Proposal, Verdict
 from draftd.errors import ClientStalled
 from draftd.service.peers import (
     MOST_UNREAD,
     MOST_WAITED_FOR,
     NEW_EDGES,
-    Connection,
-    HeldSequence,
     Peer,
+    PeerConnection,
+    VerifiedSequence,
     count,
 )
 from tests.wire_edge import opened
@@ -23,7 +23,7 @@ from tests.wire_edge import opened
 
 def test_messages_that_come_to_nothing_are_read_slowly() -> None:
     async def seconds(verdicts: bool) -> float:
-        connection, began = Connection(Peer("e"), "address"), time.monotonic()
+        connection, began = PeerConnection(Peer("e"), "address"), time.monotonic()
         for _ in range(200):
             if verdicts:
                 connection.peer.pace.earn(4.0)
@@ -36,7 +36,7 @@ def test_messages_that_come_to_nothing_are_read_slowly() -> None:
 
 def test_who_reads_nothing_is_cut_off() -> None:
     async def read() -> None:
-        connection = Connection(Peer("e"), "address")
+        connection = PeerConnection(Peer("e"), "address")
         for message in range(MOST_UNREAD + 100):
             connection.put(message)
         await connection.next()
@@ -45,8 +45,8 @@ def test_who_reads_nothing_is_cut_off() -> None:
         asyncio.run(read())
 
 
-def held(connection: Connection, number: int) -> HeldSequence:
-    return HeldSequence(
+def held(connection: PeerConnection, number: int) -> VerifiedSequence:
+    return VerifiedSequence(
         connection,
         opened(number, [1, 2, 3], 3, 10),
         10,
@@ -63,9 +63,9 @@ def test_nothing_is_decided_for_who_does_not_read() -> None:
     woken = list[bool]()
 
     async def due() -> list[bool]:
-        connection = Connection(Peer("e"), "address", wake=lambda: woken.append(True))
+        connection = PeerConnection(Peer("e"), "address", wake=lambda: woken.append(True))
         one = held(connection, 1)
-        one.steps.offer(Step(1, 3, 3, run=100))
+        one.steps.offer(Proposal(1, 3, 3, run=100))
         found = [one.steps.due([1, 2, 3])]
         for message in range(MOST_WAITED_FOR):
             connection.put(message)
@@ -79,7 +79,7 @@ def test_nothing_is_decided_for_who_does_not_read() -> None:
 
 def peer_with(edge: str, sequences: int) -> Peer:
     peer = Peer(edge)
-    connection = Connection(peer, "address")
+    connection = PeerConnection(peer, "address")
     for number in range(sequences):
         peer.open[number] = held(connection, number)
         peer.open[number].began = True

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from draftd.core import DepthMode, ModePreference, SamplingParams
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
-from draftd.planning.planner import Wish
+from draftd.planning.planner import RequestedPlan
 from draftd.service.messages import Chat, Message, Tool
 from draftd.service.request import RawText, Request, ServedModel, TokenIds, check_length, checked, default_max_tokens
 
@@ -43,7 +43,7 @@ def test_what_is_in_order_passes_unchanged() -> None:
         max_tokens=7,
         sampling=SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((0, -100.0), (49, 100.0)), 10.0, -2.0, 2.0),
         stop=("a", "b"),
-        wish=Wish(ModePreference.SPECULATIVE, 3),
+        wish=RequestedPlan(ModePreference.SPECULATIVE, 3),
         caller="me",
         deadline=5.0,
         logprobs=20,
@@ -129,9 +129,9 @@ BAD = [
     (Request(Chat((Message("user", "hi"),)), echo=True), "echo", "raw text or token ids"),
     (request(stop=("x",) * 17), "stop", "at most 16"),
     (request(stop=("é" * 129,)), "stop[0]", "256 bytes"),
-    (request(wish=Wish(drafter="eagle")), "drafter", "draft_model, light_draft_model, prompt_lookup"),
-    (request(wish=Wish(max_draft_tokens=-1)), "max_draft_tokens", "0 or more"),
-    (request(wish=Wish(ModePreference.SPECULATIVE, 0)), "max_draft_tokens", "1 or more"),
+    (request(wish=RequestedPlan(drafter="eagle")), "drafter", "draft_model, light_draft_model, prompt_lookup"),
+    (request(wish=RequestedPlan(max_draft_tokens=-1)), "max_draft_tokens", "0 or more"),
+    (request(wish=RequestedPlan(ModePreference.SPECULATIVE, 0)), "max_draft_tokens", "1 or more"),
     (request(caller="x" * 129), "caller", "128 bytes"),
     (request(problem=InvalidRequest("mode", 77, "any"), max_tokens=0), "mode", "any"),
 ]

@@ -27,10 +27,10 @@ from draftd.core import (
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.service.answer import AnswerStream, stop_matcher
-from draftd.service.chat import ChatRenderer
+from draftd.service.chat_template import ChatRenderer
 from draftd.service.messages import Chat, Message
 from draftd.service.request import Prompt, RawText, ServedModel, TokenIds
-from draftd.service.text import Ends, StopScanner, TextForm, text_of_prompt, tokenise
+from draftd.service.text import StopConditions, StopScanner, TextForm, text_of_prompt, tokenise
 from tests.scripted import ByteTokenizer
 
 SMALL = st.text(alphabet="ab\n", max_size=40)  # a small alphabet: overlaps and false starts are the rule
@@ -42,7 +42,9 @@ STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, m
 class PlainText:
     """The text of an answer that is nothing else."""
 
-    def __init__(self, tokenizer: ByteTokenizer, ends: Ends = Ends(), form: TextForm = TextForm()) -> None:
+    def __init__(
+        self, tokenizer: ByteTokenizer, ends: StopConditions = StopConditions(), form: TextForm = TextForm()
+    ) -> None:
         self._answer = AnswerStream(tokenizer, ends, None, form=form)
 
     @property
@@ -102,7 +104,7 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(text: str, stops: li
 @given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -> None:
     tokenizer = ByteTokenizer(257)
-    stream = PlainText(tokenizer, Ends(stops))
+    stream = PlainText(tokenizer, StopConditions(stops))
     parts = stream.add(tokenizer.encode(text))
     assert len(parts) == len(tokenizer.encode(text))
     assert "".join(parts) + stream.finish() == first_stop(text, stops)[0]
@@ -112,7 +114,7 @@ def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -
 def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode(text)
-    matcher, stream = stop_matcher(tokenizer, Ends(stops), None), PlainText(tokenizer, Ends(stops))
+    matcher, stream = stop_matcher(tokenizer, StopConditions(stops), None), PlainText(tokenizer, StopConditions(stops))
     shown, emitted = "", 0
     for start in range(0, len(tokens), width):
         step = tokens[start : start + width]
@@ -141,7 +143,7 @@ def test_an_offset_is_that_of_the_character_that_the_token_begins_in(
     text: str, stops: list[str], width: int, before: int
 ) -> None:
     tokenizer, found = ByteTokenizer(257), list[int]()
-    stream = PlainText(tokenizer, Ends(stops), TextForm(before=before))
+    stream = PlainText(tokenizer, StopConditions(stops), TextForm(before=before))
     tokens = tokenizer.encode(text)
     for start in range(0, len(tokens), width):
         stream.add(tokens[start : start + width], found)
@@ -176,7 +178,7 @@ def test_special_tokens_have_no_text_unless_it_is_asked_for() -> None:
     assert stream.add(tokens, offsets) == ["h", "", "i", "", "!"]
     assert offsets == [0, 1, 1, 2, 2]
     assert PlainText(Marked(), form=TextForm(special=True)).add(tokens) == ["h", "<|a|>", "i", "<|b|>", "!"]
-    included = PlainText(Marked(), Ends((), (1,), include=True))
+    included = PlainText(Marked(), StopConditions((), (1,), include=True))
     assert included.add(tokens) == ["h", "", "i", "<|b|>", "!"]
 
 
@@ -189,7 +191,7 @@ def test_a_character_goes_on_beyond_a_special_token() -> None:
 @pytest.mark.parametrize("stop", ["<|b|>", "i<|b|>!"])
 def test_a_stop_string_finds_special_tokens(stop: str) -> None:
     tokens = [104, 0, 105, 1, 33, 104]
-    stream, matcher = PlainText(Marked(), Ends([stop])), stop_matcher(Marked(), Ends([stop]), None)
+    stream, matcher = PlainText(Marked(), StopConditions([stop])), stop_matcher(Marked(), StopConditions([stop]), None)
     assert "".join(stream.add(tokens)) + stream.finish() == "hi!"[: 2 if stop == "<|b|>" else 1]
     assert stream.stop == stop
     assert matcher.feed(tokens) == (4 if stop == "<|b|>" else 5)
@@ -211,7 +213,7 @@ def test_end_of_text_has_no_text() -> None:
 def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode("one\nUser: two")
-    stream = PlainText(tokenizer, Ends(["\nUser:"]))
+    stream = PlainText(tokenizer, StopConditions(["\nUser:"]))
     shown = ""
     for start in range(0, len(tokens), width):
         shown += "".join(stream.add(tokens[start : start + width]))
@@ -220,21 +222,21 @@ def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) 
 
 
 def test_what_only_looked_like_a_stop_string_is_shown_at_the_end() -> None:
-    stream = PlainText(ByteTokenizer(257), Ends(["<end>"]))
+    stream = PlainText(ByteTokenizer(257), StopConditions(["<end>"]))
     assert "".join(stream.add(b"text <en")) == "text "
     assert stream.finish() == "<en"
 
 
 def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
-    matcher = stop_matcher(ByteTokenizer(257), Ends(["cd"]), None)
+    matcher = stop_matcher(ByteTokenizer(257), StopConditions(["cd"]), None)
     assert matcher.feed(b"ab") is None
     assert matcher.feed(b"cdef") == 2
 
 
 def test_a_stop_string_that_shows_only_after_the_last_token_cuts_text_and_no_token() -> None:
     tokenizer, stops, tokens = ByteTokenizer(257), ["\ufffd"], b"ab" + "é".encode()[:1]
-    assert stop_matcher(tokenizer, Ends(stops), None).feed(tokens) is None
-    stream = PlainText(tokenizer, Ends(stops))
+    assert stop_matcher(tokenizer, StopConditions(stops), None).feed(tokens) is None
+    stream = PlainText(tokenizer, StopConditions(stops))
     assert "".join(stream.add(tokens)) == "ab"
     assert (stream.finish(), stream.stop) == ("", "\ufffd")
 

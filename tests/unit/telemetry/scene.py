@@ -28,7 +28,7 @@ from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineStatus, PrefixStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.fallback.ladder import Cause, Hold, LadderState, Signal
-from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, ProbeVerdict
 from draftd.fallback.remote_guard import RemoteState
 from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
@@ -56,8 +56,8 @@ LADDER_STATE = fallback_state(
     signals=(Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK),),
     leases=(LEASE, LEASE),
     drift={"code": 1.25},
-    probe=ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5),
-    canaries=CanaryReport(Verdict.BAD, "", (CanaryOutcome("one", True, True), CanaryOutcome("two", True, False))),
+    probe=ProbeReport(LADDER[0], ProbeVerdict.GOOD, "", 0.7, 1.5),
+    canaries=CanaryReport(ProbeVerdict.BAD, "", (CanaryOutcome("one", True, True), CanaryOutcome("two", True, False))),
     remote=RemoteState(LadderState(1), (), 300.0, 0.95),
 )
 REMOTE_COUNTS = RemoteCounts(9, 40, 10, 30, 6, 7, 1, 2, 3, 8, 0.16, 0.02, 0.05)

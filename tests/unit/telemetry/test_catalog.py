@@ -7,7 +7,7 @@ import re
 import pytest
 
 from draftd.telemetry import catalog
-from draftd.telemetry.catalog import Kind, Metric
+from draftd.telemetry.catalog import InstrumentKind, Metric
 
 
 def test_names_follow_the_naming_rules() -> None:
@@ -34,7 +34,7 @@ def check_name(metric: Metric) -> None:
             "hw.",
         )
     )
-    assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
+    assert bool(metric.buckets) == (metric.kind is InstrumentKind.HISTOGRAM)
     assert list(metric.buckets) == sorted(set(metric.buckets))
 
 
@@ -57,8 +57,8 @@ def test_no_metric_carries_an_id() -> None:
         (catalog.SYSTEM_MEMORY_USAGE, "system_memory_usage_bytes"),
         (catalog.SYSTEM_MEMORY_UTILIZATION, "system_memory_utilization_ratio"),
         (catalog.MEMORY_CRITICAL, "draftd_memory_critical_duration_seconds_total"),
-        (Metric("draftd.some.share", Kind.GAUGE, "1", ""), "draftd_some_share_ratio"),
-        (Metric("draftd.some.share", Kind.COUNTER, "1", ""), "draftd_some_share_total"),
+        (Metric("draftd.some.share", InstrumentKind.GAUGE, "1", ""), "draftd_some_share_ratio"),
+        (Metric("draftd.some.share", InstrumentKind.COUNTER, "1", ""), "draftd_some_share_total"),
     ],
 )
 def test_prometheus_names(metric: Metric, prometheus: str) -> None:

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from draftd.strategies import PeerCounts
 from draftd.telemetry import catalog
-from draftd.telemetry.attributes import Kind
+from draftd.telemetry.attributes import InstrumentKind
 from draftd.telemetry.recording import Stopwatch
-from draftd.telemetry.rpc import Call
+from draftd.telemetry.rpc import RpcCall
 from draftd.telemetry.spans import call_context
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import ADDRESS, Scene, across
@@ -41,7 +41,7 @@ def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..
         metric.prometheus + part
         for metric in catalog.METRICS
         if metric is not catalog.RPC_DURATION
-        for part in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+        for part in (("_bucket", "_sum", "_count") if metric.kind is InstrumentKind.HISTOGRAM else ("",))
     }
     assert {name for name in found if not name.startswith("otel_sdk_")} == expected | {"target_info"}
     tokens = f"{catalog.TOKENS.prometheus}{{"
@@ -95,7 +95,7 @@ def test_no_duration_follows_a_wall_clock_that_is_set(
     hours: int, scene: Scene, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = scene.telemetry.http.begin("POST", CHAT, {}, "http")
-    rpc = Call("test.Service/one", Context(), Stopwatch(), scene.telemetry._on)
+    rpc = RpcCall("test.Service/one", Context(), Stopwatch(), scene.telemetry._on)
     verification = scene.telemetry.begin_verification("", 3)
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3_600_000_000_000)

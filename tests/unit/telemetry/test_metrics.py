@@ -20,12 +20,12 @@ from draftd.core import (
 )
 from draftd.errors import QueueFull
 from draftd.fallback.ladder import Cause, Signal
-from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, Verdict
+from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, ProbeVerdict
 from draftd.journal import Journal, Subject
 from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
-from draftd.telemetry.recording import Naming
+from draftd.telemetry.recording import ModelNames
 from tests.fallback import LADDER
 from tests.live_check import findings, violations
 from tests.otlp import OtlpReceiver
@@ -117,9 +117,9 @@ def fall_back(scene: Scene) -> None:
     recorder.notification("accepted")
     recorder.poll("ok")
     recorder.annotation("sent")
-    recorder.probe(ProbeReport(LADDER[0], Verdict.GOOD, "", 0.7, 1.5, 0.25))
+    recorder.probe(ProbeReport(LADDER[0], ProbeVerdict.GOOD, "", 0.7, 1.5, 0.25))
     diverged = CanaryOutcome("one", True, True, Divergence(3, None))
-    recorder.canaries(FallbackLevel.FULL, CanaryReport(Verdict.BAD, "", (diverged, diverged), 1.5))
+    recorder.canaries(FallbackLevel.FULL, CanaryReport(ProbeVerdict.BAD, "", (diverged, diverged), 1.5))
 
 
 def test_failures_to_save_are_counted_by_file_before_the_model_is_loaded(
@@ -150,7 +150,7 @@ def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver
 
 def test_an_ended_demand_goes_on_as_full() -> None:
     now = replace(LADDER_STATE)
-    observe = observed_decisions(lambda: now, lambda: None, Naming(lambda: INFO))["draftd.fallback.demand"]
+    observe = observed_decisions(lambda: now, lambda: None, ModelNames(lambda: INFO))["draftd.fallback.demand"]
     assert [point.value for point in observe()] == [2]
     now = replace(LADDER_STATE, signals=(Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE),))
     assert {str((p.attributes or {})["draftd.signal"]): p.value for p in observe()} == {
@@ -262,7 +262,7 @@ def test_a_request_span_is_the_exemplar_of_its_duration(scene: Scene, receiver: 
 
 
 def test_one_collection_reads_one_state() -> None:
-    ledger = Ledger(Naming(lambda: INFO))
+    ledger = Ledger(ModelNames(lambda: INFO))
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     entry = ledger.entry_of(request)
     over = threading.Event()
@@ -303,7 +303,7 @@ def test_labels_stay_few(open_scene: Callable[..., Scene], receiver: OtlpReceive
 
 def test_the_model_is_asked_for_until_there_is_one() -> None:
     answers = [None, INFO]
-    naming = Naming(lambda: answers.pop(0))
+    naming = ModelNames(lambda: answers.pop(0))
     plan = SPECULATIVE
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "unknown"
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "nano"

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.context import Context
 
 from draftd.telemetry.recording import Stopwatch
-from draftd.telemetry.rpc import Call
+from draftd.telemetry.rpc import RpcCall
 from draftd.telemetry.setup import Telemetry
 from tests.otlp import OtlpReceiver, SpanRecord
 from tests.unit.telemetry.scene import ADDRESS, SPECULATIVE_STEP, Scene
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_at_its_deadline_was_late(
         def time_remaining(self) -> float | None:
             return left
 
-    call = Call("test.Service/patient", Context(), Stopwatch(), scene.telemetry.rpc_interceptor._on)
+    call = RpcCall("test.Service/patient", Context(), Stopwatch(), scene.telemetry.rpc_interceptor._on)
     call.done(Gone())
     await flushed(scene)
     assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from draftd.cli.commands.doctor import check_remote
-from draftd.cli.findings import Finding, Verdict
+from draftd.cli.findings import Finding, Severity
 from draftd.errors import DraftdError, NotEnabled, NotServing, OtherProtocol, TooManyPeers, Unauthenticated
 from draftd.fronts.grpc.interceptors import rich_status
 from draftd.journal import Journal, Subject
@@ -27,9 +27,9 @@ from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
+from draftd.verifier_client.codec import VERSION
 from draftd.verifier_client.failures import LinkError
 from draftd.verifier_client.link import GrpcLink, LinkAnnouncements
-from draftd.verifier_client.messages import VERSION
 from tests.certificates import Authority
 from tests.links import MODEL, Clock
 from tests.proxy import proxied
@@ -208,7 +208,7 @@ def test_each_cause_is_told_once_with_the_setting_to_look_at(
     (event,) = journal.latest(9)
     assert (event.subject, event.previous, event.current) == (Subject.LINK, "", "down")
     assert (event.cause, event.evidence) == (failure.value, state.why)
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is Severity.BAD
     assert found.mend
     assert state.why.endswith(f": {found.mend}")
 
@@ -287,20 +287,20 @@ def looked_at(fake: FakeVerifier, words: Words | None) -> list[Finding]:
 def test_the_doctor_says_what_it_found_of_a_verifier() -> None:
     fake = FakeVerifier()
     reached, model, tokenizer = looked_at(fake, Words())
-    assert {one.verdict for one in (reached, model, tokenizer)} == {Verdict.OK}
+    assert {one.verdict for one in (reached, model, tokenizer)} == {Severity.OK}
     found = rf"VERIFIER answers, the token is accepted, protocol {VERSION}, round trip \d+\.\d ms"
     assert re.fullmatch(found, reached.found)
     assert model.found == "it serves fake (professional), context of 4,096 tokens"
     assert tokenizer.found == "its tokenizer is the model's here"
     fake.words = Words([*Words().names[:17], b"b", *Words().names[18:]])
     other = looked_at(fake, Words())[-1]
-    assert other.verdict is Verdict.NOTE
+    assert other.verdict is Severity.NOTE
     assert "id 17 is 'w17' here and 'b' there" in other.found
-    assert looked_at(fake, None)[-1].verdict is Verdict.NOTE
+    assert looked_at(fake, None)[-1].verdict is Severity.NOTE
     fake.deaf = True
     with fake_verifier(fake) as port:
         (deaf,) = check_remote(edge_settings(port, connect_seconds=0.3), Words())
-    assert (deaf.verdict, "no answer to a ping" in deaf.found) == (Verdict.BAD, True)
+    assert (deaf.verdict, "no answer to a ping" in deaf.found) == (Severity.BAD, True)
 
 
 def test_the_doctor_says_nothing_of_a_remote_that_is_off() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from draftd.core import SamplingParams
-from draftd.engine.remote.verifier_link import Open
+from draftd.engine.remote.verifier_link import OpenSequence
 from draftd.engine.targets.base import SequenceOptions
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass, Strategy
@@ -144,7 +144,7 @@ def test_a_connection_lost_before_opening_loses_no_step(fake: FakeVerifier, prox
 def test_what_is_sent_over_a_lost_connection_is_dropped(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port) as edge:
         options = SequenceOptions(len(PROMPT), len(PROMPT), SamplingParams(seed=1))
-        opened = Open(1, PROMPT, options, 40)
+        opened = OpenSequence(1, PROMPT, options, 40)
         proxy.reset()
         until(lambda: edge.link.state.connections == 2)
         edge.link.send(opened, 1)

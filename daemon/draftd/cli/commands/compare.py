@@ -68,8 +68,8 @@ _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "draftd compare --strategies local,remote,speculative",
 )
 def compare(
-    daemon: options.Daemon,
-    drafting: options.Drafting,
+    daemon: options.DaemonOptions,
+    drafting: options.DraftOptions,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts. Unset: the package's held-out ones.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Prompts: one a line, or .jsonl with messages.")
@@ -300,10 +300,10 @@ def demo(
     ask = Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens)
     alone: list[Pair] = []
     if ranks > 1:
-        with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
+        with own_daemon(*named) as daemon, options.DaemonOptions(daemon.address).connect() as client:
             alone += [pair for _, pair in run_pairs(client, ask, _held_out(daemon.model, each))]
         named.append(f"--ranks={ranks}")
-    with own_daemon(*named) as daemon, options.Daemon(daemon.address).connect() as client:
+    with own_daemon(*named) as daemon, options.DaemonOptions(daemon.address).connect() as client:
         status = client.status()
         drafters = [name for name in status.model.drafters if name != GRAMMAR]
         draft = status.model.draft_model if DRAFT_MODEL in drafters else next(iter(drafters), "none")

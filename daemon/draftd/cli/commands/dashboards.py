@@ -13,7 +13,7 @@ from draftd import DOCS_URL
 from draftd.cli import options, output
 
 if TYPE_CHECKING:
-    from draftd.cli.grafana.push import Change, Push
+    from draftd.cli.grafana.push import GrafanaChange, Push
 
 DEFAULT_WEBHOOK = "http://127.0.0.1:50552/v1/alerts"
 
@@ -89,7 +89,7 @@ def push(
     output.say(_summary(plan, dry_run=dry_run))
 
 
-def _say(change: Change, what: str) -> None:
+def _say(change: GrafanaChange, what: str) -> None:
     output.say(f"{change.kind:<13}  {change.name:<32}  {what}")
 
 

@@ -21,17 +21,17 @@ from draftd.cli import options, output
 from draftd.cli.commands.doctor_hosts import check_hosts
 from draftd.cli.commands.doctor_models import look_at_models
 from draftd.cli.figures import milliseconds
-from draftd.cli.findings import STYLES, Finding, Verdict, bad, note, ok
-from draftd.cli.state import old_flags, own_flag_file, own_folder
+from draftd.cli.findings import STYLES, Finding, Severity, bad, note, ok
+from draftd.cli.persistent_state import old_flags, own_flag_file, own_folder
 from draftd.errors import ConfigError
 from draftd.listening import other_port, try_listening
 from draftd.models import blas
 from draftd.models.tokenizer import Tokenizer
 from draftd.settings import RemoteSettings, Settings
 from draftd.settings.certificates import certificate_files, load_certificate
+from draftd.verifier_client.codec import VERSION
 from draftd.verifier_client.connection import check_verifier
 from draftd.verifier_client.failures import REFUSED, LinkError
-from draftd.verifier_client.messages import VERSION
 
 _CONNECT_SECONDS = 2.0
 
@@ -43,7 +43,7 @@ _CONNECT_SECONDS = 2.0
     "draftd doctor --hostfile hosts.json --model ./Qwen3-32B-4bit",
 )
 def command(
-    served: options.Served,
+    served: options.ServeOptions,
     adapter_path: options.AdapterPath = None,
     port: Annotated[int | None, typer.Option("--port", help="As for serve.")] = None,
     hostfile: Annotated[
@@ -65,7 +65,7 @@ def command(
             output.say(finding.found)
             if finding.mend:
                 output.say(" " * 18 + f"to do: {finding.mend}")
-    if any(finding.verdict is Verdict.BAD for finding in findings):
+    if any(finding.verdict is Severity.BAD for finding in findings):
         raise typer.Exit(1)
 
 
@@ -115,7 +115,7 @@ def check_http(settings: Settings) -> Finding:
         return note("HTTP", "only gRPC is served: server.http_port is " + ("off" if server.http_port else "unset"))
     mend = other_port("server.http_port")
     found = _check_listener("HTTP", server.host, server.http, mend)
-    if found.verdict is Verdict.BAD and server.http_port is None:
+    if found.verdict is Severity.BAD and server.http_port is None:
         return note("HTTP", f"{found.found}: only gRPC is served", mend)
     return found
 

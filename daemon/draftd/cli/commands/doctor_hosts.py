@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from draftd.cli.figures import milliseconds, size
 from draftd.cli.findings import Finding, bad, note, ok
-from draftd.cli.state import paths_of
+from draftd.cli.persistent_state import paths_of
 from draftd.errors import ConfigError, ModelLoadError, in_words
 from draftd.ranks.doctor import LinkFindings, RankFindings, look_at_group
 from draftd.ranks.plan import GroupPlan, Start, check_trusted, plan_group

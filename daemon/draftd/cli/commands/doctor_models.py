@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.findings import Finding, bad, note, ok
-from draftd.cli.state import measured_worth, paths_of, quiet_transformers
+from draftd.cli.persistent_state import measured_worth, paths_of, quiet_transformers
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.depth.saved import DrafterWorth
 from draftd.engine.drafters.sources import OTHER_DRAFT, DraftSource, mismatch

@@ -19,7 +19,7 @@ _FEW = 0.5  # trials: what is known of a position that was hardly reached is a g
 
 @options.with_options("draftd draft reload", "draftd draft reload --new")
 def reload(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     new: Annotated[
         bool, typer.Option("--new", help="This is another draft: what was learnt from the old one is forgotten.")
     ] = False,
@@ -43,7 +43,7 @@ def reload(
 
 
 @options.with_options("draftd depth", "draftd depth --json | jq '.yields[] | {workload, depth}'")
-def depth(daemon: options.Daemon, json: options.Json = False) -> None:
+def depth(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """Show what drafting costs here and how often drafted tokens are accepted, as the daemon has learnt it.
 
     The first table shows, by number of drafted tokens, the time of a speculative step over that of a step without

@@ -24,7 +24,7 @@ _NAME = 11  # columns
 
 
 @options.with_options("draftd level", "draftd level hold autoregressive --for 30m", "draftd level release")
-def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = False) -> None:
+def _level(context: typer.Context, daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """Show the fallback level and its cause, hold a level, or release it. The default is [bold]get[/]."""
     if context.invoked_subcommand is None:
         _show(daemon, json)
@@ -35,7 +35,7 @@ def _level(context: typer.Context, daemon: options.Daemon, json: options.Json = 
             raise typer.BadParameter(f"give {option} after `{context.invoked_subcommand}`", param_hint=option)
 
 
-def _show(daemon: options.Daemon, json: options.Json = False) -> None:
+def _show(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """Show the level, since when and why, what asks for another level, and what comes next."""
     with daemon.connect() as client:
         state = client.level()
@@ -51,7 +51,7 @@ get = options.with_options("draftd level get", "draftd level get --json | jq .de
 
 @options.with_options("draftd level hold autoregressive --for 30m", "draftd level hold full")
 def hold(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     level: Annotated[
         Literal["full", "short_block", "light_draft", "autoregressive", "speculative", "streaming", "local"],
         typer.Argument(
@@ -90,7 +90,7 @@ def hold(
 
 
 @options.with_options("draftd level release")
-def release(daemon: options.Daemon, json: options.Json = False) -> None:
+def release(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """End the holds, the remote's too. From a lower level the ladder returns at once to the one before, unless a signal
     asks for less."""
     with daemon.connect() as client:
@@ -138,7 +138,7 @@ def lasting(text: str) -> float:
     """draftd events --limit 100 --json | jq 'select(.subject == "level")'""",
 )
 def events(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events, until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of the latest events.")] = 20,
     since: Annotated[
@@ -191,7 +191,9 @@ def _print_event(one: pb.Transition) -> None:
 
 
 @options.with_options("draftd probe", "draftd probe --json | jq .speedup")
-def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.Patience = options.PATIENCE) -> None:
+def probe(
+    daemon: options.DaemonOptions, json: options.Json = False, timeout: options.Patience = options.PATIENCE
+) -> None:
     """Decode a few prompts as the level above would, and say whether the daemon may step up to it.
 
     The daemon does so by itself before each step up. If a level's drafter failed its probe, a higher level is tested.
@@ -219,7 +221,7 @@ def probe(daemon: options.Daemon, json: options.Json = False, timeout: options.P
 
 @options.with_options("draftd canary run", "draftd canary run --json | jq '.results[] | select(.diverged)'")
 def run_canaries(
-    daemon: options.Daemon, json: options.Json = False, timeout: options.Patience = options.PATIENCE
+    daemon: options.DaemonOptions, json: options.Json = False, timeout: options.Patience = options.PATIENCE
 ) -> None:
     """Run the quality canaries now: each prompt autoregressively and speculatively, each text checked and compared.
 

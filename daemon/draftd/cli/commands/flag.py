@@ -21,7 +21,7 @@ _STRATEGY = "decoding-strategy"
     "draftd flag get decoding-strategy --prompt-tokens 12000",
 )
 def get(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     key: Annotated[
         Literal["speculative-decoding", "decoding-strategy"] | None, typer.Argument(help="One of them. Unset: both.")
     ] = None,
@@ -62,7 +62,7 @@ def _show(reply: control_pb2.GetFlagResponse) -> None:
 
 @options.with_options("draftd flag set off", "draftd flag set on", "draftd flag set speculative")
 def set_(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     variant: Annotated[
         Literal["on", "off", "local", "remote", "speculative", "auto"],
         typer.Argument(

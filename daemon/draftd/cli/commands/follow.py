@@ -41,12 +41,12 @@ def command(
     `draftd serve --hostfile` starts followers itself, unless distributed.start is off.
     """
     overrides = {"model.adapter_path": adapter_path, "log.level": log_level}
-    served = options.Served(model=model, config=config, assignments=assignments)
+    served = options.ServeOptions(model=model, config=config, assignments=assignments)
     settings = served.settings(overrides)
 
     from draftd.cli.follow import run, run_once
-    from draftd.ranks.join import Place
+    from draftd.ranks.join import FollowerPlace
 
-    place = Place(address, rank, ranks, patience)
+    place = FollowerPlace(address, rank, ranks, patience)
     joined = partial(run_once if once else run, settings, place, with_input=with_input, announce=announcer())
     exit_logged(joined, f"rank {rank}: ")

@@ -36,9 +36,9 @@ _CHAT = "A chat: /reset begins it anew, Ctrl-C stops an answer, Ctrl-D ends it, 
     'draftd generate --mode autoregressive --json "Hello" | jq .counts',
 )
 def command(
-    daemon: options.Daemon,
-    drafting: options.Drafting,
-    routing: options.Routing,
+    daemon: options.DaemonOptions,
+    drafting: options.DraftOptions,
+    routing: options.RouteOptions,
     prompt: Annotated[
         list[str] | None, typer.Argument(help="The prompt; else stdin is read, or a chat begins.")
     ] = None,

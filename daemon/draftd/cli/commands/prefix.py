@@ -28,7 +28,7 @@ _MESSAGES = 'JSON: a list of messages, each {"role": "…", "content": "…"}, o
     "draftd prefix pin support --chat system.json", 'draftd prefix pin terms --prompt "These are the terms: …"'
 )
 def pin(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     name: Name,
     prompt: Annotated[str | None, typer.Option("--prompt", help="A text, used as it is.")] = None,
     file: Source = None,
@@ -58,7 +58,7 @@ def pin(
 
 
 @options.with_options("draftd prefix list")
-def list_(daemon: options.Daemon, json: options.Json = False) -> None:
+def list_(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """List pinned prefixes, the oldest first."""
     with daemon.connect() as client:
         reply = client.prefixes()
@@ -76,7 +76,7 @@ def list_(daemon: options.Daemon, json: options.Json = False) -> None:
 
 
 @options.with_options("draftd prefix drop support")
-def drop(daemon: options.Daemon, name: Name) -> None:
+def drop(daemon: options.DaemonOptions, name: Name) -> None:
     """Drop a pin: what the disk has of it goes, or stays as long as engine.prefix_disk_bytes has room."""
     with daemon.connect() as client:
         client.drop_prefix(name)

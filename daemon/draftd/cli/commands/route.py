@@ -23,8 +23,8 @@ _COLUMNS = ("way", "class", "seconds", "load", "queue", "prefill", "decode", "tr
     'draftd route "Write a sorting function." -w code --max-seconds 5 --max-cost 0.001 --json',
 )
 def command(
-    daemon: options.Daemon,
-    routing: options.Routing,
+    daemon: options.DaemonOptions,
+    routing: options.RouteOptions,
     prompt: Annotated[list[str], typer.Argument(help="The prompt.")],
     max_tokens: options.MaxTokens = None,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,

@@ -26,8 +26,8 @@ _shared = partial(typer.Option, rich_help_panel="Which processes share the model
     "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 draftd serve --set engine.queue_capacity=16",
 )
 def command(
-    served: options.Served,
-    drafting: options.Drafting,
+    served: options.ServeOptions,
+    drafting: options.DraftOptions,
     adapter_path: options.AdapterPath = None,
     max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
     host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,

@@ -14,7 +14,7 @@ from draftd.v1 import inference_pb2 as inference
 
 
 @options.with_options("draftd status", "draftd status --target mini.local:50551 --tls-ca ca.pem --json")
-def command(daemon: options.Daemon, json: options.Json = False) -> None:
+def command(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """Show what a running daemon serves, how busy it is, and how well drafting works."""
     with daemon.connect() as client:
         status = client.status()

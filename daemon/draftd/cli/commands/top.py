@@ -15,7 +15,7 @@ from rich.text import Text
 
 from draftd.cli import figures, options, output
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Snapshot
+from draftd.cli.top.rates import StatusHistory, StatusSnapshot
 from draftd.client.client import DraftdClient
 from draftd.protocol import plain
 
@@ -24,7 +24,7 @@ _PICTURE = (112, 36)  # columns and lines of a picture that is taken without a s
 
 @options.with_options("draftd top", "draftd top --once --interval 5", "draftd top --json | jq .now.tokens_per_second")
 def command(
-    daemon: options.Daemon,
+    daemon: options.DaemonOptions,
     once: Annotated[bool, typer.Option("--once", help="Print it once, after one interval; then end.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.2, max=60.0, help="Seconds between two readings.")
@@ -43,7 +43,7 @@ def command(
         picture = _watch(daemon, interval)
     else:
         with daemon.connect() as client:
-            seen = History(daemon.target, asked(client))
+            seen = StatusHistory(daemon.target, asked(client))
             time.sleep(interval)
             seen.add(asked(client))
         if json:
@@ -56,13 +56,13 @@ def command(
         output.save_picture(save, picture)
 
 
-def asked(client: DraftdClient) -> Snapshot:
+def asked(client: DraftdClient) -> StatusSnapshot:
     began = time.monotonic()
     status = client.status()
-    return Snapshot((began + time.monotonic()) / 2, status)
+    return StatusSnapshot((began + time.monotonic()) / 2, status)
 
 
-def document(seen: History) -> dict[str, Any]:
+def document(seen: StatusHistory) -> dict[str, Any]:
     """For JSON. `now` is between the two snapshots, null after a restart of the daemon; `whole` since it started."""
     return {
         "target": seen.target,
@@ -72,7 +72,7 @@ def document(seen: History) -> dict[str, Any]:
     }
 
 
-def fields(seen: History, now: datetime) -> Iterator[tuple[str, str | Text]]:
+def fields(seen: StatusHistory, now: datetime) -> Iterator[tuple[str, str | Text]]:
     """The screen's words without its frames: name and value."""
     rate = seen.now.tokens_per_second if seen.now is not None else None
     yield "tokens/s", f"{figures.rate(rate)} over {rows.period(seen)}"
@@ -82,19 +82,19 @@ def fields(seen: History, now: datetime) -> Iterator[tuple[str, str | Text]]:
     yield from (*rows.machine(seen), *rows.transitions(seen, now))
 
 
-def _watch(daemon: options.Daemon, interval: float) -> str:
+def _watch(daemon: options.DaemonOptions, interval: float) -> str:
     """Until it is quit; the last screen as SVG. Raises what the first question to the daemon raised."""
     from draftd.cli.top.app import TopApp  # brings Textual in, which one look does without
 
     with daemon.connect() as client:
-        app = TopApp(client, History(daemon.target, asked(client)), interval)
+        app = TopApp(client, StatusHistory(daemon.target, asked(client)), interval)
         app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)
     return app.picture
 
 
-def _drawn(seen: History, interval: float) -> str:
+def _drawn(seen: StatusHistory, interval: float) -> str:
     """The screen as SVG, where it is not on a terminal."""
     from textual.pilot import Pilot
 

@@ -64,7 +64,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GrafanaChange:
     """One write: what is there and what will be, as lines that can be compared, and how to make it."""
 
     kind: str
@@ -94,7 +94,7 @@ class Push:
     ) -> None:
         """`route`: add ours to the notification policies, which are left alone otherwise."""
         dashboards, group = content
-        self.changes: list[Change] = []
+        self.changes: list[GrafanaChange] = []
         self.unchanged = 0
         self.refusals: list[str] = []
         self.notes: list[str] = []
@@ -109,7 +109,7 @@ class Push:
         if route:
             self._route(contact_point)
 
-    def carry_out(self, done: Callable[[Change], None]) -> None:
+    def carry_out(self, done: Callable[[GrafanaChange], None]) -> None:
         """`done` hears of each change that was made. An error says how many were; the next push makes the rest."""
         for made, change in enumerate(self.changes):
             try:
@@ -121,7 +121,7 @@ class Push:
 
     def _compare(self, kind: str, name: str, before: Json | None, after: Json, make: Callable[[], object]) -> bool:
         """Notes a change where there is one."""
-        change = Change(kind, name, None if before is None else lines(before), lines(after), make)
+        change = GrafanaChange(kind, name, None if before is None else lines(before), lines(after), make)
         if change.before == change.after:
             self.unchanged += 1
             return False

@@ -26,7 +26,7 @@ from draftd.cli.failures import explain
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import DIM, Row
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History, Snapshot
+from draftd.cli.top.rates import StatusHistory, StatusSnapshot
 from draftd.client.client import DraftdClient
 
 LEAST = (60, 20)  # columns and lines
@@ -60,7 +60,7 @@ class Curve(Static):
         """As the scrollbar comes and goes, too."""
         self.call_after_refresh(self.resized)
 
-    def show(self, seen: History, interval: float) -> None:
+    def show(self, seen: StatusHistory, interval: float) -> None:
         """Draws the latest; the highest seen fills the height."""
         rates = (seen.now, seen.minute, *seen.past)
         now, lately, *past = (None if one is None else one.tokens_per_second for one in rates)
@@ -81,7 +81,7 @@ class Curve(Static):
         self.border_subtitle = f"last {figures.span(round(columns * interval))}"
 
 
-class Line:
+class ClippedLine:
     """Text that is cut between words where it takes more than a line: half a number would be another number, and so
     would one without its unit."""
 
@@ -114,7 +114,7 @@ class TopApp(App[None]):
     ]
     CSS_PATH = "app.tcss"
 
-    def __init__(self, client: DraftdClient | None, seen: History, interval: float) -> None:
+    def __init__(self, client: DraftdClient | None, seen: StatusHistory, interval: float) -> None:
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_BESIDE, "-normal")]
         self.picture = ""
@@ -194,7 +194,7 @@ class TopApp(App[None]):
             if self._failures:
                 self._say("it answers again")
             self._failures = 0
-            self._seen.add(Snapshot((began + time.monotonic()) / 2, status))
+            self._seen.add(StatusSnapshot((began + time.monotonic()) / 2, status))
         self._asking = False
         self.draw()
 
@@ -256,7 +256,7 @@ class TopApp(App[None]):
         seen, now = self._seen, datetime.now().astimezone()
         self.screen.set_class(bool(self._failures), "-lost")
         silent, left = time.monotonic() - seen.at, None if self._asking else self._next - time.monotonic()
-        self._fill("header", Line(rows.lost(self._why, silent, left) if self._failures else rows.state(seen)))
+        self._fill("header", ClippedLine(rows.lost(self._why, silent, left) if self._failures else rows.state(seen)))
         self._fill("footer", self._footer(seen.status.flag_variant))
         self._draw_told()
         self.query_one(Curve).show(seen, self._interval)
@@ -307,11 +307,11 @@ def _grid(made: Sequence[Row]) -> Table:
     grid.add_column(no_wrap=True, style=DIM, min_width=max(len(name) for name, _ in made))
     grid.add_column(ratio=1)
     for name, value in made:
-        grid.add_row(name, Line(value))
+        grid.add_row(name, ClippedLine(value))
     return grid
 
 
-def _speculation(seen: History) -> Table:
+def _speculation(seen: StatusHistory) -> Table:
     places = rows.positions(seen)
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")

@@ -20,7 +20,7 @@ _MOST_COLUMNS = 400  # more than the widest terminal has
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StatusSnapshot:
     """A status, and when it was asked for: monotonic seconds of the asker."""
 
     at: float
@@ -28,7 +28,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
+class DraftRates:
     """How drafts have fared. Shares from 0 to 1.
 
     `per_position` has as many entries as tokens were drafted at a time at most; the first token drafted comes first.
@@ -54,14 +54,14 @@ class Rates:
     finished: int  # for whatever reason
     failed: int
     refused: int
-    drafting: Drafting
+    drafting: DraftRates
     hidden: float | None = None  # share of round trips to the remote that were not waited for
     collective: Mapping[int, float] = field(default_factory=dict)  # share of the time in collectives, by rank
 
 
-def drafting(made: DraftCounts) -> Drafting:
+def drafting(made: DraftCounts) -> DraftRates:
     """Of everything that is counted."""
-    return Drafting(
+    return DraftRates(
         acceptance=made.acceptance,
         per_position=tuple(map(over, made.accepted_per_position, made.drafted_per_position)),
         mean_length=made.mean_accepted_length,
@@ -73,7 +73,7 @@ def drafting(made: DraftCounts) -> Drafting:
     )
 
 
-def between(before: Snapshot, after: Snapshot) -> Rates | None:
+def between(before: StatusSnapshot, after: StatusSnapshot) -> Rates | None:
     """None where there is nothing to compare with: a snapshot of another run, or no time in between. Within a run no
     counter goes back, but for those of a group of ranks."""
     old, new, seconds = before.status, after.status, after.at - before.at
@@ -118,28 +118,28 @@ def failures(status: control.GetStatusResponse) -> int:
     return int(status.finished_requests.get("error", 0))
 
 
-class History:
+class StatusHistory:
     """What is drawn: the latest `status` of the daemon at `target`; `minute` is of the window, the last minute or as
     much of it as was seen, `whole` of the daemon's life.
 
     Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on.
     """
 
-    def __init__(self, target: str, first: Snapshot) -> None:
+    def __init__(self, target: str, first: StatusSnapshot) -> None:
         self.target = target
-        self._snapshots: deque[Snapshot] = deque()
+        self._snapshots: deque[StatusSnapshot] = deque()
         #: What the curves are drawn from: between each two snapshots, None where that is not known.
         self.past: deque[Rates | None] = deque(maxlen=_MOST_COLUMNS)
         self._take(first)
 
-    def add(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: StatusSnapshot) -> None:
         last = self._snapshots[-1]
         self.past.append(between(last, snapshot))
         if last.status.started != snapshot.status.started:
             self._snapshots.clear()
         self._take(snapshot)
 
-    def _take(self, snapshot: Snapshot) -> None:
+    def _take(self, snapshot: StatusSnapshot) -> None:
         self._snapshots.append(snapshot)
         # One from before the window stays, to be compared with.
         while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - WINDOW_SECONDS:

@@ -15,7 +15,7 @@ from draftd.cli import ranks as group
 from draftd.cli import remote as two
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import BAD, DIM, GOOD, WARN, Row
-from draftd.cli.top.rates import WINDOW_SECONDS, History, failures
+from draftd.cli.top.rates import WINDOW_SECONDS, StatusHistory, failures
 from draftd.core import DRAFT_MODEL
 from draftd.protocol import enum_name, plain
 from draftd.v1 import control_pb2 as pb
@@ -34,7 +34,7 @@ _THERMAL_STYLES = {None: "", "unspecified": WARN, "nominal": GOOD, "moderate": W
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class FigureRow:
     """A figure of the last minute, and of all since the daemon started. `share` draws a bar."""
 
     name: str
@@ -44,7 +44,7 @@ class Compared:
     style: str = ""
 
 
-def period(seen: History) -> str:
+def period(seen: StatusHistory) -> str:
     """What the window's figures are of: a minute, unless less was seen."""
     seconds = seen.minute.seconds if seen.minute is not None else WINDOW_SECONDS
     if seconds >= _ABOUT_A_MINUTE:
@@ -52,7 +52,7 @@ def period(seen: History) -> str:
     return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
 
 
-def speculation(seen: History) -> list[Compared]:
+def speculation(seen: StatusHistory) -> list[FigureRow]:
     minute = seen.minute.drafting if seen.minute is not None else None
     made = []
     for name, field, shown in (
@@ -67,21 +67,21 @@ def speculation(seen: History) -> list[Compared]:
         recent, whole = getattr(minute, field, None), getattr(seen.whole, field)
         known = next((value for value in (recent, whole) if value is not None), None)
         style = "" if field != "speedup" or known is None else GOOD if known >= 1 else BAD
-        made.append(Compared(name, shown(recent), shown(whole), style=style))
+        made.append(FigureRow(name, shown(recent), shown(whole), style=style))
     return made
 
 
-def positions(seen: History) -> list[Compared]:
+def positions(seen: StatusHistory) -> list[FigureRow]:
     """Acceptance of the first drafted token, the second, and so on: of the last minute, else of all."""
     minute = seen.minute.drafting.per_position if seen.minute is not None else ()
     made = []
     for place, (share, recent) in enumerate(zip_longest(seen.whole.per_position, minute), 1):
         drawn = recent if recent is not None else share
-        made.append(Compared(str(place), figures.percent(recent), figures.percent(share), drawn))
+        made.append(FigureRow(str(place), figures.percent(recent), figures.percent(share), drawn))
     return made
 
 
-def unavailable(seen: History) -> Text | None:
+def unavailable(seen: StatusHistory) -> Text | None:
     """Why there is no speculation; None where there can be."""
     model = seen.status.model
     if model.speculation_available or not model.model:
@@ -89,7 +89,7 @@ def unavailable(seen: History) -> Text | None:
     return Text(f"unavailable: {model.speculation_reason}", WARN)
 
 
-def serving(seen: History, now: datetime) -> list[Row]:
+def serving(seen: StatusHistory, now: datetime) -> list[Row]:
     status, lately = seen.status, seen.minute
     exporting = status.telemetry_exporting
     full = status.queue_capacity > 0 and status.queued_requests >= status.queue_capacity
@@ -107,7 +107,7 @@ def serving(seen: History, now: datetime) -> list[Row]:
     ]
 
 
-def essential(seen: History, now: datetime) -> list[Row]:
+def essential(seen: StatusHistory, now: datetime) -> list[Row]:
     """What comes first where there is no room for all."""
     drafted = [compared(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
     return [
@@ -116,12 +116,12 @@ def essential(seen: History, now: datetime) -> list[Row]:
     ]
 
 
-def compared(seen: History, one: Compared) -> Row:
+def compared(seen: StatusHistory, one: FigureRow) -> Row:
     """On one line."""
     return one.name, Text.assemble((one.minute, one.style), (f" in {period(seen)}, {one.whole} in all", DIM))
 
 
-def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Row]:
+def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> list[Row]:
     """The latest first, by the time of day, or by their age where that is more than a day.
 
     Where they must be `short` the zone is left out, and the subject, except for the link: no variant is called as a
@@ -142,7 +142,7 @@ def transitions(seen: History, now: datetime, *, short: bool = False) -> list[Ro
     return made
 
 
-def state(seen: History) -> Text:
+def state(seen: StatusHistory) -> Text:
     """What is served, and for how long."""
     status = seen.status
     name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
@@ -167,7 +167,7 @@ def _why(text: str) -> tuple[str, str]:
     return (f" · {figures.in_local_time(text)}" if text else "", DIM)
 
 
-def _prompts(seen: History) -> Text:
+def _prompts(seen: StatusHistory) -> Text:
     """How fast prompts are computed, and how far the one is that has most to go."""
     now = None if seen.now is None else seen.now.prompt_tokens_per_second
     left = max(seen.status.prompts, key=lambda one: one.prompt_tokens - one.processed_tokens, default=None)
@@ -176,12 +176,12 @@ def _prompts(seen: History) -> Text:
     return Text.assemble(f"{figures.rate(now)} tokens/s", far, (f", {more} more" if more > 0 else "", DIM))
 
 
-def _counted(whole: int, lately: int | None, seen: History, *, bad: bool = False) -> Text:
+def _counted(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
     style = "" if not bad else BAD if lately else WARN if whole else ""
     return Text.assemble((str(whole), style), (f", {lately} in {period(seen)}" if lately else "", DIM))
 
 
-def _failed(seen: History, lately: int | None) -> Text:
+def _failed(seen: StatusHistory, lately: int | None) -> Text:
     status = seen.status
     shown = _counted(failures(status), lately, seen, bad=True)
     errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
@@ -223,18 +223,18 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     return made
 
 
-def ranks(seen: History) -> list[Row]:
+def ranks(seen: StatusHistory) -> list[Row]:
     """The ranks that the target runs on; empty where it runs within the daemon."""
     return group.rows(seen.status, None if seen.minute is None else seen.minute.collective)
 
 
-def remote(seen: History) -> list[Row]:
+def remote(seen: StatusHistory) -> list[Row]:
     """The link to another daemon, and the edges of this one; empty where it is alone."""
     hidden = None if seen.minute is None else seen.minute.hidden
     return two.rows(seen.status, "" if hidden is None else f" ({figures.percent(hidden)} in {period(seen)})")
 
 
-def machine(seen: History) -> list[Row]:
+def machine(seen: StatusHistory) -> list[Row]:
     status, hardware = seen.status, plain(seen.status.hardware)
     sizes = {name: figures.size(value) for name, value in hardware.items() if name.endswith("_bytes")}
     mlx = "{mlx_active_bytes}, cache {mlx_cache_bytes}, peak {mlx_peak_bytes}".format_map(sizes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import mlx.core as mx
 
 if TYPE_CHECKING:  # mlx-lm is imported where a model is
-    from draftd.engine.cache.window import Window
+    from draftd.engine.cache.window import AttentionWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class KVSegment:
         return self if n == self.length else KVSegment([[a[:, :, :n] for a in arrays] for arrays in self.layers], n)
 
 
-class Snapshot(Protocol):
+class CacheSnapshot(Protocol):
     """The contents of one sequence's caches after its first `length` tokens."""
 
     @property
@@ -55,12 +55,12 @@ class Snapshot(Protocol):
         """The fewest tokens that it can be cut to: 0 where it holds all of them still, `length` where it can give none
         back, as a state cannot, or a ring that has come round."""
 
-    def cut(self, length: int) -> Snapshot | None:
+    def cut(self, length: int) -> CacheSnapshot | None:
         """One that holds the first `length` tokens only, and that can be written to; None where that is not to be
         had."""
 
 
-CachedPrefix = KVSegment | Snapshot
+CachedPrefix = KVSegment | CacheSnapshot
 
 Positions = Sequence[Sequence[int]]
 
@@ -80,7 +80,7 @@ class LayerSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchedSnapshot:
-    """`Snapshot` of one row of caches whose layers do not all keep whole texts: a part of each layer."""
+    """`CacheSnapshot` of one row of caches whose layers do not all keep whole texts: a part of each layer."""
 
     parts: list[LayerSlice]
     length: int
@@ -147,7 +147,7 @@ class LayerOwner(Protocol):
     def forwards(self) -> int:
         """How many forwards a rollback may go back over."""
 
-    def window(self, size: int | None) -> Window:
+    def window(self, size: int | None) -> AttentionWindow:
         """The window of this size that all of its layers share; None: all of a text is seen."""
 
 

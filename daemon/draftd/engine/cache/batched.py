@@ -32,7 +32,7 @@ from draftd.engine.cache.groups import CALL
 from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
 from draftd.engine.cache.model_layers import logits_at
 from draftd.engine.cache.recurrent import RecurrentState
-from draftd.engine.cache.window import Window
+from draftd.engine.cache.window import AttentionWindow
 from draftd.models.mlx_lm import (
     ArraysCache,
     CacheList,
@@ -83,7 +83,7 @@ class BatchedCaches:
         self._model, self._layout = model, layout
         self.apart, self.forwards = layout.apart, layout.forwards
         self._make = make or batched_layers(model)
-        self.windows: dict[int | None, Window] = {}  # by size; None: all of a text is seen
+        self.windows: dict[int | None, AttentionWindow] = {}  # by size; None: all of a text is seen
         self._layers: list[LayerCache] = [made(self) for made in self._make]
         self._attention = [layer for layer in self._layers if isinstance(layer, BatchedAttention)]
         self._states = [layer for layer in self._layers if isinstance(layer, RecurrentState)]
@@ -93,11 +93,11 @@ class BatchedCaches:
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
 
-    def window(self, size: int | None) -> Window:
+    def window(self, size: int | None) -> AttentionWindow:
         """The one that all layers with this size share."""
         if size not in self.windows:
             cost = (CALL if self.apart else _ONLY_ONE) if self._layout.call_cost is None else self._layout.call_cost
-            self.windows[size] = Window(size, cost, self._layout.axes)
+            self.windows[size] = AttentionWindow(size, cost, self._layout.axes)
         return self.windows[size]
 
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
@@ -293,7 +293,7 @@ class BatchedCaches:
             few -= fits and few > 0
         self._even = not lagging
 
-    def _shift(self, window: Window, moves: list[int]) -> None:
+    def _shift(self, window: AttentionWindow, moves: list[int]) -> None:
         if moves:
             for layer in self._attention:
                 if layer.window is window:

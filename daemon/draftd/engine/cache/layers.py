@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice
 from draftd.engine.cache.groups import Group, Groups, alone, joined
-from draftd.engine.cache.window import Read, Reads
+from draftd.engine.cache.window import ForwardReads, GroupRead
 
 
 class GroupArrays(NamedTuple):
@@ -30,7 +30,7 @@ class BatchedAttention:
             self.max_size = size
         self.groups: Groups = ()
         self.parts: list[GroupArrays] = []  # by group; empty until the model writes, which it may never do
-        self._reads: Reads | None = None  # of the last forward
+        self._reads: ForwardReads | None = None  # of the last forward
 
     @property
     def offset(self) -> int | mx.array:
@@ -63,7 +63,7 @@ class BatchedAttention:
             return self.parts[0]
         return self._together([part.keys for part in self.parts]), self._together([part.values for part in self.parts])
 
-    def apart(self) -> list[tuple[Read, mx.array, mx.array]]:
+    def apart(self) -> list[tuple[GroupRead, mx.array, mx.array]]:
         """The part of each group that this forward reads; empty if one call of attention reads all."""
         if self._reads is None or not self._owner.apart or self._reads.whole is not None:
             return []
@@ -246,7 +246,7 @@ class ChunkedAttention(BatchedAttention):
         """The window has given back what is not seen any more."""
 
 
-def _write(array: mx.array, new: mx.array, read: Read) -> mx.array:
+def _write(array: mx.array, new: mx.array, read: GroupRead) -> mx.array:
     """In place, where nothing else refers to it."""
     if read.rows is not None:
         new = new[read.rows]

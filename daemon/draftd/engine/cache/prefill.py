@@ -18,7 +18,7 @@ _WIDEST_ON_CPU = 256
 
 
 @dataclass(slots=True)
-class _Text:
+class _PrefillText:
     caches: Caches  # which several may share
     length: int  # that its caches will have
     prefix: Sequence[int]  # the text itself, where it uses what is kept of other texts and is kept; else empty
@@ -33,7 +33,7 @@ class Prefill:
     def __init__(self, running: Caches, store: PrefixStore) -> None:
         """What `store` has of a text is not taken in, and what is taken in is kept there."""
         self.running, self.store = running, store
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, _PrefillText] = {}
         self._widest = _WIDEST_ON_CPU if mx.default_device() == mx.Device(mx.cpu) else 1 << 30
 
     def __contains__(self, key: int) -> bool:
@@ -43,7 +43,7 @@ class Prefill:
         """Begins a text of which `length` tokens will be taken in. `prefix` is looked up in the prefix store, but for
         its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
         tokens were found; None where none were looked for. `computed`: all of it is, so nothing is found."""
-        text = self._texts[key] = _Text(self.running.fresh(length), length, prefix)
+        text = self._texts[key] = _PrefillText(self.running.fresh(length), length, prefix)
         if not (prefix and self.store.open):
             return None
         kept = [] if computed else self.store.find(prefix, len(prefix) - 1)
@@ -161,7 +161,7 @@ class Prefill:
         for row, text in enumerate(left):
             text.row = row
 
-    def _length(self, text: _Text) -> int:
+    def _length(self, text: _PrefillText) -> int:
         return text.caches.lengths[text.row]
 
     def clear(self) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 
 from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSegment, LayerSlice
 from draftd.engine.cache.per_sequence import OwnSnapshot, PerSequenceCaches
-from draftd.engine.cache.prefix_file import Stored
+from draftd.engine.cache.prefix_file import StoredArray
 
 Made = Callable[[], mx.array]  # one array, computed when it is asked for
 
 
-class Apart(NamedTuple):
+class SplitArrays(NamedTuple):
     """How arrays go together, in what JSON can hold; their bytes; and the arrays."""
 
     form: Any
@@ -23,7 +23,7 @@ class Apart(NamedTuple):
     arrays: list[Made]
 
 
-def apart(found: Sequence[CachedPrefix], start: int) -> Apart | None:
+def apart(found: Sequence[CachedPrefix], start: int) -> SplitArrays | None:
     """What was found of a text, from position `start` on, which is 0 but of segments. None for what cannot be kept."""
     pieces = [one for one in found if isinstance(one, KVSegment)]
     if pieces:
@@ -39,7 +39,7 @@ def apart(found: Sequence[CachedPrefix], start: int) -> Apart | None:
         if any(cache.empty() for cache in whole.caches):
             return None
         form = {"states": [_flattened(cache.state, arrays) for cache in whole.caches], "least": whole.least}
-    return Apart(form, whole.nbytes, [_joined([array]) for array in arrays])
+    return SplitArrays(form, whole.nbytes, [_joined([array]) for array in arrays])
 
 
 def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches) -> CachedPrefix:
@@ -54,21 +54,21 @@ def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches)
     return BatchedSnapshot(parts, length)
 
 
-def stored(made: Made) -> Stored:
+def stored(made: Made) -> StoredArray:
     """A copy that any thread may read."""
     found = made()
     bits = found.view(mx.uint16) if found.dtype == mx.bfloat16 else found
-    return Stored(str(found.dtype).rpartition(".")[2], np.array(bits))
+    return StoredArray(str(found.dtype).rpartition(".")[2], np.array(bits))
 
 
-def loaded(one: Stored) -> mx.array:
+def loaded(one: StoredArray) -> mx.array:
     found = mx.array(one.data)
     found = found.view(mx.bfloat16) if one.numbers == "bfloat16" else found
     mx.eval(found)
     return found
 
 
-def _segments(pieces: Sequence[KVSegment], start: int) -> Apart:
+def _segments(pieces: Sequence[KVSegment], start: int) -> SplitArrays:
     skipped, left = start, list[KVSegment]()
     for piece in pieces:
         if skipped < piece.length:
@@ -77,7 +77,7 @@ def _segments(pieces: Sequence[KVSegment], start: int) -> Apart:
         skipped = max(0, skipped - piece.length)
     layers = range(len(left[0].layers))
     made = [_joined([piece.layers[i][j] for piece in left]) for i in layers for j in range(len(left[0].layers[i]))]
-    return Apart({"layers": [len(layer) for layer in left[0].layers]}, sum(piece.nbytes for piece in left), made)
+    return SplitArrays({"layers": [len(layer) for layer in left[0].layers]}, sum(piece.nbytes for piece in left), made)
 
 
 def _joined(arrays: list[mx.array]) -> Made:

@@ -27,7 +27,7 @@ from draftd.engine.cache.prefix_file import (
     BadFile,
     PrefixHeader,
     PrefixWriter,
-    Stored,
+    StoredArray,
     read_header,
     read_prefix,
 )
@@ -53,7 +53,7 @@ class DiskPrefix:
     node: Node[DiskPrefix] | None = None
 
 
-class Part(NamedTuple):
+class PrefixPiece(NamedTuple):
     """A file that serves a text, up to so many of its tokens."""
 
     file: DiskPrefix
@@ -113,7 +113,7 @@ class PrefixDisk:
 
     # finding
 
-    def parts(self, key: str, tokens: Sequence[int], have: int, *, segments: bool) -> list[Part]:
+    def parts(self, key: str, tokens: Sequence[int], have: int, *, segments: bool) -> list[PrefixPiece]:
         """The files that have more of a text's beginning than its first `have` tokens: of segments those that follow
         one another, else the one that has most."""
         with self._lock:
@@ -124,10 +124,10 @@ class PrefixDisk:
             if path:
                 longer = (node.value for node in TokenTrie.below(path[-1][0]) if node.value is not None)
                 found |= {file: min(shared, len(file.header.tokens)) for file in longer}
-        chosen: list[Part] = []
+        chosen: list[PrefixPiece] = []
         while True:
             fit = [
-                Part(file, length)
+                PrefixPiece(file, length)
                 for file, length in found.items()
                 if length > have and file.header.least <= length
                 if file.header.start <= have
@@ -153,11 +153,11 @@ class PrefixDisk:
         with self._lock:
             return sum(self._files[name].nbytes for name in names if name in self._files)
 
-    def read(self, file: DiskPrefix) -> Future[list[Stored]]:
+    def read(self, file: DiskPrefix) -> Future[list[StoredArray]]:
         """Ends with BadFile where it is damaged: then it is put aside."""
         return self._reading.submit(self._read, file)
 
-    def _read(self, file: DiskPrefix) -> list[Stored]:
+    def _read(self, file: DiskPrefix) -> list[StoredArray]:
         path = self.folder / file.name
         try:
             header, arrays = read_prefix(path)
@@ -180,7 +180,7 @@ class PrefixDisk:
         files. A pin's files stay until `settle`, or for as long as a pin names them."""
         return self._writing.submit(self._begin, header, nbytes, pin)
 
-    def put(self, writer: PrefixWriter, one: Stored) -> Future[None]:
+    def put(self, writer: PrefixWriter, one: StoredArray) -> Future[None]:
         return self._writing.submit(self._put, writer, one)
 
     def finish(self, writer: PrefixWriter) -> Future[str]:
@@ -241,7 +241,7 @@ class PrefixDisk:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return PrefixWriter(self.folder, header, pinned=pin is not None)
 
-    def _put(self, writer: PrefixWriter, one: Stored) -> None:
+    def _put(self, writer: PrefixWriter, one: StoredArray) -> None:
         with self._told_once(writer, pin=writer.pinned):
             writer.put(one)
 

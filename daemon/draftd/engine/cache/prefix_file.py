@@ -35,7 +35,7 @@ class BadFile(ValueError):
     """It is damaged, cut off, or no file of draftd's."""
 
 
-class Stored(NamedTuple):
+class StoredArray(NamedTuple):
     """An array of numpy's. `numbers`: the name of their type; numpy has no bfloat16, whose bits are uint16 here."""
 
     numbers: str
@@ -67,7 +67,7 @@ class PrefixWriter:
         self._archive = ZipFile(self._file, "w")
         self._arrays = self._archive.open(_ARRAYS, "w", force_zip64=True)
 
-    def put(self, one: Stored) -> None:
+    def put(self, one: StoredArray) -> None:
         self._kinds.append((one.numbers, one.data.shape))
         data: Any = np.ascontiguousarray(one.data).reshape(-1).view(np.uint8)
         self._arrays.write(data)
@@ -100,14 +100,14 @@ def read_header(path: Path) -> PrefixHeader:
         return header
 
 
-def read_prefix(path: Path) -> tuple[PrefixHeader, list[Stored]]:
+def read_prefix(path: Path) -> tuple[PrefixHeader, list[StoredArray]]:
     """All of it. Raises BadFile or OSError."""
     with _opened(path) as (archive, header, kinds), archive.open(_ARRAYS) as file:
         arrays = []
         for numbers, shape in kinds:
             kind = np.dtype("uint16" if numbers == "bfloat16" else numbers)
             data = file.read(int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
-            arrays.append(Stored(numbers, np.frombuffer(data, kind).reshape(shape)))
+            arrays.append(StoredArray(numbers, np.frombuffer(data, kind).reshape(shape)))
         if file.read(1):
             raise BadFile("it has more arrays than it says")
         return header, arrays

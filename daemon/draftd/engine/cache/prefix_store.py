@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Snapshot
+from draftd.engine.cache.base import CachedPrefix, Caches, CacheSnapshot, KVSegment
 from draftd.engine.cache.pins import LEAST
 from draftd.engine.cache.trie import Node, Tokens, TokenTrie, packed
 from draftd.engine.memory import give_back
@@ -234,7 +234,7 @@ class SnapshotStore(PrefixStore):
 
     def __init__(self, cache: PrefixCache) -> None:
         super().__init__(cache)
-        self._trie: TokenTrie[Snapshot] = TokenTrie(lambda value, n: (None, value))
+        self._trie: TokenTrie[CacheSnapshot] = TokenTrie(lambda value, n: (None, value))
         self._texts = 0
 
     @property
@@ -258,7 +258,7 @@ class SnapshotStore(PrefixStore):
         if self.known(tokens) < len(tokens):
             self._add(packed(tokens), value)
 
-    def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[Snapshot], int]]:
+    def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[CacheSnapshot], int]]:
         """Where a beginning of this text may be had from, and how long that is; the longest first."""
         path = self._trie.path(packed(tokens))
         known = sum(n for _, n in path)
@@ -284,7 +284,7 @@ class SnapshotStore(PrefixStore):
             assert not isinstance(value, KVSegment)
             self._add(text, value)
 
-    def _add(self, text: Tokens[int], value: Snapshot) -> None:
+    def _add(self, text: Tokens[int], value: CacheSnapshot) -> None:
         path = self._trie.path(text)
         before = [node for node, n in path if n == len(node.edge) and node.value is not None]
         for node in before:  # what this one can be cut back to needs not be kept besides
@@ -299,18 +299,18 @@ class SnapshotStore(PrefixStore):
         for node in before:
             self._trie.prune(node)
 
-    def drop(self, node: Node[Snapshot]) -> None:
+    def drop(self, node: Node[CacheSnapshot]) -> None:
         self._let_go(node)
         self._trie.prune(node)
 
-    def _serves(self, node: Node[Snapshot], length: int) -> Node[Snapshot] | None:
+    def _serves(self, node: Node[CacheSnapshot], length: int) -> Node[CacheSnapshot] | None:
         """A node from this one on whose value holds the first `length` tokens, or can be cut back to them."""
         for other in self._trie.below(node):
             if other.value is not None and (other.end == length or other.value.least <= length):
                 return other
         return None
 
-    def _let_go(self, node: Node[Snapshot]) -> None:
+    def _let_go(self, node: Node[CacheSnapshot]) -> None:
         self._cache.forget(node)
         node.value = None
         self._texts -= 1

@@ -20,7 +20,7 @@ _APART = 32  # forwards
 _SPARE = 16  # positions that are kept beyond what is seen: a draft is taken back over as many forwards as tokens
 
 
-class Read(NamedTuple):
+class GroupRead(NamedTuple):
     """What a forward does with the array of one group."""
 
     rows: slice | mx.array | None  # of the batch, by slot; None: all, in order
@@ -30,17 +30,17 @@ class Read(NamedTuple):
     written: mx.array | None  # slots × 1 × width × 1, where it writes; None where all write at the end
 
 
-class Reads(NamedTuple):
-    groups: list[Read]
+class ForwardReads(NamedTuple):
+    groups: list[GroupRead]
     order: mx.array | None  # of each row, its place among the rows of all groups; None where that is its own
-    whole: Read | None  # of the only group, where that has all rows in order
+    whole: GroupRead | None  # of the only group, where that has all rows in order
 
 
 #: By group, the slots that are to be copied, (to, from); None for one that is gone.
 Moves = list[list[tuple[int, int]] | None]
 
 
-class Window:
+class AttentionWindow:
     """Where sequences lie in the arrays of all layers with this window; and where this forward reads and writes.
 
     `size` positions are seen, the query's own among them; None: all."""
@@ -61,7 +61,7 @@ class Window:
         self._changed = False  # rows have joined or left since the last forward
         self._gain = self._lost = 0  # positions: what the best groups would save in a forward, and did not
         self._copied = 0  # positions that would be copied for them
-        self._reads: list[tuple[Groups, Reads]] = []  # in this forward
+        self._reads: list[tuple[Groups, ForwardReads]] = []  # in this forward
         self._selected: Sequence[int] = ()  # rows that were kept last, and what was left of which groups
         self._left: dict[Groups, tuple[Groups, Moves | None]] = {}
         self._queries: mx.array | None = None
@@ -116,7 +116,7 @@ class Window:
         held = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
         self.groups = self._grouping.best(held)
 
-    def move(self, other: Window, row: int, length: int, rests: bool) -> None:
+    def move(self, other: AttentionWindow, row: int, length: int, rests: bool) -> None:
         """Holds the sequence of another's row, which has so many tokens, as it lies there where it lies alone. `rests`:
         it comes back, and will leave again, so that it is better off alone for some forwards."""
         place = alone(other.groups, row)
@@ -132,7 +132,7 @@ class Window:
         if not self.groups or self.groups[0].capacity < length - first:
             self.groups = self._grouping.best([length - first])
 
-    def join(self, joining: Window) -> None:
+    def join(self, joining: AttentionWindow) -> None:
         self.groups = joined(self.groups, len(self.starts), joining.groups)
         self._apart |= {len(self.starts) + row: left for row, left in joining._apart.items()}
         self.starts, self._changed = self.starts + joining.starts, True
@@ -195,7 +195,7 @@ class Window:
 
     # what layers ask in a forward
 
-    def reads(self, groups: Groups) -> Reads:
+    def reads(self, groups: Groups) -> ForwardReads:
         for known, reads in self._reads:
             if known is groups:
                 return reads
@@ -203,7 +203,7 @@ class Window:
         self._reads.append((groups, reads))
         return reads
 
-    def _read(self, groups: Groups) -> Reads:
+    def _read(self, groups: Groups) -> ForwardReads:
         found = []
         for own, slots, _ in groups:
             held = [self.held[row] for row in own]
@@ -212,10 +212,10 @@ class Window:
             if min(held) < max(held):
                 starts = mx.array([*held, *[0] * (slots - len(held))])
                 at = starts[:, None, None, None] + mx.arange(self._width)[:, None]
-            found.append(Read(_rows(own, len(self.held)), len(own), first, max(held) + self._width, at))
+            found.append(GroupRead(_rows(own, len(self.held)), len(own), first, max(held) + self._width, at))
         order, rows = [row for group in groups for row in group.rows], list(range(len(self.held)))
         places = None if order == rows else mx.array(sorted(rows, key=order.__getitem__))
-        return Reads(found, places, found[0] if len(found) == 1 and places is None else None)
+        return ForwardReads(found, places, found[0] if len(found) == 1 and places is None else None)
 
     def mask(self, width: int, return_array: bool, seen: int | None) -> Any:
         """For the queries of this forward, as mlx-lm's models ask for it; `seen`: they see fewer than the window."""

@@ -23,7 +23,7 @@ _SHORTFALL = 0.5  # share of a position's shortfall that the next one is expecte
 _LEAST, _MOST = 0.005, 0.995
 
 
-class Evidence:
+class AcceptanceEvidence:
     """How often each position was drafted, and how often that token was accepted; older counts fade."""
 
     __slots__ = ("_keep", "accepted", "drafted")
@@ -34,7 +34,9 @@ class Evidence:
         self.drafted, self.accepted = [0.0] * DEEPEST, [0.0] * DEEPEST
 
     @classmethod
-    def restored(cls, key: Key, drafted: Sequence[float], accepted: Sequence[float], share: float) -> Evidence:
+    def restored(
+        cls, key: Key, drafted: Sequence[float], accepted: Sequence[float], share: float
+    ) -> AcceptanceEvidence:
         """As it was saved, of which only this share counts."""
         evidence = cls(_POOL_MEMORY if key[3] is None else _CLASS_MEMORY)
         evidence.drafted, evidence.accepted = list(drafted), [min(pair) for pair in zip(accepted, drafted, strict=True)]
@@ -58,7 +60,7 @@ class Acceptance:
     """Shared by all requests. Engine thread only."""
 
     deepest: int = DEEPEST
-    evidence: dict[Key, Evidence] = field(default_factory=dict)
+    evidence: dict[Key, AcceptanceEvidence] = field(default_factory=dict)
     _rates: dict[Key, list[float]] = field(default_factory=dict)  # since the evidence last changed
 
     def rates(self, key: Key) -> list[float]:
@@ -85,7 +87,7 @@ class Acceptance:
         for one, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
             evidence = self.evidence.get(one)
             if evidence is None:
-                evidence = self.evidence[one] = Evidence(memory)
+                evidence = self.evidence[one] = AcceptanceEvidence(memory)
             evidence.add(drafted, accepted)
 
     def refresh(self) -> None:
@@ -114,7 +116,7 @@ def _all_texts(key: Key) -> Key:
     return key[0], key[1], key[2], None
 
 
-def _shrunk(evidence: Evidence | None, general: Sequence[float], first: float, later: float) -> list[float]:
+def _shrunk(evidence: AcceptanceEvidence | None, general: Sequence[float], first: float, later: float) -> list[float]:
     """Each position's share, with a prior of `first` (at the first position) or `later` drafts at the expected rate:
     the general one, off by as much as this evidence was at the position before, or by less where that was worse,
     because an accepted token is followed by one that is accepted more often than any other."""

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
-from draftd.engine.depth.estimate import Best, Candidate, Estimate
+from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
-from draftd.engine.depth.saved import Learnt, counted
+from draftd.engine.depth.saved import LearntCosts, counted
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
@@ -121,7 +121,7 @@ class DepthControl:
         mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.left > 1 else StepMode.PLAIN
         return DraftPlan(mode, [SequenceDraft()] * len(sequences))
 
-    def _uncertain(self, estimate: Estimate | None, best: Best | None) -> bool:
+    def _uncertain(self, estimate: StepEstimate | None, best: BestDepths | None) -> bool:
         """Whether drafting would not pay if its cost were at the end of its 95 % interval."""
         if estimate is None or best is None or estimate.fixed_depth or not (best.depth or best.lookup):
             return False
@@ -130,7 +130,7 @@ class DepthControl:
         uncertainty = self.costs.uncertainty(kind, estimate.batch, max(best.depth, best.lookup))
         return best.rate * estimate.seconds(0) < estimate.batch.size * math.exp(2 * uncertainty)
 
-    def _note_caps(self, estimate: Estimate, best: Best, drafts: list[SequenceDraft]) -> None:
+    def _note_caps(self, estimate: StepEstimate, best: BestDepths, drafts: list[SequenceDraft]) -> None:
         """Whose plan's bound is lower than what would pay: all of these drafting one more would give more tokens than
         the time for it."""
         bound = [
@@ -156,11 +156,11 @@ class DepthControl:
 
     def _estimate(
         self, sequences: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
-    ) -> Estimate | None:
+    ) -> StepEstimate | None:
         """Of the next step; None where no sequence's depth is to be decided."""
         if not any(map(automatic, sequences)):
             return None
-        candidates: list[Candidate] = []
+        candidates: list[DepthCandidate] = []
         others, fixed_depth, fixed_steps = 0.0, 0, 0
         weights: DrafterName | None = None  # the draft model whose costs count
         for index, one in enumerate(sequences):
@@ -181,12 +181,12 @@ class DepthControl:
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
         lookup = self.costs.drafted(PROMPT_LOOKUP, batch, widest, weights if self._replays else None)
         draft = lookup if weights is None else self.costs.drafted(weights, batch, deepest)
-        return Estimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
+        return StepEstimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
         self, index: int, one: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
-    ) -> Candidate:
-        made = Candidate(index, one, most)
+    ) -> DepthCandidate:
+        made = DepthCandidate(index, one, most)
         kind = _draft_model(one)
         if kind is not None and kind in drafters:
             behind = drafters[kind].behind(one)
@@ -241,7 +241,7 @@ class DepthControl:
             one.ready = False
         return self._pays(estimate.best(), estimate.best(if_ready=True), [candidate], 1)
 
-    def _worth_catching_up(self, estimate: Estimate | None, best: Best | None) -> list[DecodeSequence]:
+    def _worth_catching_up(self, estimate: StepEstimate | None, best: BestDepths | None) -> list[DecodeSequence]:
         """Running sequences whose text their drafter should take in: because that pays, or for a trial."""
         if estimate is None or best is None:
             return []
@@ -251,7 +251,7 @@ class DepthControl:
         hoped = estimate.best(if_ready=True)
         return [c.sequence for c in waiting] if self._pays(best, hoped, waiting, estimate.batch.size) else []
 
-    def _pays(self, now: Best, then: Best, waiting: Sequence[Candidate], size: int) -> bool:
+    def _pays(self, now: BestDepths, then: BestDepths, waiting: Sequence[DepthCandidate], size: int) -> bool:
         """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
         if not then.depth or then.rate < now.rate * WORTH:
             return False
@@ -308,11 +308,11 @@ class DepthControl:
             took = self.costs.without_stall(costed, batch, width, took, done.replayed)
         return self.costs.break_even(batch, took)
 
-    def learnt(self) -> Learnt:
+    def learnt(self) -> LearntCosts:
         """To be saved."""
         costs, prices = self.costs, self.costs.prices
         known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
-        return Learnt(prices, counted(self.acceptance), None, costs.offsets(), costs.speed, known, costs.measured)
+        return LearntCosts(prices, counted(self.acceptance), None, costs.offsets(), costs.speed, known, costs.measured)
 
     def drafter_replaced(self, kind: DrafterName, sequences: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""
@@ -348,7 +348,7 @@ def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
     return SequenceDraft(sequence.depth, sequence.drafter, DraftState.DRAFTING if drafts else DraftState.NONE)
 
 
-def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
+def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> SequenceDraft:
     """What is best for a candidate, or what is tried."""
     reach = len(c.lookup) - 1
     if trial is not None and trial.weightless:
@@ -365,7 +365,7 @@ def _draft(c: Candidate, best: Best, trial: Trial | None) -> SequenceDraft:
     return _parked(c)
 
 
-def _parked(c: Candidate) -> SequenceDraft:
+def _parked(c: DepthCandidate) -> SequenceDraft:
     able = c.drafter is not None or len(c.lookup) > 1
     return SequenceDraft(state=DraftState.PARKED if able else DraftState.NONE)
 

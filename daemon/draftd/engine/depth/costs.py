@@ -44,7 +44,7 @@ _GUESS_SECONDS, _GUESS_STEP = 0.01, 0.2  # of a plain step, and what each drafte
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class CalibratedCosts:
     """What a calibration found: seconds of a step whose sequences each hold `context` tokens.
 
     `plain` by batch size; `drafted` by drafter, then (batch size, depth); `growth` by depth, 0 the plain one: seconds
@@ -57,7 +57,7 @@ class Prices:
     context: int = 0
     prefill: Mapping[DrafterName, float] = field(default_factory=dict)
 
-    def updated(self, measured: Prices) -> Prices:
+    def updated(self, measured: CalibratedCosts) -> CalibratedCosts:
         """What was `measured` now, in place of what these have of the same batch sizes. The other sizes are brought to
         the machine speed of now, which plain steps of the smallest size that both have tell."""
         common = min(self.plain.keys() & measured.plain.keys(), default=None)
@@ -67,7 +67,7 @@ class Prices:
             sizes = {size for size, _ in drafted.get(kind, ())}
             kept = {key: factor * seconds for key, seconds in costs.items() if key[0] not in sizes}
             drafted[kind] = kept | drafted.get(kind, {})
-        return Prices(
+        return CalibratedCosts(
             {size: factor * seconds for size, seconds in self.plain.items()} | dict(measured.plain),
             drafted,
             measured.growth or {depth: factor * seconds for depth, seconds in self.growth.items()},
@@ -116,7 +116,7 @@ Offsets = Mapping[tuple[DrafterName | None, int, bool, int], float]
 seconds is from what prices and machine speed say."""
 
 
-class Known(enum.StrEnum):
+class CostSource(enum.StrEnum):
     """Where a price comes from."""
 
     MEASURED = "measured"  # by this start's calibration
@@ -135,8 +135,8 @@ class Batch(NamedTuple):
 class StepCosts:
     """Seconds of a step. Its kind is a drafter (None: plain), a batch, and a depth. Engine thread only."""
 
-    def __init__(self, prices: Prices | None = None) -> None:
-        self.prices = prices or Prices()
+    def __init__(self, prices: CalibratedCosts | None = None) -> None:
+        self.prices = prices or CalibratedCosts()
         self.measured = bool(self.prices.plain)  # whether plain steps are more than a guess
         self._speed = _Offset(variance=_UNMEASURED if self.measured else _UNKNOWN)
         self._regime = 0.0  # the machine speed at the last regime change
@@ -252,7 +252,7 @@ class StepCosts:
         measured."""
         return self._speed.value
 
-    def calibrate(self, measured: Prices) -> None:
+    def calibrate(self, measured: CalibratedCosts) -> None:
         """Takes the prices that a calibration has `measured` just now, whole batch sizes. What steps have told of these
         sizes is forgotten."""
         self.prices, self.measured = self.prices.updated(measured), True
@@ -265,13 +265,13 @@ class StepCosts:
             curve.offset, curve.depths, curve.steps = before.offset, before.depths, before.steps
             curve.refresh()
 
-    def known(self, drafter: DrafterName, batch: int) -> Known:
+    def known(self, drafter: DrafterName, batch: int) -> CostSource:
         """Where the prices of greedy steps of this drafter come from."""
         curve = self._curves.get((drafter, batch, False))
         if curve is not None and curve.steps >= _IN_A_ROW:
-            return Known.LEARNT
+            return CostSource.LEARNT
         found = {size for size, _ in self.prices.drafted.get(drafter, ())}
-        return Known.MEASURED if batch in self.calibrated & found else Known.GUESSED
+        return CostSource.MEASURED if batch in self.calibrated & found else CostSource.GUESSED
 
     def offsets(self) -> Offsets:
         found = {}
@@ -349,7 +349,7 @@ class StepCosts:
         return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds), depths)
 
 
-def _by_positions(prices: Prices) -> dict[int, float]:
+def _by_positions(prices: CalibratedCosts) -> dict[int, float]:
     """Seconds of a forward by the positions that it computes, of all sequences together; never falls."""
     found = {size * (depth + 1): s for (size, depth), s in prices.drafted.get(PROMPT_LOOKUP, {}).items()}
     points = dict(sorted((found | dict(prices.plain)).items()))

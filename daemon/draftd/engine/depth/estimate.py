@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Candidate:
+class DepthCandidate:
     """The batch's sequence number `index`, whose depth is to be decided; it may draft `most` tokens.
 
     `draft` and `lookup`: tokens that it is expected to get by depth, from 0 on (1.0): with draft model `drafter`, to
@@ -49,7 +49,7 @@ class Candidate:
         return [1.0, *(more - less for less, more in pairwise(chosen))]
 
 
-class Best(NamedTuple):
+class BestDepths(NamedTuple):
     """The depths with the most expected tokens a second: of the draft model, and of prompt lookup."""
 
     depth: int
@@ -63,7 +63,7 @@ class Best(NamedTuple):
 
 
 @dataclass(slots=True)
-class Estimate:
+class StepEstimate:
     """What the next step of a `batch` is expected to give and to cost.
 
     `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
@@ -72,7 +72,7 @@ class Estimate:
     in the next step, in front of its draft."""
 
     batch: Batch
-    candidates: list[Candidate]
+    candidates: list[DepthCandidate]
     others: float
     fixed_depth: int
     fixed_steps: int
@@ -116,12 +116,12 @@ class Estimate:
         gained = sum(tokens[min(depth, len(tokens) - 1)] - 1 for tokens in drafting)
         return self.others + len(self.candidates) + gained
 
-    def best(self, *, if_ready: bool = False) -> Best:
+    def best(self, *, if_ready: bool = False) -> BestDepths:
         """One depth for all, 0 included: a sequence drafts less only where its plan or its end says so. The least of
         equals. `if_ready`: as if the draft model knew all texts."""
         drafting = [(c, c.drafter is not None and (c.ready or if_ready)) for c in self.candidates]
         deepest = max((c.most for c, drafts in drafting if drafts), default=0)
-        found: Best | None = None
+        found: BestDepths | None = None
         for depth in range(deepest + 1):
             for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
                 tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
@@ -132,7 +132,7 @@ class Estimate:
                     tokens -= self.replayed(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
                 if found is None or tokens * found.seconds > found.tokens * seconds:
-                    found = Best(depth, lookup, tokens, seconds)
+                    found = BestDepths(depth, lookup, tokens, seconds)
         assert found is not None
         return found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from draftd.core import DrafterName
 from draftd.engine.depth.acceptance_rates import Acceptance, emitted
 from draftd.engine.depth.costs import StepCosts
-from draftd.engine.depth.estimate import Best, Candidate, Estimate
+from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
 
@@ -149,7 +149,7 @@ class Explorer:
         self._idle: list[Hashable] = []  # what might have been tried in the step that was planned last
         self.prefilling: list[DecodeSequence] = []  # whose texts a trial's drafter is to take in
 
-    def choose(self, estimate: Estimate | None, best: Best | None) -> Trial | None:
+    def choose(self, estimate: StepEstimate | None, best: BestDepths | None) -> Trial | None:
         """What to try in the next step in place of the best depths, if anything."""
         self._idle, self.prefilling = [], []
         if estimate is None or best is None:
@@ -168,7 +168,7 @@ class Explorer:
         found = self._draft_at_all(estimate, best)
         return self._look_up_at_all(estimate, best) if found is None and not self.prefilling else found
 
-    def _prefilled(self, estimate: Estimate, trial: Trial) -> Trial | None:
+    def _prefilled(self, estimate: StepEstimate, trial: Trial) -> Trial | None:
         """The trial, once its sequences' texts are taken in."""
         its = [c for c in estimate.candidates if c.sequence in trial.sequences and c.drafter == trial.kind]
         if len(its) < len(trial.sequences) or any(c.sequence.remaining <= 1 for c in its):
@@ -179,7 +179,7 @@ class Explorer:
         self.prefilling = list(trial.sequences)
         return None
 
-    def _draft_at_all(self, estimate: Estimate, best: Best) -> Trial | None:
+    def _draft_at_all(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
         """All are parked: whether to draft for those that can, or to have a drafter take one in for that."""
         able = [c for c in estimate.candidates if c.drafter is not None and c.sequence.remaining > _LAST_TOKENS]
         if not able or not self._might_pay(estimate, best, able):
@@ -199,7 +199,7 @@ class Explorer:
             return None
         return trial
 
-    def _look_up_at_all(self, estimate: Estimate, best: Best) -> Trial | None:
+    def _look_up_at_all(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
         """All are parked: whether to draft with what has no weights, where that has found something."""
         able = [c for c in estimate.candidates if len(c.lookup) > 1 and c.sequence.remaining > _LAST_TOKENS]
         if not able:
@@ -220,7 +220,7 @@ class Explorer:
         its = tuple(c.sequence for c in able)
         return Trial(keys, able[0].weightless, its, depth, 1, tokens, 1 / best.rate, seconds, weightless=True)
 
-    def _might_pay(self, estimate: Estimate, best: Best, able: Sequence[Candidate]) -> bool:
+    def _might_pay(self, estimate: StepEstimate, best: BestDepths, able: Sequence[DepthCandidate]) -> bool:
         """Whether drafts that are nearly always accepted would pay, if they cost as little as they may."""
         deepest, kind = max(c.most for c in able), able[0].drafter
         assert kind is not None
@@ -231,7 +231,7 @@ class Explorer:
                 return True
         return False
 
-    def _cheapest_hope(self, estimate: Estimate, best: Best, chosen: Sequence[Candidate]) -> int:
+    def _cheapest_hope(self, estimate: StepEstimate, best: BestDepths, chosen: Sequence[DepthCandidate]) -> int:
         """The least depth that would pay if acceptance were as good as it may be, or 1: the cheapest way to know."""
         hopes = []
         for c in chosen:
@@ -247,7 +247,7 @@ class Explorer:
                 return depth
         return 1
 
-    def _neighbour(self, estimate: Estimate, best: Best) -> Trial | None:
+    def _neighbour(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
         """One token more or less than what seems best, where that may be better for all that is known."""
         drafting = [c for c in estimate.candidates if c.drafter is not None and c.ready]
         first = drafting[0]
@@ -291,18 +291,18 @@ class Explorer:
         self._prepared = self._over = None
 
 
-def _drafts(candidates: Sequence[Candidate]) -> list[Sequence[float]]:
+def _drafts(candidates: Sequence[DepthCandidate]) -> list[Sequence[float]]:
     """What they are expected to get of the draft model, as deep as they may."""
     return [c.draft[: c.most + 1] for c in candidates]
 
 
 def _trial(
     keys: tuple[Hashable, ...],
-    estimate: Estimate,
-    its: Sequence[Candidate],
+    estimate: StepEstimate,
+    its: Sequence[DepthCandidate],
     depth: int,
     paid_from: int,
-    best: Best,
+    best: BestDepths,
     prefill: float = 0.0,
 ) -> Trial:
     kind, expected = its[0].drafter, estimate.tokens(_drafts(its), depth)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, Evidence, emitted
-from draftd.engine.depth.costs import DEEPEST, Batch, Known, Offsets, Prices, StepCosts
+from draftd.engine.depth.acceptance_rates import Acceptance, AcceptanceEvidence, emitted
+from draftd.engine.depth.costs import DEEPEST, Batch, CalibratedCosts, CostSource, Offsets, StepCosts
 from draftd.engine.depth.estimate import best_depth
 from draftd.engine.sequence import Key
 from draftd.errors import ConfigError, wrong_field
@@ -86,7 +86,7 @@ def rows(acceptance: Counted) -> tuple[_Accepted, ...]:
 
 
 def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
-    restored = {key: Evidence.restored(key, *counts, share) for key, counts in acceptance.items()}
+    restored = {key: AcceptanceEvidence.restored(key, *counts, share) for key, counts in acceptance.items()}
     return Acceptance(deepest, restored)
 
 
@@ -123,7 +123,7 @@ class DepthCost(NamedTuple):
     batch: int
     plain: float | None
     ratios: Sequence[float]
-    source: Known
+    source: CostSource
 
 
 class DepthYield(NamedTuple):
@@ -140,16 +140,16 @@ class DepthYield(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearntCosts:
     """`prices` and `acceptance` outlive the process. `offsets`, `speed` and `known` say how it stands now:
     `StepCosts.offsets`, `StepCosts.speed`, and where each price comes from; `measured`: plain steps, here."""
 
-    prices: Prices
+    prices: CalibratedCosts
     acceptance: Counted = field(default_factory=dict)
     remote: RemoteLearnt | None = None
     offsets: Offsets = field(default_factory=dict)
     speed: float = 0.0
-    known: Mapping[tuple[DrafterName, int], Known] = field(default_factory=dict)
+    known: Mapping[tuple[DrafterName, int], CostSource] = field(default_factory=dict)
     measured: bool = False
 
     def costs(self) -> StepCosts:
@@ -192,7 +192,7 @@ class Learnt:
                 plain = costs.plain(Batch(batch, context))
                 curve = [seconds / plain for seconds in costs.drafted(drafter, Batch(batch, context), most)]
                 ratios[drafter, batch] = curve
-                source = self.known.get((drafter, batch), Known.GUESSED)
+                source = self.known.get((drafter, batch), CostSource.GUESSED)
                 table.append(DepthCost(drafter, batch, plain if costs.measured else None, curve[1:], source))
         acceptance = self.rates(max(1, most), share=1.0)
         for key in sorted(self.acceptance, key=str):
@@ -232,7 +232,7 @@ class Learnt:
         for kind, batch, depth, seconds in read.drafted:
             drafted.setdefault(kind, {})[batch, depth] = seconds
         return cls(
-            Prices(dict(read.plain), drafted, dict(read.growth), read.context, dict(read.prefill)),
+            CalibratedCosts(dict(read.plain), drafted, dict(read.growth), read.context, dict(read.prefill)),
             {row[:4]: row[4:] for row in read.acceptance},
             read.remote,
         )

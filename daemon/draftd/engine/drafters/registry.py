@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is a metric label, a setting and a field of the contract
 
 
-class Needs(enum.Enum):
+class DrafterNeeds(enum.Enum):
     """What a drafter cannot do without."""
 
     NOTHING = "nothing"
@@ -31,7 +31,7 @@ class Needs(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Provided:
+class DrafterParts:
     """What a drafter is made of. `vocabulary`: the target's, which proposals are from. `model`: mlx-lm's model with the
     drafter's own weights, None unless it needs one. `grammars`: what requests' grammars are compiled by."""
 
@@ -41,35 +41,35 @@ class Provided:
     grammars: Grammars | None = None
 
 
-DrafterFactory = Callable[[Provided], "Drafter"]
+DrafterFactory = Callable[[DrafterParts], "Drafter"]
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredDrafter:
     make: DrafterFactory
-    needs: Needs
+    needs: DrafterNeeds
 
 
 class DrafterRegistry:
     """The drafters that there are, in the order in which they were registered."""
 
     def __init__(self) -> None:
-        self._registered: dict[DrafterName, Registered] = {}
+        self._registered: dict[DrafterName, RegisteredDrafter] = {}
 
-    def register(self, name: DrafterName, make: DrafterFactory, needs: Needs = Needs.NOTHING) -> None:
+    def register(self, name: DrafterName, make: DrafterFactory, needs: DrafterNeeds = DrafterNeeds.NOTHING) -> None:
         """Raises ConfigError where the name is taken, or cannot be a metric label."""
         if not _NAME.fullmatch(name):
             raise ConfigError("drafter", name, "lower-case letters, digits and underscores, a letter first, at most 40")
         if name in self._registered or name in (PEER, TARGET):  # the engine's own
             taken = ", ".join((*self.names, PEER, TARGET))
             raise ConfigError("drafter", name, f"a name other than those in use: {taken}")
-        self._registered[name] = Registered(make, needs)
+        self._registered[name] = RegisteredDrafter(make, needs)
 
     @property
     def names(self) -> tuple[DrafterName, ...]:
         return tuple(self._registered)
 
-    def get(self, name: DrafterName, field: str = "drafter") -> Registered:
+    def get(self, name: DrafterName, field: str = "drafter") -> RegisteredDrafter:
         """Raises ConfigError, which lists the registered names, for any other. `field`: where the name was given."""
         if name not in self._registered:
             raise ConfigError(field, name, ", ".join(self._registered))
@@ -79,24 +79,24 @@ class DrafterRegistry:
 def built_in_drafters() -> DrafterRegistry:
     """A new registry with the drafters that draftd comes with."""
 
-    def draft_model(provided: Provided) -> Drafter:
+    def draft_model(provided: DrafterParts) -> Drafter:
         from draftd.engine.drafters.draft_model import DraftModel
 
         return DraftModel(provided.model, provided.vocabulary, provided.prefix)
 
-    def prompt_lookup(provided: Provided) -> Drafter:
+    def prompt_lookup(provided: DrafterParts) -> Drafter:
         from draftd.engine.drafters.prompt_lookup import PromptLookup
 
         return PromptLookup()
 
-    def grammar(provided: Provided) -> Drafter:
-        from draftd.engine.drafters.grammar import ForcedTokens
+    def grammar(provided: DrafterParts) -> Drafter:
+        from draftd.engine.drafters.forced_tokens import ForcedTokens
 
         return ForcedTokens(provided.grammars, provided.vocabulary)
 
     registry = DrafterRegistry()
-    registry.register(DRAFT_MODEL, draft_model, Needs.MODEL)
-    registry.register(LIGHT_DRAFT_MODEL, draft_model, Needs.MODEL)
+    registry.register(DRAFT_MODEL, draft_model, DrafterNeeds.MODEL)
+    registry.register(LIGHT_DRAFT_MODEL, draft_model, DrafterNeeds.MODEL)
     registry.register(PROMPT_LOOKUP, prompt_lookup)
     registry.register(GRAMMAR, grammar)
     return registry

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions, Snapshot
+from draftd.engine.cache.base import CachedPrefix, Caches, CacheSnapshot, KVSegment, Positions
 from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.cache.layouts import CacheBytes, share
 from draftd.engine.limits import Limits
 from draftd.engine.ranks.channel import Op, RanksLost, RecordSender, encoded
 from draftd.engine.ranks.group import lost_by
-from draftd.engine.ranks.part import Part
+from draftd.engine.ranks.model_shard import ModelShard
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ class RankedModel:
     for `records`."""
 
     def __init__(
-        self, part: Part, sender: RecordSender, refusals: Sequence[str], taken: CacheBytes, free_bytes: int = 0
+        self, part: ModelShard, sender: RecordSender, refusals: Sequence[str], taken: CacheBytes, free_bytes: int = 0
     ) -> None:
         """`refusals` and `taken`: as all ranks agreed on. `free_bytes`: of the rank that had least when they began."""
         self.part, self._sender, self.refusals, self.taken = part, sender, refusals, taken
@@ -95,7 +95,7 @@ class RankedModel:
         self.records += 1
 
 
-def lead(part: Part, sender: RecordSender) -> RankedModel:
+def lead(part: ModelShard, sender: RecordSender) -> RankedModel:
     """Rank 0, once its weights are read: waits for the others. From then on what is done with the model's caches is
     done by all ranks."""
     ranks = RankedModel(part, sender, *part.agree())
@@ -230,14 +230,14 @@ class RankedSnapshot:
     """Rank 0's part of a snapshot that all ranks have, under this number. `least`: of all ranks. `whole`: what it was
     cut from."""
 
-    local: Snapshot
+    local: CacheSnapshot
     ranks: RankedModel
     number: int
     least: int
     whole: RankedSnapshot | None = None
 
     @classmethod
-    def of(cls, ranks: RankedModel, local: Snapshot, number: int, least: int) -> RankedSnapshot:
+    def of(cls, ranks: RankedModel, local: CacheSnapshot, number: int, least: int) -> RankedSnapshot:
         made = cls(local, ranks, number, least)
         ranks.drops(made, number, prefix=True)
         return made

@@ -13,7 +13,7 @@ from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.memory import give_back
 from draftd.engine.ranks.channel import RecordError, RecordReceiver, decoded
 from draftd.engine.ranks.group import RankGroup, lost_by
-from draftd.engine.ranks.part import Part, open_share, read_share
+from draftd.engine.ranks.model_shard import ModelShard, open_share, read_share
 from draftd.models.blas import load_blas
 from draftd.models.folder import ModelFolder
 
@@ -23,7 +23,7 @@ _TIDY_FORWARDS = 256  # MLX keeps freed buffers for reuse: as on rank 0
 
 def load_follower(
     model: str, group: RankGroup, *, adapter: Path | None = None, progress: Callable[[str], None] = print
-) -> Part:
+) -> ModelShard:
     """A follower's share of the target, ready for `follow`. Raises ModelLoadError, and RanksLost where another rank
     cannot load its own."""
     load_blas()
@@ -36,7 +36,7 @@ def load_follower(
     return part
 
 
-def follow(part: Part, receiver: RecordReceiver) -> FollowerCaches:
+def follow(part: ModelShard, receiver: RecordReceiver) -> FollowerCaches:
     """Executes records until the group ends in order, and returns what did. Raises RanksLost where one cannot be
     executed. The thread that loaded the model only."""
     follower = FollowerCaches(part)
@@ -59,7 +59,7 @@ def follow(part: Part, receiver: RecordReceiver) -> FollowerCaches:
 class FollowerCaches:
     """What was made by number: the caches, and the cached prefixes. It has a method for each operation (channel.Op)."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ModelShard) -> None:
         self._part = part
         self._caches: dict[int, Caches] = {}
         self._prefixes: dict[int, CachedPrefix] = {}

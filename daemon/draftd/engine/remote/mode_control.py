@@ -272,7 +272,7 @@ class RemoteCosts:
         return list(accumulate(ratios, max))
 
 
-class Judged(NamedTuple):
+class DraftOutcome(NamedTuple):
     """What became of one draft: `accepted` of its first `drafted` tokens were right."""
 
     kind: DrafterName
@@ -342,7 +342,7 @@ class RemoteControl:
         any_text = self.costs.times(state.round_trip, kind, most)
         return estimates, break_even(any_text, expected[WorkloadClass.UNSPECIFIED])
 
-    def learn(self, sequence: DecodeSequence, judged: Sequence[Judged]) -> None:
+    def learn(self, sequence: DecodeSequence, judged: Sequence[DraftOutcome]) -> None:
         for kind, drafted, accepted in judged:
             self.acceptance.learn(sequence, kind, drafted, accepted)
         if judged:

@@ -11,7 +11,7 @@ from typing import Unpack
 
 from draftd.core import StepFigures
 from draftd.engine.guess import Guess
-from draftd.engine.remote.verifier_link import Opened, Step, Verdict
+from draftd.engine.remote.verifier_link import Proposal, SequenceOpened, Verdict
 
 _MOST_GUESSED = 256  # tokens: 16 steps of 16 may be on their way
 _RECENT = 0.25  # weight of the latest in how long it takes from a verdict to the next step
@@ -24,7 +24,7 @@ class PeerSequence:
         self,
         sequence: int,
         tokens: Sequence[int],
-        tell: Callable[[Opened | Verdict], None],
+        tell: Callable[[SequenceOpened | Verdict], None],
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         deepest: int = _MOST_GUESSED,
@@ -39,7 +39,7 @@ class PeerSequence:
         self._lock = threading.Lock()
         self._guess = Guess(list(tokens))
         self.granted = 0  # tokens that may be decoded without a proposal
-        self._last: Step | None = None  # that was taken since the last verdict
+        self._last: Proposal | None = None  # that was taken since the last verdict
         self._ended = False
         self._arrived = deque[tuple[int, float]]()  # steps in hand: where in the text they end, and when they came
         self._drafting = 0  # tokens of the guess that are in the forward under way
@@ -51,7 +51,7 @@ class PeerSequence:
 
     # any thread
 
-    def offer(self, step: Step) -> bool:
+    def offer(self, step: Proposal) -> bool:
         """Takes a step, whose ids must be of the vocabulary; False where it is stale."""
         with self._lock:
             taken = self._take(step)
@@ -64,7 +64,7 @@ class PeerSequence:
     # the engine thread
 
     def report_opened(self, cached: int) -> None:
-        self._tell(Opened(self._sequence, cached))
+        self._tell(SequenceOpened(self._sequence, cached))
 
     def due(self, tokens: Sequence[int]) -> bool:
         return (self.granted > 0 or bool(self._guess)) and self._readable()
@@ -105,7 +105,7 @@ class PeerSequence:
 
     # under the lock
 
-    def _take(self, step: Step) -> bool:
+    def _take(self, step: Proposal) -> bool:
         """Whether it agrees with the text. Where it says no more than was known, as when it comes twice, nothing
         changes."""
         if step == self._last:

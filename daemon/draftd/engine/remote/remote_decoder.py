@@ -21,19 +21,19 @@ from draftd.core import TARGET, FinishReason
 from draftd.engine.delivery import Delivery
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.observer import RemoteStatus
-from draftd.engine.remote.mode_control import Judged
+from draftd.engine.remote.mode_control import DraftOutcome
 from draftd.engine.remote.remote_drafting import RemoteDrafting
 from draftd.engine.remote.remote_sequence import RemoteSequence
 from draftd.engine.remote.verifier_link import (
-    Close,
-    Closed,
-    Connected,
+    CloseSequence,
     FromLink,
+    LinkConnected,
     LinkLost,
     LinkSession,
-    Open,
-    Opened,
-    Step,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    SequenceOpened,
     UnconfirmedClose,
     Verdict,
     VerifierLink,
@@ -173,7 +173,7 @@ class RemoteDecoder:
             logprobs=request.logprobs,
             grammar=request.grammar,
         )
-        opened = Open(
+        opened = OpenSequence(
             text.number,
             tuple(sequence.tokens),
             options,
@@ -184,46 +184,46 @@ class RemoteDecoder:
         )
         self._session.send(opened)
 
-    def _send_step(self, text: RemoteSequence, step: Step) -> None:
+    def _send_step(self, text: RemoteSequence, step: Proposal) -> None:
         self._session.send(step)
         text.expect(self._session.deadline(self._clock()))
 
     # what is received
 
     def _take(self, message: FromLink, now: float) -> None:
-        if isinstance(message, Connected | LinkLost):
+        if isinstance(message, LinkConnected | LinkLost):
             self._changed(message)
             return
         text = self._texts.get(message.sequence)
         self._session.judge(message, opened=None if text is None else text.opened)
         if isinstance(message, Verdict):
             self._verdict(text, message, now)
-        elif isinstance(message, Closed):
+        elif isinstance(message, SequenceClosed):
             self._closed(text, message)
         elif text is not None and text.sequence.finish is None:
             self._opened_there(text, message)
 
-    def _changed(self, message: Connected | LinkLost) -> None:
+    def _changed(self, message: LinkConnected | LinkLost) -> None:
         """Opens all anew over another connection, or gives all up."""
-        if isinstance(message, Connected):
+        if isinstance(message, LinkConnected):
             self._session.connected(message.connection)
         else:
             self._session.connection = None
         for text in [text for text in self._texts.values() if text.sequence.finish is None]:
-            if isinstance(message, Connected):
+            if isinstance(message, LinkConnected):
                 self._send_open(text)
             else:
                 self._go_on(text, message.why, None)
 
-    def _opened_there(self, text: RemoteSequence, message: Opened) -> None:
+    def _opened_there(self, text: RemoteSequence, message: SequenceOpened) -> None:
         if not text.counts.reopened and not text.sequence.emitted:
             text.sequence.stats.looked_up, text.sequence.stats.cached_tokens = True, message.cached
         text.opened = True
         text.due = text.due if text.owed else None
 
-    def _closed(self, text: RemoteSequence | None, message: Closed) -> None:
+    def _closed(self, text: RemoteSequence | None, message: SequenceClosed) -> None:
         if text is not None and text.finished:
-            text.finished = False  # it has said so, and confirms the `Close` besides
+            text.finished = False  # it has said so, and confirms the `CloseSequence` besides
         elif text is not None and text.sequence.finish is None:
             self._go_on(text, message.error or "the verifier closed it", message.retry_after)
         else:
@@ -278,7 +278,7 @@ class RemoteDecoder:
             self._decide(text)
 
     def _learn(
-        self, text: RemoteSequence, verdict: Verdict, judged: Sequence[Judged], waited: float | None, now: float
+        self, text: RemoteSequence, verdict: Verdict, judged: Sequence[DraftOutcome], waited: float | None, now: float
     ) -> float | None:
         """Accepted tokens that would have made a drafted step just as fast as streaming, None where not known."""
         costs, sequence = self.control.costs, text.sequence
@@ -364,7 +364,7 @@ class RemoteDecoder:
         end, finished = text.end, text.finished
         text.leave()
         if self._texts.pop(text.number, None) is not None:
-            self._session.close(UnconfirmedClose(Close(text.number, text.known), end, finished))
+            self._session.close(UnconfirmedClose(CloseSequence(text.number, text.known), end, finished))
         self._drafts.leave(text.sequence)
 
     def _sum(self, counts: RemoteCounts) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, TARGET, DepthMode, DrafterName
 from draftd.engine.drafters.base import Drafter
-from draftd.engine.drafting import Drafting, LatestSampling
+from draftd.engine.drafting import DraftDispatch, LatestSampling
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
 from draftd.engine.remote.remote_sequence import RemoteSequence
@@ -29,7 +29,7 @@ class RemoteDrafting:
 
     def __init__(
         self,
-        drafting: Drafting,
+        drafting: DraftDispatch,
         limits: RemoteLimits,
         chunk: int,
         own: Callable[[], Drafter | None],

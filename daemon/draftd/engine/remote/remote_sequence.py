@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from draftd.core import DrafterName
 from draftd.engine.cache.trie import alike
 from draftd.engine.guess import Guess
-from draftd.engine.remote.mode_control import Judged
-from draftd.engine.remote.verifier_link import Step, Verdict
+from draftd.engine.remote.mode_control import DraftOutcome
+from draftd.engine.remote.verifier_link import Proposal, Verdict
 from draftd.engine.sequence import DecodeSequence
 from draftd.strategies import RemoteCounts, RemoteMode
 
@@ -103,7 +103,7 @@ class RemoteSequence:
 
     # what is sent
 
-    def propose(self, kind: DrafterName, tokens: Sequence[int], run: int, now: float) -> Step:
+    def propose(self, kind: DrafterName, tokens: Sequence[int], run: int, now: float) -> Proposal:
         """The guess goes on with these; the grant is replaced by `run`."""
         start, last = len(self.guess.tokens), self.guess.tokens[-1]
         for place, token in enumerate(tokens, start):
@@ -117,15 +117,15 @@ class RemoteSequence:
                 sent.grant = self._undrafted
         self.counts.steps += 1
         self.counts.proposed += len(tokens)
-        return Step(self.number, start, last, tuple(tokens), run)
+        return Proposal(self.number, start, last, tuple(tokens), run)
 
-    def allow(self, run: int) -> Step:
+    def allow(self, run: int) -> Proposal:
         """Nothing is proposed, and there is no guess: so many may come without. What continues a text that is known is
         never stale."""
         assert not self.guess, "a step without a proposal would end the guess"
         self._granted = self._undrafted + run
         self.counts.steps += 1
-        return Step(self.number, self.known, self.sequence.tokens[-1], (), run)
+        return Proposal(self.number, self.known, self.sequence.tokens[-1], (), run)
 
     def tried(self, kind: DrafterName, tokens: Sequence[int]) -> None:
         """Drafted to see how well that fares, and not sent."""
@@ -156,7 +156,7 @@ class RemoteSequence:
             return f"a verdict of {len(tokens)} tokens has {len(verdict.logprobs)} log-probabilities"
         return ""
 
-    def take(self, verdict: Verdict, now: float) -> tuple[list[Judged], float | None]:
+    def take(self, verdict: Verdict, now: float) -> tuple[list[DraftOutcome], float | None]:
         """Goes on with a verdict. Returns what became of the drafts, and the round trip of a step that nothing
         was owed beside."""
         tokens, counts, guessed = verdict.tokens, self.counts, len(self.guess)
@@ -224,7 +224,7 @@ class RemoteSequence:
         self.trip = seconds
         return seconds if self._sent[0].alone else None
 
-    def _judged(self) -> Iterator[Judged]:
+    def _judged(self) -> Iterator[DraftOutcome]:
         """The drafts of which the text tells what became of them; the grant of one that was right counts."""
         while self._sent and (outcome := self._outcome(self._sent[0].draft)) is not None:
             yield outcome
@@ -236,10 +236,10 @@ class RemoteSequence:
             self.trial = None
             yield outcome
 
-    def _outcome(self, draft: _Draft) -> Judged | None:
+    def _outcome(self, draft: _Draft) -> DraftOutcome | None:
         """None where the text agrees, and does not go as far as the draft."""
         decided = self.guess.tokens[draft.start : self.guess.decided]
         agreed, drafted = alike(decided, draft.tokens), len(draft.tokens)
         if agreed == drafted:
-            return Judged(draft.kind, drafted, drafted)
-        return Judged(draft.kind, agreed + 1, agreed) if agreed < len(decided) else None
+            return DraftOutcome(draft.kind, drafted, drafted)
+        return DraftOutcome(draft.kind, agreed + 1, agreed) if agreed < len(decided) else None

@@ -23,11 +23,11 @@ _MOST_CLOSES = 1024  # kept until the verifier confirms them
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenSequence:
     """Begins a sequence, or goes on with one whose connection was lost. `tokens`: its text as far as it is known, the
     prompt and what was answered; `options.prompt` says where the answer begins. `max_tokens`: of the answer. An open
-    sequence of the same edge with this number is closed by it, as by `Close` with the length of `tokens`. `trace`: the
-    edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one.
+    sequence of the same edge with this number is closed by it, as by `CloseSequence` with the length of `tokens`.
+    `trace`: the edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one.
     `skip_prefix_cache`: as in `DecodeRequest`. `fingerprint`: of the model that the text was chosen by so far."""
 
     sequence: int
@@ -40,7 +40,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SequenceOpened:
     """`cached`: tokens of the text that the prefix store had."""
 
     sequence: int
@@ -48,7 +48,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Proposal:
     """After the first `known` tokens of the text, the last of which is `last`, these are proposed. `run`: so many
     tokens may be decoded from there on without a proposal; the grant replaces the one before. A step with neither
     withdraws the grant."""
@@ -85,7 +85,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseSequence:
     """The edge is done with it, having applied the first `known` tokens of its text: what is beyond was discarded."""
 
     sequence: int
@@ -93,7 +93,7 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class SequenceClosed:
     """The last that is said of a sequence. `error`: why the verifier refused it or gave it up, empty where the edge
     closed it or its text had ended; `retry_after`: seconds, where a retry may help."""
 
@@ -103,7 +103,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class LinkConnected:
     """The link has another connection, with this number. The verifier has in hand nothing that was sent over those
     before: what is to go on is opened anew, from its text."""
 
@@ -117,9 +117,9 @@ class LinkLost:
     why: str
 
 
-ToVerifier = Open | Step | Close
-FromVerifier = Opened | Verdict | Closed
-FromLink = Connected | LinkLost | FromVerifier
+ToVerifier = OpenSequence | Proposal | CloseSequence
+FromVerifier = SequenceOpened | Verdict | SequenceClosed
+FromLink = LinkConnected | LinkLost | FromVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +163,13 @@ class LinkState:
 class VerifierLink(Protocol):
     """To one verifier: connects, reconnects and carries messages. Any thread; nothing blocks and nothing raises.
 
-    The engine receives `Connected` before anything of a connection, and of a sequence `Opened`, verdicts, each of which
-    goes on where the one before ended, and last one `Closed`. Steps need not wait for `Opened`. A connection that is
-    lost is followed by another `Connected` or, where there is none at once, by `LinkLost`.
+    The engine receives `LinkConnected` before anything of a connection, and of a sequence `SequenceOpened`, verdicts,
+    each of which goes on where the one before ended, and last one `SequenceClosed`. Steps need not wait for
+    `SequenceOpened`. A connection that is lost is followed by another `LinkConnected` or, where there is none at once,
+    by `LinkLost`.
 
-    The engine sends one `Close` for each `Open`, over each connection until a `Closed` confirms it: from it the
-    verifier counts what was discarded. Verdicts may still come until then."""
+    The engine sends one `CloseSequence` for each `OpenSequence`, over each connection until a `SequenceClosed` confirms
+    it: from it the verifier counts what was discarded. Verdicts may still come until then."""
 
     def listen(self, wake: Callable[[], None]) -> None:
         """`wake` is called, on any thread, when something was received."""
@@ -191,10 +192,10 @@ class VerifierLink(Protocol):
 
 @dataclass(slots=True)
 class UnconfirmedClose:
-    """A `Close` that the verifier may not have. `end`: tokens of the text at most. `finished`: a verdict has ended it,
-    and the verifier says so in a `Closed` besides."""
+    """A `CloseSequence` that the verifier may not have. `end`: tokens of the text at most. `finished`: a verdict has
+    ended it, and the verifier says so in a `SequenceClosed` besides."""
 
-    message: Close
+    message: CloseSequence
     end: int
     finished: bool
 
@@ -217,7 +218,7 @@ class LinkSession:
         for close in self.closes.values():
             self.send(close.message)
 
-    def send(self, message: Open | Step | Close) -> None:
+    def send(self, message: OpenSequence | Proposal | CloseSequence) -> None:
         if self.connection is not None:
             self.link.send(message, self.connection)
 
@@ -248,7 +249,7 @@ class LinkSession:
         self.send(close.message)
 
     def confirm(self, sequence: int) -> None:
-        """Takes a `Closed`, of a sequence that was closed."""
+        """Takes a `SequenceClosed`, of a sequence that was closed."""
         close = self.closes.get(sequence)
         if close is not None and close.finished:
             close.finished = False
@@ -258,7 +259,9 @@ class LinkSession:
     def judge(self, message: FromVerifier, *, opened: bool | None) -> None:
         """Ends the connection where too much is said of nothing that is open. `opened`: whether the verifier has opened
         the sequence; None where it is not open here."""
-        awaited = message.sequence in self.closes if opened is None else not (opened and isinstance(message, Opened))
+        awaited = (
+            message.sequence in self.closes if opened is None else not (opened and isinstance(message, SequenceOpened))
+        )
         self._strays = 0 if awaited else self._strays + 1
         if self._strays >= _MOST_STRAY:
             self.link.broken(f"the verifier sent {_MOST_STRAY} messages of nothing that is open")

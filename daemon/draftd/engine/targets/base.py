@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from draftd.core import SamplingParams
-from draftd.engine.step import Entry, StepPlan, StepResult
+from draftd.engine.step import PlanEntry, StepPlan, StepResult
 
 if TYPE_CHECKING:  # the daemon is put together without MLX
     from draftd.engine.drafters.base import Draft
@@ -78,7 +78,7 @@ class Target(Protocol):
         """Of key-value caches."""
 
 
-class Steps:
+class PlanNumbers:
     """Numbers the plans for one target, and finds each its result, whichever is asked for first."""
 
     def __init__(self, target: Target) -> None:
@@ -86,7 +86,7 @@ class Steps:
         self._read: dict[int, StepResult] = {}
 
     def submit(
-        self, entries: Sequence[Entry], draft: Draft | None = None, sampling: Sampling | None = None
+        self, entries: Sequence[PlanEntry], draft: Draft | None = None, sampling: Sampling | None = None
     ) -> StepPlan:
         plan = StepPlan(next(self._numbers), entries, draft, sampling)
         self._target.submit(plan)

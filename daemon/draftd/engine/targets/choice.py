@@ -23,7 +23,7 @@ NOT_FINITE = "the model's logits are not finite (NaN, infinity, or no token left
 
 
 @dataclass(slots=True)
-class HeldSequence:
+class TargetSequence:
     """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
     seed. `processor`: what changes its logits, if anything does; `grammar`: what its answer must follow; `prompt`: what
     is told of the tokens that are taken in."""
@@ -62,7 +62,7 @@ class StepChoice:
 
     def __init__(
         self,
-        rows: Sequence[HeldSequence],
+        rows: Sequence[TargetSequence],
         sampling: Sampling,
         starts: Sequence[int],
         masks: GrammarMasks | None,
@@ -150,7 +150,7 @@ class StepChoice:
             held.grammar.take(token)
         return token
 
-    def _masked(self, logits: mx.array, rows: Sequence[HeldSequence], proposed: Sequence[Sequence[int]]) -> mx.array:
+    def _masked(self, logits: mx.array, rows: Sequence[TargetSequence], proposed: Sequence[Sequence[int]]) -> mx.array:
         """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the proposed tokens."""
         assert self._masks is not None
         return mx.where(self._masks.of([one.grammar for one in rows], proposed, logits.shape[1]), logits, -mx.inf)

@@ -21,9 +21,9 @@ from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
 from draftd.engine.sampling.processors import Processor, wanted
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import Entry, EntryResult, StepPlan, StepResult
+from draftd.engine.step import EntryResult, PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions
-from draftd.engine.targets.choice import NOT_FINITE, HeldSequence, StepChoice
+from draftd.engine.targets.choice import NOT_FINITE, StepChoice, TargetSequence
 from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
@@ -62,7 +62,7 @@ class LocalTarget:
         self._caches = make_caches(self.model)
         self._store = self._prefix_cache.store(self._caches)
         self.texts = Prefill(self._caches, self._store)  # what is being prefilled, and the store of what was
-        self._sequences: dict[int, HeldSequence] = {}
+        self._sequences: dict[int, TargetSequence] = {}
         self._running: list[int] = []
         self._resting: dict[int, _Resting] = {}
         self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
@@ -79,7 +79,7 @@ class LocalTarget:
         prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
         found = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None)
         ids = list(options.prefix[: found or 0])
-        known = self._sequences[sequence] = HeldSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
+        known = self._sequences[sequence] = TargetSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if wanted(options.sampling, options.min_tokens):
             known.processor = Processor(
                 options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
@@ -196,7 +196,7 @@ class LocalTarget:
 
     # prefill
 
-    def _take_in(self, entries: list[Entry]) -> _Read:
+    def _take_in(self, entries: list[PlanEntry]) -> _Read:
         known = [self._sequences[entry.sequence] for entry in entries]
         for entry, one in zip(entries, known, strict=True):
             assert self.texts.held(entry.sequence) == entry.position, entry
@@ -266,7 +266,7 @@ class LocalTarget:
 
     # decoding
 
-    def _advance(self, entries: list[Entry]) -> _Read:
+    def _advance(self, entries: list[PlanEntry]) -> _Read:
         """One token for each."""
         self._rows(entries)
         known = [self._sequences[sequence] for sequence in self._running]
@@ -299,7 +299,7 @@ class LocalTarget:
         read = self._advance(list(plan.entries))
         self._submitted.appendleft((plan, [read], self._fed))
 
-    def _verify(self, entries: list[Entry], draft: Draft, sampling: Sampling | None) -> _Read:
+    def _verify(self, entries: list[PlanEntry], draft: Draft, sampling: Sampling | None) -> _Read:
         """One forward over each one's last token and its draft."""
         assert self._unread is None, "a draft continues the text that was read"
         drafts, q = draft.tokens, draft.q
@@ -356,7 +356,7 @@ class LocalTarget:
         read = [[min(len(one) + n, self._fed - 1) for n in range(width)] for one in again]
         return self._caches.forward(fed, [len(one) + real for one, real in zip(again, widths, strict=True)], at=read)
 
-    def _rows(self, entries: list[Entry]) -> list[int] | None:
+    def _rows(self, entries: list[PlanEntry]) -> list[int] | None:
         """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
         asked = [entry.sequence for entry in entries]
         rows = None
@@ -380,20 +380,20 @@ class LocalTarget:
         if joining:
             self._join(joining)
 
-    def _starts(self, entries: Sequence[Entry]) -> list[int]:
+    def _starts(self, entries: Sequence[PlanEntry]) -> list[int]:
         """For each entry, the tokens of its answer that precede the first one that is chosen."""
         options = [self._sequences[entry.sequence].options for entry in entries]
         return [
             entry.position + (len(entry.tokens) or 1) - one.prompt for entry, one in zip(entries, options, strict=True)
         ]
 
-    def _own_sampling(self, known: Sequence[HeldSequence]) -> Sampling:
+    def _own_sampling(self, known: Sequence[TargetSequence]) -> Sampling:
         if self._sampling is None:
             self._sampling = Sampling([one.options.sampling for one in known])
         return self._sampling
 
 
-def _forwards(entries: Sequence[Entry], alone: Collection[int]) -> list[list[Entry]]:
+def _forwards(entries: Sequence[PlanEntry], alone: Collection[int]) -> list[list[PlanEntry]]:
     """Which of these, that take tokens in, share a forward: whole prompts do, but for the sequences that are to be
     `alone`; a piece of a prompt has its own."""
     whole = [entry for entry in entries if entry.wanted and not entry.position and entry.sequence not in alone]

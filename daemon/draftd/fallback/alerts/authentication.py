@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from cachetools import TTLCache
 from multidict import MultiMapping
 
-from draftd.fallback.alerts.payload import Refused, Result
+from draftd.fallback.alerts.payload import NotificationRefused, NotificationResult
 from draftd.listening import is_any, is_bearer
 
 
@@ -49,7 +49,7 @@ SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class UnprovenSignature:
     """A signature that is not proven yet: its body has to be read first."""
 
     timestamp: bytes
@@ -70,7 +70,7 @@ class Authentication:
             ways.append(f"a signature in {SIGNATURE_HEADER} with its time in {timestamp_header}")
         self._ways = ", or ".join(ways)
 
-    def claim(self, headers: MultiMapping[str], now: float) -> Signed | None:
+    def claim(self, headers: MultiMapping[str], now: float) -> UnprovenSignature | None:
         """None where the headers prove the sender; what the body must prove otherwise. `now`: seconds since 1970.
 
         Raises Refused.
@@ -82,30 +82,36 @@ class Authentication:
         if self._secrets and signatures:
             return self._signed(signatures, _all(headers, self._timestamp_header), now)
         if self._tokens and given:
-            raise Refused(401, Result.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
-        raise Refused(401, Result.NO_CREDENTIALS, f"the sender is not known; allowed: {self._ways}")
+            raise NotificationRefused(401, NotificationResult.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
+        raise NotificationRefused(
+            401, NotificationResult.NO_CREDENTIALS, f"the sender is not known; allowed: {self._ways}"
+        )
 
-    def prove(self, claim: Signed, body: bytes) -> None:
+    def prove(self, claim: UnprovenSignature, body: bytes) -> None:
         """Raises Refused where the signature is not of this body at that time."""
         if not is_any(claim.signature, (_signature(secret, claim.timestamp, body) for secret in self._secrets)):
             wanted = "the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret"
-            raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
+            raise NotificationRefused(401, NotificationResult.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
 
-    def _signed(self, signatures: list[bytes], times: list[bytes], now: float) -> Signed:
+    def _signed(self, signatures: list[bytes], times: list[bytes], now: float) -> UnprovenSignature:
         name = self._timestamp_header
         if not times:
             why = "without its time a signature could be repeated for ever"
             todo = "set the timestamp header in Grafana's contact point"
-            raise Refused(401, Result.NO_TIMESTAMP, f"{name}: missing; {why}: {todo}")
+            raise NotificationRefused(401, NotificationResult.NO_TIMESTAMP, f"{name}: missing; {why}: {todo}")
         if len(times) > 1 or re.fullmatch(rb"[0-9]{1,12}", times[0]) is None:
-            raise Refused(401, Result.BAD_TIMESTAMP, f"{name}: allowed: seconds since 1970, once")
+            raise NotificationRefused(
+                401, NotificationResult.BAD_TIMESTAMP, f"{name}: allowed: seconds since 1970, once"
+            )
         if abs(now - int(times[0])) > self._replay_seconds:
             got = f"got {int(times[0])}, {now - int(times[0]):+.0f} s ago"
             allowed = f"at most {self._replay_seconds:g} s before or after this machine's time"
-            raise Refused(401, Result.STALE, f"{name}: {got}; allowed: {allowed}")
+            raise NotificationRefused(401, NotificationResult.STALE, f"{name}: {got}; allowed: {allowed}")
         if len(signatures) > 1:
-            raise Refused(401, Result.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one")
-        return Signed(times[0], signatures[0])
+            raise NotificationRefused(
+                401, NotificationResult.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: got {len(signatures)}; allowed: one"
+            )
+        return UnprovenSignature(times[0], signatures[0])
 
 
 def _signature(secret: bytes, timestamp: bytes, body: bytes) -> bytes:

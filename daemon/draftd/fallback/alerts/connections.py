@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from draftd.fallback.alerts.payload import Result
+from draftd.fallback.alerts.payload import NotificationResult
 from draftd.http_listener import BoundedConnection
 from draftd.rate_limited_log import OutageLog
 from draftd.settings import WebhookSettings
@@ -67,7 +67,7 @@ class AlertConnection(BoundedConnection):
 
     __slots__ = ("connections", "counted", "deadline", "ended", "proven")
 
-    def __init__(self, connections: Connections, server: web.Server, deadline: asyncio.Timeout) -> None:
+    def __init__(self, connections: AlertConnections, server: web.Server, deadline: asyncio.Timeout) -> None:
         super().__init__(server, line_bytes=2048, field_bytes=4096, headers=64)
         self.connections, self.deadline = connections, deadline
         self.ended = asyncio.Event()
@@ -82,11 +82,11 @@ class AlertConnection(BoundedConnection):
             self.deadline.reschedule(None)
 
     def refusal(self) -> Mapping[str, Any]:
-        self.connections.count(self, Result.BAD_HTTP)
+        self.connections.count(self, NotificationResult.BAD_HTTP)
         return {"error": "no HTTP/1.1 with a Host, of at most 64 headers of 4096 bytes each"}
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        self.connections.count(self, Result.BAD_HTTP)
+        self.connections.count(self, NotificationResult.BAD_HTTP)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -98,14 +98,14 @@ def connection_of(request: web.BaseRequest) -> AlertConnection:
     return request.protocol
 
 
-class Connections:
+class AlertConnections:
     """`handler` answers a request; `lost` hears of connections that are closed without one, and why. `tls`: for the
     next connection. One loop."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        lost: Callable[[Result], None],
+        lost: Callable[[NotificationResult], None],
         *,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         most: int = 64,
@@ -128,7 +128,7 @@ class Connections:
                     accepting.create_task(self._accept(listener))
         finally:
             for one in [one for one in self._open if not one.proven]:
-                self._end(one, Result.CUT_SHORT)
+                self._end(one, NotificationResult.CUT_SHORT)
             await self._server.shutdown(_GRACE_SECONDS)
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -148,7 +148,7 @@ class Connections:
                 self._outage.ended("connections are accepted again")
                 await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
 
-    def count(self, one: AlertConnection, why: Result) -> None:
+    def count(self, one: AlertConnection, why: NotificationResult) -> None:
         """It ends without a notification."""
         if not one.counted:
             one.counted = True
@@ -159,9 +159,9 @@ class Connections:
             oldest = next((one for one in self._open if not one.proven), None)
             if oldest is None:  # the senders of all of them are known
                 accepted.close()
-                self._lost(Result.CROWDED_OUT)
+                self._lost(NotificationResult.CROWDED_OUT)
                 return
-            self._end(oldest, Result.CROWDED_OUT)
+            self._end(oldest, NotificationResult.CROWDED_OUT)
         one = AlertConnection(self, self._server, asyncio.timeout(self._seconds))
         self._open[one] = asyncio.create_task(self._hold(one, accepted))
 
@@ -173,9 +173,9 @@ class Connections:
                 await loop.connect_accepted_socket(lambda: one, accepted, ssl=self._tls())
                 await one.ended.wait()
         except TimeoutError:
-            self.count(one, Result.SLOW)
+            self.count(one, NotificationResult.SLOW)
         except OSError:  # no TLS
-            self.count(one, Result.BAD_HTTP)
+            self.count(one, NotificationResult.BAD_HTTP)
         finally:
             self._open.pop(one, None)
             if isinstance(one.transport, asyncio.Transport):
@@ -183,7 +183,7 @@ class Connections:
             else:
                 accepted.close()
 
-    def _end(self, one: AlertConnection, why: Result) -> None:
+    def _end(self, one: AlertConnection, why: NotificationResult) -> None:
         self.count(one, why)
         self._open.pop(one).cancel()
 

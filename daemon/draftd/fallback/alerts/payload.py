@@ -77,11 +77,11 @@ def _seconds(value: object) -> float:
     return since // timedelta(milliseconds=1) / 1000
 
 
-class _Part(BaseModel):
+class _PayloadModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class Alert(_Part):
+class Alert(_PayloadModel):
     """What all three tell of an alert. `starts_at`: seconds since 1970."""
 
     labels: dict[str, str]
@@ -89,7 +89,7 @@ class Alert(_Part):
     starts_at: Annotated[float, PlainValidator(_seconds)] = Field(alias="startsAt")
 
 
-class Notified(Alert):
+class NotifiedAlert(Alert):
     """One of a notification."""
 
     status: Literal["firing", "resolved"]
@@ -99,11 +99,11 @@ class Notified(Alert):
         return self.status == "firing"
 
 
-class _State(_Part):
+class _State(_PayloadModel):
     state: Literal["unprocessed", "active", "suppressed"]
 
 
-class Listed(Alert):
+class ListedAlert(Alert):
     """One that the API lists."""
 
     status: _State
@@ -114,13 +114,13 @@ class Listed(Alert):
         return self.status.state != "suppressed"
 
 
-class _Notification(_Part):
+class _Notification(_PayloadModel):
     version: Literal["4", "1"]
     status: Literal["firing", "resolved"]
-    alerts: list[Notified] = Field(min_length=1, max_length=MOST_ALERTS)
+    alerts: list[NotifiedAlert] = Field(min_length=1, max_length=MOST_ALERTS)
 
 
-_ANSWER = TypeAdapter(Annotated[list[Listed], Field(max_length=MOST_POLLED)])
+_ANSWER = TypeAdapter(Annotated[list[ListedAlert], Field(max_length=MOST_POLLED)])
 _ALLOWED = {
     "version": '"4" (Alertmanager) or "1" (Grafana)',
     "alerts": f"a list of 1 to {MOST_ALERTS} alerts",
@@ -133,7 +133,7 @@ _ALLOWED = {
 }
 
 
-def parse_notification(body: bytes) -> list[Notified]:
+def parse_notification(body: bytes) -> list[NotifiedAlert]:
     """Raises Malformed where it is no JSON, InvalidRequest where it is no notification."""
     try:
         return _Notification.model_validate_json(body).alerts
@@ -141,7 +141,7 @@ def parse_notification(body: bytes) -> list[Notified]:
         raise _explained(error, body, "") from None
 
 
-def parse_alerts(body: bytes) -> list[Listed]:
+def parse_alerts(body: bytes) -> list[ListedAlert]:
     """The alerts of the API's answer. Raises as `parse_notification`."""
     try:
         return _ANSWER.validate_json(body)
@@ -174,7 +174,7 @@ def _short(value: object) -> object:
     return f"an object of {len(value)}" if isinstance(value, dict) else value
 
 
-class Result(enum.StrEnum):
+class NotificationResult(enum.StrEnum):
     """What became of one notification, or of what came instead of one."""
 
     ACCEPTED = "accepted"
@@ -224,10 +224,12 @@ class PollResult(enum.StrEnum):
     FAILED = "failed"  # a bug
 
 
-class Refused(Exception):
+class NotificationRefused(Exception):
     """A notification that is not taken: HTTP status, what is counted, what its sender gets."""
 
-    def __init__(self, status: int, result: Result, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, result: NotificationResult, message: str, *, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.result = result
@@ -245,18 +247,18 @@ class BadLevel(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredAlert:
     """An alert that asks nothing of this daemon. `where` names it in what it came in."""
 
     where: str
     name: str
-    result: Result
+    result: NotificationResult
 
     def __str__(self) -> str:
         return f"{self.where}: {self.result} ({_shown(self.name)})"
 
 
-def notice_of(alert: Notified | Listed, where: str, instance: str, now: float) -> Notice | Ignored:
+def notice_of(alert: NotifiedAlert | ListedAlert, where: str, instance: str, now: float) -> Notice | IgnoredAlert:
     """`instance` is this daemon's own name; while it has none, alerts of any instance are taken for its own.
 
     A level is a ceiling: nothing in here can raise one. Raises BadLevel for any other, and InvalidRequest
@@ -265,11 +267,11 @@ def notice_of(alert: Notified | Listed, where: str, instance: str, now: float) -
     labels = alert.labels
     name = labels.get("alertname", "")
     if name not in ACCEPTED_ALERTS:
-        return Ignored(where, name, Result.UNKNOWN_ALERT)
+        return IgnoredAlert(where, name, NotificationResult.UNKNOWN_ALERT)
     if instance and labels.get("instance") and labels["instance"] != instance:
-        return Ignored(where, name, Result.OTHER_INSTANCE)
+        return IgnoredAlert(where, name, NotificationResult.OTHER_INSTANCE)
     if not (asks := labels.get(LEVEL_LABEL)):
-        return Ignored(where, name, Result.NO_LEVEL)
+        return IgnoredAlert(where, name, NotificationResult.NO_LEVEL)
     remote = _REMOTE_LEVELS.get(asks)
     if remote is None and asks not in _LEVELS:
         allowed = ", ".join(sorted(_LEVELS | _REMOTE_LEVELS)) + ": an alert can lower the level, but not raise it"

@@ -23,9 +23,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from aiohttp import web
 
 from draftd.errors import ConfigError, InvalidRequest, NotServing, QueueFull
-from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, Signed
+from draftd.fallback.alerts.authentication import Authentication, ReplayGuard, UnprovenSignature
 from draftd.fallback.alerts.connections import (
-    Connections,
+    AlertConnections,
     LoopThread,
     connection_of,
     tls,
@@ -33,10 +33,10 @@ from draftd.fallback.alerts.connections import (
 from draftd.fallback.alerts.payload import (
     ACCEPTED_ALERTS,
     BadLevel,
-    Ignored,
+    IgnoredAlert,
     Malformed,
-    Refused,
-    Result,
+    NotificationRefused,
+    NotificationResult,
     notice_of,
     parse_notification,
 )
@@ -86,7 +86,7 @@ class WebhookListener:
         self._log = RateLimitedLog(log)
         # One at a time, so that the order in which they came is the order in which they act.
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
-        self._connections: Connections | None = None
+        self._connections: AlertConnections | None = None
         self._thread: LoopThread | None = None
         self._listening: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
@@ -128,10 +128,12 @@ class WebhookListener:
             raise ConfigError("webhook.port", port, allowed) from None
 
     async def _serve(self, listening: Sequence[socket.socket]) -> None:
-        self._connections = Connections(self._handle, self._lost, tls=lambda: self._tls, seconds=self._request_seconds)
+        self._connections = AlertConnections(
+            self._handle, self._lost, tls=lambda: self._tls, seconds=self._request_seconds
+        )
         await self._connections.serve(listening)
 
-    def _lost(self, result: Result) -> None:
+    def _lost(self, result: NotificationResult) -> None:
         self._telemetry.notification(result)
         self._log.write(logging.WARNING, result, f"webhook: a connection without a notification: {result}")
 
@@ -139,10 +141,10 @@ class WebhookListener:
         try:
             result, told = await self._notified(request)
             response = web.json_response(told)
-        except Refused as refused:
+        except NotificationRefused as refused:
             result, response = refused.result, self._refusal(refused, request.remote or "")
         except Exception as error:
-            result = Result.FAILED
+            result = NotificationResult.FAILED
             response = web.json_response({"error": "the daemon failed; its log says how"}, status=500)
             self._log.write(logging.ERROR, result, "webhook: a notification failed", error=error)
         connection = connection_of(request)
@@ -153,7 +155,7 @@ class WebhookListener:
         response.force_close()
         return response
 
-    def _refusal(self, refused: Refused, sender: str) -> web.Response:
+    def _refusal(self, refused: NotificationRefused, sender: str) -> web.Response:
         said = f"webhook: {refused.status} to {sender or 'a sender'}: {refused.message}"
         self._log.write(logging.WARNING, refused.result, said, sender)
         response = web.json_response({"error": refused.message}, status=refused.status)
@@ -161,30 +163,32 @@ class WebhookListener:
             response.headers["Retry-After"] = str(math.ceil(refused.retry_after))
         if refused.status == 401 and self._settings.token is not None:
             response.headers["WWW-Authenticate"] = "Bearer"
-        if refused.result is Result.BAD_METHOD:
+        if refused.result is NotificationResult.BAD_METHOD:
             response.headers["Allow"] = "POST"
         return response
 
-    async def _notified(self, request: web.BaseRequest) -> tuple[Result, dict[str, object]]:
+    async def _notified(self, request: web.BaseRequest) -> tuple[NotificationResult, dict[str, object]]:
         if request.path != PATH:
-            raise Refused(404, Result.BAD_PATH, f"path: allowed: {PATH}")
+            raise NotificationRefused(404, NotificationResult.BAD_PATH, f"path: allowed: {PATH}")
         if request.method != "POST":
-            raise Refused(405, Result.BAD_METHOD, "method: allowed: POST, of a notification")
+            raise NotificationRefused(405, NotificationResult.BAD_METHOD, "method: allowed: POST, of a notification")
         try:
             body, claim = await self._authenticated(request)
-        except Refused as refused:
+        except NotificationRefused as refused:
             # Unknown senders have an allowance of their own, so that they do not use up that of known ones.
             if refused.status == 401 and (wait := self._unproven.take()):
-                raise Refused(429, refused.result, "too many requests without credentials", retry_after=wait) from None
+                raise NotificationRefused(
+                    429, refused.result, "too many requests without credentials", retry_after=wait
+                ) from None
             raise
         try:
             return await self._act(body)
-        except Refused as refused:
+        except NotificationRefused as refused:
             if claim is not None and refused.status >= 500:  # its sender may try again within the same second
                 self._replay_guard.pop(claim.signature, None)
             raise
 
-    async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, Signed | None]:
+    async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, UnprovenSignature | None]:
         """The body of a sender that is known, and within its rate. What the headers tell is told before any of the
         body is read; a signature can only be judged with all of it."""
         claim = self._authentication.claim(request.headers, self._wall())
@@ -196,9 +200,13 @@ class WebhookListener:
         if claim is not None:
             self._authentication.prove(claim, body)
             if claim.signature in self._replay_guard:
-                raise Refused(401, Result.REPLAYED, "the signature has been used: each is accepted once")
+                raise NotificationRefused(
+                    401, NotificationResult.REPLAYED, "the signature has been used: each is accepted once"
+                )
             if wait := self._replay_guard.wait():
-                raise Refused(503, Result.BUSY, "too many signatures to remember", retry_after=wait)
+                raise NotificationRefused(
+                    503, NotificationResult.BUSY, "too many signatures to remember", retry_after=wait
+                )
             self._admit(request)
             self._replay_guard.add(claim.signature)
         return body, claim
@@ -212,37 +220,47 @@ class WebhookListener:
     async def _body(self, request: web.BaseRequest) -> bytes:
         most = self._settings.max_body_bytes
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise Refused(415, Result.BAD_ENCODING, "Content-Encoding: allowed: none; the body as it is")
+            raise NotificationRefused(
+                415, NotificationResult.BAD_ENCODING, "Content-Encoding: allowed: none; the body as it is"
+            )
         try:
             return await read_whole(request, most, self._body_seconds)
         except BodyTooLarge:
             said = f"body: allowed: at most {most} bytes (webhook.max_body_bytes)"
-            raise Refused(413, Result.TOO_LARGE, said) from None
+            raise NotificationRefused(413, NotificationResult.TOO_LARGE, said) from None
         except TimeoutError:
-            raise Refused(408, Result.SLOW, f"body: allowed: all of it within {self._body_seconds:g} s") from None
+            raise NotificationRefused(
+                408, NotificationResult.SLOW, f"body: allowed: all of it within {self._body_seconds:g} s"
+            ) from None
         except (OSError, web.RequestPayloadError):
-            raise Refused(400, Result.CUT_SHORT, "body: it ended early, or its chunks are invalid") from None
+            raise NotificationRefused(
+                400, NotificationResult.CUT_SHORT, "body: it ended early, or its chunks are invalid"
+            ) from None
 
-    async def _act(self, body: bytes) -> tuple[Result, dict[str, object]]:
+    async def _act(self, body: bytes) -> tuple[NotificationResult, dict[str, object]]:
         found = self._understood(body)
         notices = [one for one in found if isinstance(one, Notice)]
-        ignored = [one for one in found if isinstance(one, Ignored)]
+        ignored = [one for one in found if isinstance(one, IgnoredAlert)]
         listed = {"ignored": [str(one) for one in ignored[:_MOST_SHOWN]]} if ignored else {}
         if not notices:
             results = {one.result for one in ignored}
-            if results == {Result.UNKNOWN_ALERT}:
+            if results == {NotificationResult.UNKNOWN_ALERT}:
                 known = ", ".join(sorted(ACCEPTED_ALERTS))
-                raise Refused(422, Result.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
-            result = Result.NO_LEVEL if Result.NO_LEVEL in results else Result.OTHER_INSTANCE
+                raise NotificationRefused(422, NotificationResult.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
+            result = (
+                NotificationResult.NO_LEVEL
+                if NotificationResult.NO_LEVEL in results
+                else NotificationResult.OTHER_INSTANCE
+            )
             return result, {"result": result, **listed}
         applied = await self._take(notices)
         counts = Counter(applied)
         if counts[Applied.ACCEPTED] + counts[Applied.RENEWED] + counts[Applied.RESOLVED]:
-            result = Result.ACCEPTED
+            result = NotificationResult.ACCEPTED
         elif counts[Applied.FULL]:
-            result = Result.FULL
+            result = NotificationResult.FULL
         else:
-            result = Result.DUPLICATE if counts[Applied.DUPLICATE] else Result.OUT_OF_ORDER
+            result = NotificationResult.DUPLICATE if counts[Applied.DUPLICATE] else NotificationResult.OUT_OF_ORDER
         said = ", ".join(
             f"{one.name} {'fires' if one.firing else 'is resolved'}: {became}"
             for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
@@ -250,21 +268,23 @@ class WebhookListener:
         if counts[Applied.ACCEPTED] + counts[Applied.RESOLVED]:  # what is asked for is another thing now
             log.info("webhook: %s", said)
         else:
-            self._log.write(logging.WARNING if result is Result.FULL else logging.INFO, result, f"webhook: {said}")
+            self._log.write(
+                logging.WARNING if result is NotificationResult.FULL else logging.INFO, result, f"webhook: {said}"
+            )
         kept = {"unsaved": f"a restart would not know: {why}"} if (why := self._unsaved()) else {}
         return result, {"result": result, "applied": dict(counts), **kept, **listed}
 
-    def _understood(self, body: bytes) -> list[Notice | Ignored]:
+    def _understood(self, body: bytes) -> list[Notice | IgnoredAlert]:
         """Raises Refused where it is no notification, or asks for what there is not."""
         instance, now = self._instance(), self._wall()
         try:
             alerts = enumerate(parse_notification(body))
             return [notice_of(alert, f"alerts[{i}]", instance, now) for i, alert in alerts]
         except Malformed as error:
-            raise Refused(400, Result.MALFORMED, error.message) from None
+            raise NotificationRefused(400, NotificationResult.MALFORMED, error.message) from None
         except InvalidRequest as error:
-            result = Result.BAD_LEVEL if isinstance(error, BadLevel) else Result.INVALID
-            raise Refused(422, result, error.message) from None
+            result = NotificationResult.BAD_LEVEL if isinstance(error, BadLevel) else NotificationResult.INVALID
+            raise NotificationRefused(422, result, error.message) from None
 
     async def _take(self, notices: list[Notice]) -> list[Applied]:
         try:
@@ -285,9 +305,11 @@ def _authentication(settings: WebhookSettings) -> Authentication:
     return Authentication(tokens, secrets, settings.timestamp_header, settings.replay_seconds)
 
 
-def _not_now(why: str = "", wait: float | None = None) -> Refused:
-    return Refused(503, Result.BUSY, f"not now{why}", retry_after=wait or _RETRY_SECONDS)
+def _not_now(why: str = "", wait: float | None = None) -> NotificationRefused:
+    return NotificationRefused(503, NotificationResult.BUSY, f"not now{why}", retry_after=wait or _RETRY_SECONDS)
 
 
-def _too_many(wait: float) -> Refused:
-    return Refused(429, Result.RATE_LIMITED, "too many notifications (webhook.max_per_second)", retry_after=wait)
+def _too_many(wait: float) -> NotificationRefused:
+    return NotificationRefused(
+        429, NotificationResult.RATE_LIMITED, "too many notifications (webhook.max_per_second)", retry_after=wait
+    )

@@ -33,8 +33,8 @@ from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration, member
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
+from draftd.service.transitions import Transitions, unless_set
 from draftd.service.verification import VerificationService
-from draftd.service.watching import Transitions, unless_set
 from draftd.settings import Settings
 from draftd.strategies import RemoteLevel
 from draftd.telemetry.setup import Telemetry

@@ -16,7 +16,7 @@ from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
-from draftd.planning.planner import Wish
+from draftd.planning.planner import RequestedPlan
 from draftd.protocol import (
     DEPTH_MODES,
     MODES,
@@ -32,17 +32,17 @@ from draftd.protocol import (
 from draftd.service.inference import InferenceService
 from draftd.service.messages import Chat
 from draftd.service.request import (
+    ChoiceFinished,
     Chunk,
     Event,
-    Finished,
     FormatKind,
-    Loading,
+    LoadProgress,
     Prompt,
     PromptProgress,
     RawText,
     Request,
+    RequestStarted,
     ResponseFormat,
-    Started,
     TokenIds,
 )
 from draftd.v1 import inference_pb2 as pb
@@ -103,7 +103,7 @@ def request_of(given: pb.GenerateRequest, deadline: float | None = None, client:
         max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
         sampling=sampling_of(given.sampling),
         stop=tuple(given.stop),
-        wish=Wish(
+        wish=RequestedPlan(
             mode,
             cap,
             given.drafter or None,
@@ -159,16 +159,16 @@ def message_of(told: Event) -> pb.GenerateResponse:
                 prompt_logprobs=[logprobs_message(one) for one in told.emission.prompt or ()],
             )
         )
-    if isinstance(told, Started):
+    if isinstance(told, RequestStarted):
         return pb.GenerateResponse(started=_started(told))
-    if isinstance(told, Loading):
+    if isinstance(told, LoadProgress):
         return pb.GenerateResponse(loading=pb.Loading(progress=told.progress))
     if isinstance(told, PromptProgress):
         return pb.GenerateResponse(prompt_progress=reply.prompt_progress(told))
     return pb.GenerateResponse(finished=_finished(told))
 
 
-def _started(told: Started) -> pb.Started:
+def _started(told: RequestStarted) -> pb.Started:
     return reply.filled(
         pb.Started,
         told,
@@ -178,7 +178,7 @@ def _started(told: Started) -> pb.Started:
     )
 
 
-def _finished(told: Finished) -> pb.Finished:
+def _finished(told: ChoiceFinished) -> pb.Finished:
     outcome, stats = told.outcome, told.outcome.stats
     return pb.Finished(
         reason=number(pb.FinishReason, outcome.reason),

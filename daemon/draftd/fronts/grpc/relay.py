@@ -17,7 +17,6 @@ from draftd.core import Emission, FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
 from draftd.protocol import REASONS, draft_counts
 from draftd.service.messages import Chat, Message, ToolCall, ToolMode
-from draftd.service.remote import Begun, Ended
 from draftd.service.request import (
     Chunk,
     Delta,
@@ -31,6 +30,7 @@ from draftd.service.request import (
     ToolCallBegun,
     ToolCallEnded,
 )
+from draftd.service.text_relay import RelayFinished, RelayStarted
 from draftd.settings import RemoteSettings
 from draftd.strategies import Strategy, Verifier
 from draftd.v1 import inference_pb2 as pb
@@ -72,7 +72,7 @@ class GrpcAnswers:
             self._channel = grpc.aio.insecure_channel(settings.target, options)
         self._stub = inference_pb2_grpc.InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
-    async def answer(self, request: Request, trace: str) -> AsyncGenerator[Begun | Chunk | Ended, None]:
+    async def answer(self, request: Request, trace: str) -> AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]:
         left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
         metadata = (*self._metadata, *((("traceparent", trace),) if trace else ()))
         call = self._stub.Generate(message_of(request), timeout=left, metadata=metadata)
@@ -118,11 +118,11 @@ def message_of(request: Request) -> pb.GenerateRequest:
     )
 
 
-def event_of(told: pb.GenerateResponse) -> Begun | Chunk | Ended | None:
+def event_of(told: pb.GenerateResponse) -> RelayStarted | Chunk | RelayFinished | None:
     """None while it loads."""
     kind = told.WhichOneof("event")
     if kind == "started":
-        return Begun(told.started.prompt_tokens)
+        return RelayStarted(told.started.prompt_tokens)
     if kind == "chunk":
         return _chunk(told.chunk)
     if kind != "finished":
@@ -130,7 +130,7 @@ def event_of(told: pb.GenerateResponse) -> Begun | Chunk | Ended | None:
     end = told.finished
     counts = draft_counts(end.counts, end.usage.output_tokens)
     prefill = end.timings.prefill.ToNanoseconds() / 1e9
-    return Ended(
+    return RelayFinished(
         end.choice,
         REASONS.get(end.reason, FinishReason.ERROR),
         counts,

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DecodePlan, LadderLevel
 from draftd.counts import DraftCounts
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.saved import LearntCosts
 from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotServing
@@ -22,9 +22,9 @@ from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteState
 from draftd.group import GroupStatus
 from draftd.hardware.state import HardwareView
 from draftd.journal import Transition
-from draftd.planning.routing import Way
+from draftd.planning.routing import RouteOption
 from draftd.protocol import duration, number
-from draftd.service.request import Routed, ServedModel
+from draftd.service.request import RouteAnswer, ServedModel
 from draftd.strategies import PeerCounts, QualityClass, RemoteCounts, VerificationStatus
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
@@ -96,7 +96,7 @@ def remote_counts(c: RemoteCounts | None) -> pb.RemoteCounts | None:
     )
 
 
-def route(told: Routed) -> pb.RouteResponse:
+def route(told: RouteAnswer) -> pb.RouteResponse:
     found = told.route
     return pb.RouteResponse(
         rows=map(_row, found.ways),
@@ -110,7 +110,7 @@ def route(told: Routed) -> pb.RouteResponse:
     )
 
 
-def _row(way: Way) -> pb.RouteRow:
+def _row(way: RouteOption) -> pb.RouteRow:
     made = pb.RouteRow(
         strategy=number(pb.Strategy, way.strategy),
         unavailable=way.unavailable,
@@ -160,7 +160,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
     )
 
 
-def depth(learnt: Learnt | None, most: int) -> control_pb2.GetDepthResponse:
+def depth(learnt: LearntCosts | None, most: int) -> control_pb2.GetDepthResponse:
     """What the engine has learnt of drafting: prices, acceptance, and the depths that follow. `most`: tokens that a
     step may draft. Raises NotServing where nothing is known yet."""
     if learnt is None:

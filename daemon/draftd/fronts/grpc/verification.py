@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from draftd.errors import DeadlineExceeded, DraftdError, InvalidRequest, NotEnabled, OtherProtocol
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.reply import filled
-from draftd.service.peers import Connection
+from draftd.service.peers import PeerConnection
 from draftd.service.stream import stall_guard
 from draftd.service.verification import VerificationService
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
-from draftd.verifier_client.messages import VERSION, from_edge, to_edge
+from draftd.verifier_client.codec import VERSION, from_edge, to_edge
 
 HELLO_SECONDS = 10.0
 """That an edge has for its greeting."""
@@ -79,7 +79,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         if not self._service.enabled:
             raise NotEnabled("this daemon verifies for no others: set verify.enabled")
 
-    async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: Connection, context: int) -> None:
+    async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: PeerConnection, context: int) -> None:
         """Each message when the last was handled, until the edge says no more."""
         async for request in requests:
             connection.exchanged(received=request.ByteSize())
@@ -92,7 +92,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             else:
                 raise InvalidRequest("message", kind or "nothing", "open, step, close or ping, after one hello")
 
-    async def _take(self, request: pb.VerifyRequest, connection: Connection, context: int) -> None:
+    async def _take(self, request: pb.VerifyRequest, connection: PeerConnection, context: int) -> None:
         opened = request.open
         try:
             if len(opened.tokens) >= context:  # before they are copied
@@ -106,7 +106,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         assert message is not None
         await self._service.take(connection, message)
 
-    async def _write(self, connection: Connection, context: Context) -> None:
+    async def _write(self, connection: PeerConnection, context: Context) -> None:
         async with stall_guard(self._stall) as write:
             while True:
                 item = await connection.next()

@@ -13,7 +13,7 @@ from typing import Any
 from draftd.core import Emission, FinishReason, RequestStats
 from draftd.counts import DraftCounts, total
 from draftd.service.messages import ToolCall
-from draftd.service.request import Chunk, Delta, Finished, ReasoningDelta, TextDelta, ToolCallEnded
+from draftd.service.request import ChoiceFinished, Chunk, Delta, ReasoningDelta, TextDelta, ToolCallEnded
 
 _LEAST = -9999.0  # OpenAI's word for a probability of nought, which JSON has no logarithm of
 
@@ -27,13 +27,13 @@ def deltas_of(chunk: Chunk) -> Sequence[Delta]:
     return (TextDelta(text),) if (text := chunk.text) else ()
 
 
-def succeeded(told: Finished) -> bool:
+def succeeded(told: ChoiceFinished) -> bool:
     """Otherwise an error follows."""
     return told.outcome.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedChoice:
     """One choice, put together."""
 
     texts: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Collected:
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     prompt: dict[str, Any] = field(default_factory=dict)  # what is told of it
-    finished: Finished | None = None
+    finished: ChoiceFinished | None = None
 
     def add(self, delta: Delta) -> None:
         if isinstance(delta, TextDelta):
@@ -60,7 +60,7 @@ class Collected:
         return "".join(self.thoughts)
 
     @property
-    def end(self) -> Finished:
+    def end(self) -> ChoiceFinished:
         assert self.finished is not None
         return self.finished
 
@@ -94,7 +94,7 @@ def bounded(logprob: float) -> float:
     return max(_LEAST, logprob)
 
 
-def usage(finished: Sequence[Finished]) -> dict[str, Any]:
+def usage(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     """OpenAI's, of the choices of one prompt. What drafts saved is not in it: tokens are counted once, and
     `accepted_prediction_tokens` means another thing."""
     stats = finished[0].outcome.stats
@@ -117,7 +117,7 @@ def added(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def metrics(finished: Sequence[Finished]) -> dict[str, Any]:
+def metrics(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     """The figures of an answer in vLLM's shape (`include_metrics`): its times where there is one choice, and what was
     drafted; `…_per_position` are draftd's own."""
     counts = total(one.outcome.stats.counts for one in finished)
@@ -125,7 +125,7 @@ def metrics(finished: Sequence[Finished]) -> dict[str, Any]:
     return {**times, "speculative_decoding": _speculative(counts), "draftd": _routed(finished)}
 
 
-def _routed(finished: Sequence[Finished]) -> dict[str, Any]:
+def _routed(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     """Which way the answer went, its class and its cost; of several choices the least class, and the sum."""
     costs = [one.worth.cost for one in finished if one.worth.cost is not None]
     classes = [one.worth.quality for one in finished if one.worth.quality is not None]

@@ -20,7 +20,7 @@ from draftd.core import DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import InvalidRequest, wrong_field
 from draftd.fronts.http.errors import Timeout, TooLarge, WrongMedia
 from draftd.listening import BodyTooLarge, read_whole
-from draftd.planning.planner import Wish
+from draftd.planning.planner import RequestedPlan
 from draftd.service.request import MAX_CALLER_BYTES, FormatKind, ResponseFormat
 from draftd.strategies import QualityClass, Strategy
 
@@ -66,7 +66,7 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class Part(Body):
+class MessagePart(Body):
     """A part of a message. Which `type`s are text, and which field has it, differs by protocol."""
 
     type: str
@@ -77,10 +77,10 @@ class Part(Body):
 
 
 #: A content: a text, or its parts.
-Parts = Annotated[Items[Part], BeforeValidator(text_parts)]
+Parts = Annotated[Items[MessagePart], BeforeValidator(text_parts)]
 
 
-class Wishes(Body):
+class DraftdFields(Body):
     """What draftd is asked besides: `draftd` of a body."""
 
     mode: str | None = None
@@ -94,10 +94,10 @@ class Wishes(Body):
     max_seconds: float | None = None
     max_cost: float | None = None
 
-    def wish(self) -> Wish:
+    def wish(self) -> RequestedPlan:
         """Raises InvalidRequest."""
         labels = {quality.label: quality for quality in QualityClass}
-        return Wish(
+        return RequestedPlan(
             member(ModePreference, self.mode, "draftd.mode") or ModePreference.AUTO,
             self.max_draft_tokens,
             self.drafter or None,
@@ -109,7 +109,7 @@ class Wishes(Body):
         )
 
 
-class Unserved(Body):
+class UnservedFields(Body):
     """Fields of any server's that would change the text, or what is told of it: refused, unless they are nought, empty,
     or have a value that is off."""
 
@@ -166,7 +166,7 @@ _FIELDS: Mapping[str, str] = {
 }
 
 
-class Common(Unserved):
+class CommonBody(UnservedFields):
     """What a body has in every protocol. Fields of vLLM's are taken too."""
 
     model: str | None = None
@@ -197,11 +197,11 @@ class Common(Unserved):
     guided_grammar: Any = None
     json_schema: Any = None
     grammar: Any = None
-    draftd: Wishes = Field(default_factory=Wishes)
+    draftd: DraftdFields = Field(default_factory=DraftdFields)
 
     def shared(self, client: str) -> dict[str, Any]:
         """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
-        for name in Unserved.model_fields:
+        for name in UnservedFields.model_fields:
             if (value := getattr(self, name)) and value != _OFF.get(name):
                 instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
                 raise InvalidRequest(name, value, f"none: it is not served{instead}")
@@ -316,7 +316,7 @@ _OTHERWISE = {
 
 
 def wanted_format(
-    given: Common, own: ResponseFormat | None, name: str, schema: str
+    given: CommonBody, own: ResponseFormat | None, name: str, schema: str
 ) -> tuple[ResponseFormat | None, dict[str, str]]:
     """The format that a body demands, by its protocol's own field (`own`, called `name`, with its schema in `schema`),
     vLLM's `structured_outputs`, or one of their other names; and what the body calls the service's fields of it. Raises
@@ -346,7 +346,7 @@ def wanted_format(
     return ResponseFormat(kind, value if isinstance(value, str) else as_json(value, field)), called
 
 
-def text_of(parts: Sequence[Part] | None, field: str, kinds: Mapping[str, str], *, of_tool: bool = False) -> str:
+def text_of(parts: Sequence[MessagePart] | None, field: str, kinds: Mapping[str, str], *, of_tool: bool = False) -> str:
     """The text of a content's parts, a line break between two. `kinds`: which of a part's fields has the text of each
     type that is taken. Raises InvalidRequest for the rest: images, audio, files. `of_tool`: what a tool gave, where the
     text says what else there was. Clients send that unasked, and again with each later request."""

@@ -7,20 +7,20 @@ from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import Collected, TokenBytes, deltas_of, prompt_logprobs, succeeded, token_logprobs
-from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, as_json, parsed, text_of
+from draftd.fronts.http.answer import CollectedChoice, TokenBytes, deltas_of, prompt_logprobs, succeeded, token_logprobs
+from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parsed, text_of
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
-from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.request import (
     AnswerEvent,
+    ChoiceFinished,
     Chunk,
     Delta,
-    Finished,
     ReasoningDelta,
     Request,
-    Started,
+    RequestStarted,
     TextDelta,
     ToolCallArguments,
     ToolCallBegun,
@@ -81,7 +81,7 @@ class ChatBody(ChoicesBody):
     echo: Any = None
 
 
-def asked(call: Call, scope: Scope) -> Asked:
+def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(ChatBody, call.body)
     model = scope.served(given.model)
@@ -113,7 +113,7 @@ def asked(call: Call, scope: Scope) -> Asked:
         [(r"^(\.tool_calls\[\d+\])(\.name|\.arguments)$", r"\1.function\2")],
     )
     reply = ChatReply(model, scope.service.token_bytes, given)
-    return Asked((request,), reply, bool(given.stream), names, reply.progress)
+    return ParsedBody((request,), reply, bool(given.stream), names, reply.progress)
 
 
 def _check_unserved(given: ChatBody) -> None:
@@ -206,7 +206,7 @@ def _name_of(tool: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def template_arguments(given: Common, effort: str | None) -> Mapping[str, Any]:
+def template_arguments(given: CommonBody, effort: str | None) -> Mapping[str, Any]:
     found = dict(given.chat_template_kwargs or {})
     as_json(found, "chat_template_kwargs")  # raises where it is none
     if effort is not None:
@@ -229,11 +229,11 @@ class ChatReply(ChoicesReply):
         self._calls: dict[int, int] = {}  # of each choice: the call that was begun last
 
     def take(self, event: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(event, Started):
+        if isinstance(event, RequestStarted):
             self._head["id"] = f"chatcmpl-{event.request_id}"
             return self._said(0, {}) if self._stream else b""
-        choice = self._choices.setdefault(event.choice, Collected())
-        if isinstance(event, Finished):
+        choice = self._choices.setdefault(event.choice, CollectedChoice())
+        if isinstance(event, ChoiceFinished):
             choice.finished = event
             return self._ended(event) if self._stream and succeeded(event) else b""
         if self._stream:
@@ -248,7 +248,7 @@ class ChatReply(ChoicesReply):
     def whole(self) -> Mapping[str, Any]:
         return {**super().whole(), **self._choices[0].prompt}
 
-    def _choice(self, index: int, choice: Collected) -> dict[str, Any]:
+    def _choice(self, index: int, choice: CollectedChoice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
         if choice.thoughts:
             message |= _reasoning(choice.reasoning)
@@ -288,6 +288,6 @@ class ChatReply(ChoicesReply):
             delta = {"role": "assistant", "content": "", **delta}
         return self._piece({"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None})
 
-    def _ended(self, event: Finished) -> bytes:
+    def _ended(self, event: ChoiceFinished) -> bytes:
         begun = b"" if event.choice in self._begun else self._said(event.choice, {})
         return begun + self._piece({"index": event.choice, "delta": {}, "logprobs": None, **finish(event)})

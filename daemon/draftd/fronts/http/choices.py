@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import Field
 
 from draftd.errors import DraftdError, InvalidRequest
-from draftd.fronts.http.answer import Collected, TokenBytes, added, metrics, usage
-from draftd.fronts.http.body import Body, Common, Int, MostTokens, Texts, as_json
+from draftd.fronts.http.answer import CollectedChoice, TokenBytes, added, metrics, usage
+from draftd.fronts.http.body import Body, CommonBody, Int, MostTokens, Texts, as_json
 from draftd.fronts.http.errors import openai_error
 from draftd.fronts.http.stream import COMMENT, DONE, data
-from draftd.service.request import Finished, FormatKind, PromptProgress, ResponseFormat
+from draftd.service.request import ChoiceFinished, FormatKind, PromptProgress, ResponseFormat
 
 FORMAT = ("response_format", "json_schema.schema")
 
@@ -33,7 +33,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class ChoicesBody(Common):
+class ChoicesBody(CommonBody):
     """The fields that either body has."""
 
     max_tokens: MostTokens | None = None
@@ -72,7 +72,7 @@ def response_format(given: Format | None, field: str = "response_format") -> Res
     return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.json_schema.schema_, f"{field}.json_schema.schema"))
 
 
-def finish(end: Finished) -> dict[str, Any]:
+def finish(end: ChoiceFinished) -> dict[str, Any]:
     """`stop_reason`, vLLM's, says which string or token of the request's ended it."""
     reason = end.outcome.reason.value
     return {
@@ -91,7 +91,7 @@ class ChoicesReply:
         self._token_bytes, self._stream, self._per_prompt = token_bytes, bool(body.stream), body.n or 1
         self._counted = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._measured = bool(body.include_metrics)
-        self._choices: dict[int, Collected] = {}  # over all prompts
+        self._choices: dict[int, CollectedChoice] = {}  # over all prompts
 
     @property
     def last(self) -> bytes:
@@ -116,7 +116,7 @@ class ChoicesReply:
     def failed(self, error: DraftdError) -> bytes:
         return data(openai_error(error))
 
-    def _choice(self, index: int, choice: Collected) -> dict[str, Any]:
+    def _choice(self, index: int, choice: CollectedChoice) -> dict[str, Any]:
         """A choice of an answer in one piece."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class ChoicesReply:
         """The usage, where it is `counted`, and the figures of drafts, where they are asked for."""
         figures: dict[str, Any] = {}
         if counted:
-            by_prompt = defaultdict[int, list[Finished]](list)
+            by_prompt = defaultdict[int, list[ChoiceFinished]](list)
             for index, choice in self._choices.items():
                 by_prompt[index // self._per_prompt].append(choice.end)
             figures["usage"] = added([usage(choices) for choices in by_prompt.values()])

@@ -8,12 +8,21 @@ from typing import Any
 from draftd.core import TokenLogprobs
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import Collected, TokenBytes, bounded, prompt_logprobs, succeeded
+from draftd.fronts.http.answer import CollectedChoice, TokenBytes, bounded, prompt_logprobs, succeeded
 from draftd.fronts.http.body import Int, parsed, token_ids
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
-from draftd.fronts.http.exchange import Asked, Call, Scope
-from draftd.service.request import AnswerEvent, Chunk, Finished, Prompt, RawText, Request, Started, TokenIds
+from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
+from draftd.service.request import (
+    AnswerEvent,
+    ChoiceFinished,
+    Chunk,
+    Prompt,
+    RawText,
+    Request,
+    RequestStarted,
+    TokenIds,
+)
 
 _LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 _MOST_PROMPTS = 32  # of one question: each is a request
@@ -28,7 +37,7 @@ class CompletionBody(ChoicesBody):
     add_special_tokens: bool | None = None
 
 
-def asked(call: Call, scope: Scope) -> Asked:
+def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(CompletionBody, call.body)
     model = scope.served(given.model)
@@ -49,7 +58,7 @@ def asked(call: Call, scope: Scope) -> Asked:
     requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
     reply = CompletionReply(model, scope.service.token_bytes, given)
     names = Names(given.field_names({**called, "tokens.ids": "prompt"}))
-    return Asked(requests, reply, bool(given.stream), names, reply.progress)
+    return ParsedBody(requests, reply, bool(given.stream), names, reply.progress)
 
 
 def prompts(given: object) -> list[Prompt]:
@@ -82,17 +91,17 @@ class CompletionReply(ChoicesReply):
         self._likeliest, self._likeliest_of_prompt = body.logprobs, body.prompt_logprobs
 
     def take(self, event: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(event, Started):
+        if isinstance(event, RequestStarted):
             self._head["id"] = self._head["id"] or f"cmpl-{event.request_id}"
             return b""
         index = prompt * self._per_prompt + event.choice
-        choice = self._choices.setdefault(index, Collected())
-        if isinstance(event, Finished):
+        choice = self._choices.setdefault(index, CollectedChoice())
+        if isinstance(event, ChoiceFinished):
             choice.finished = event
             return self._said(index, "", None, finish(event)) if self._stream and succeeded(event) else b""
         return self._chunk(event, index, choice)
 
-    def _choice(self, index: int, choice: Collected) -> dict[str, Any]:
+    def _choice(self, index: int, choice: CollectedChoice) -> dict[str, Any]:
         logprobs = {key: [entry for lists in choice.logprobs for entry in lists[key]] for key in _LOGPROBS}
         return {
             "index": index,
@@ -102,7 +111,7 @@ class CompletionReply(ChoicesReply):
             **choice.prompt,
         }
 
-    def _chunk(self, event: Chunk, index: int, choice: Collected) -> bytes:
+    def _chunk(self, event: Chunk, index: int, choice: CollectedChoice) -> bytes:
         text = event.text
         logprobs = self._logprobs(event) if event.emission.logprobs or (event.prompt and event.offsets) else None
         if event.prompt and self._likeliest_of_prompt is not None:

@@ -28,7 +28,7 @@ class HttpConnection(BoundedConnection):
 
     __slots__ = ("asked", "connections", "late", "say_something")
 
-    def __init__(self, connections: Connections, server: web.Server) -> None:
+    def __init__(self, connections: HttpConnections, server: web.Server) -> None:
         super().__init__(server, line_bytes=8190, field_bytes=16384, headers=100)
         self.connections = connections
         self.late: asyncio.TimerHandle | None = None
@@ -84,7 +84,7 @@ class HttpConnection(BoundedConnection):
             self.force_close()
 
 
-class Connections:
+class HttpConnections:
     """`most` at a time: one more takes the place of the one that has been idle for longest, if any is."""
 
     def __init__(self, most: int, request_seconds: float) -> None:

@@ -15,7 +15,7 @@ from draftd.errors import ClientStalled, DraftdError
 from draftd.fronts.http.errors import Names, internal
 from draftd.fronts.http.stream import EventStream
 from draftd.service.inference import InferenceService
-from draftd.service.request import AnswerEvent, Event, Loading, PromptProgress, Request, Send
+from draftd.service.request import AnswerEvent, Event, LoadProgress, PromptProgress, Request, Send
 
 
 class Reply(Protocol):
@@ -40,7 +40,7 @@ class Reply(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedBody:
     """What a body asks: `requests`, one for each prompt, and how the answer is told. `progress`: what a stream says
     while a prompt is prefilled, where the requests ask for that."""
 
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpExchange:
     """One HTTP request. `client` names its connection; `id` is new."""
 
     request: web.BaseRequest
@@ -71,13 +71,13 @@ class Scope:
     served: Callable[[str | None], str]
 
 
-async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
+async def answer(asked: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
     """Raises DraftdError where nothing was sent yet; what goes wrong later the stream says."""
     reply, service = asked.reply, scope.service
     if not asked.stream:
 
         async def keep(told: Event, prompt: int) -> None:
-            if not isinstance(told, Loading | PromptProgress):
+            if not isinstance(told, LoadProgress | PromptProgress):
                 reply.take(told, prompt)
 
         await _ask(service, asked, keep)
@@ -90,14 +90,14 @@ async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: flo
             assert asked.progress is not None, "it is told where it was asked for"
             await stream.send(asked.progress(told))
         else:
-            await stream.send(reply.keep_alive if isinstance(told, Loading) else reply.take(told, prompt))
+            await stream.send(reply.keep_alive if isinstance(told, LoadProgress) else reply.take(told, prompt))
 
     try:
         await _ask(service, asked, say)
         await stream.end(reply.last)
     except ClientStalled as error:
         stream.abort()
-        raise Told(error, stream.response) from None
+        raise StreamFailed(error, stream.response) from None
     except (ConnectionError, asyncio.CancelledError):
         if not stream.told:  # else the client had its answer, and left
             raise
@@ -105,13 +105,13 @@ async def answer(asked: Asked, call: Call, scope: Scope, keep_alive_seconds: flo
         if not stream.begun:
             raise
         await stream.end(reply.failed(error if isinstance(error, DraftdError) else internal(error)))
-        raise Told(error, stream.response) from error
+        raise StreamFailed(error, stream.response) from error
     finally:
         await stream.close()
     return stream.response
 
 
-class Told(Exception):
+class StreamFailed(Exception):
     """What went wrong was said on the stream, which has ended. `error`: for the log and the telemetry."""
 
     def __init__(self, error: Exception, response: web.StreamResponse) -> None:
@@ -119,7 +119,7 @@ class Told(Exception):
         self.error, self.response = error, response
 
 
-async def _ask(service: InferenceService, asked: Asked, take: Callable[[Event, int], Awaitable[None]]) -> None:
+async def _ask(service: InferenceService, asked: ParsedBody, take: Callable[[Event, int], Awaitable[None]]) -> None:
     """Raises DraftdError in the body's words."""
 
     def to(prompt: int) -> Send:

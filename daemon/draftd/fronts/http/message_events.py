@@ -12,11 +12,11 @@ from draftd.fronts.http.errors import anthropic_error
 from draftd.fronts.http.stream import event
 from draftd.service.request import (
     AnswerEvent,
+    ChoiceFinished,
     Chunk,
     Delta,
-    Finished,
     ReasoningDelta,
-    Started,
+    RequestStarted,
     TextDelta,
     ToolCallArguments,
     ToolCallBegun,
@@ -56,7 +56,7 @@ class MessageReply:
         if isinstance(told, Chunk):
             events = [one for delta in deltas_of(told) for one in self._delta(delta)]
         else:
-            events = list(self._begun(told) if isinstance(told, Started) else self._ended(told))
+            events = list(self._begun(told) if isinstance(told, RequestStarted) else self._ended(told))
         return b"".join(event(one["type"], one) for one in events)
 
     def whole(self) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ class MessageReply:
     def failed(self, error: DraftdError) -> bytes:
         return event("error", anthropic_error(error))
 
-    def _begun(self, told: Started) -> Iterator[_Event]:
+    def _begun(self, told: RequestStarted) -> Iterator[_Event]:
         self._message["id"] = f"msg_{told.request_id}"
         self._message["usage"] = {
             "input_tokens": told.prompt_tokens,
@@ -121,7 +121,7 @@ class MessageReply:
         self._open = ""
         yield {"type": "content_block_stop", "index": self._index}
 
-    def _ended(self, told: Finished) -> Iterator[_Event]:
+    def _ended(self, told: ChoiceFinished) -> Iterator[_Event]:
         yield from self._close()
         if not succeeded(told):
             return
@@ -145,7 +145,7 @@ class MessageReply:
         return len(self._message["content"]) - 1
 
 
-def _reason(told: Finished) -> str:
+def _reason(told: ChoiceFinished) -> str:
     if told.outcome.reason.value == "length":
         return "max_tokens"
     if told.tool_calls:

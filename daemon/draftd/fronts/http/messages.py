@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.body import Body, Common, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
+from draftd.fronts.http.body import Body, CommonBody, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
 from draftd.fronts.http.chat import template_arguments
 from draftd.fronts.http.errors import Names, ThreadNotServed
-from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
 from draftd.fronts.http.message_events import MessageReply
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.request import FormatKind, Request, ResponseFormat
@@ -41,7 +41,7 @@ class MessageItem(Body):
     content: Annotated[Items[Block], BeforeValidator(fields.text_parts)]
 
 
-class ToolItem(Body):
+class MessagesTool(Body):
     name: str
     type: str | None = None
     description: str | None = None
@@ -72,12 +72,12 @@ class Metadata(Body):
     user_id: str | None = None
 
 
-class MessageBody(Common):
+class MessageBody(CommonBody):
     messages: Items[MessageItem]
     system: Parts | None = None
     max_tokens: MostTokens | None = None
     stop_sequences: Texts | None = None
-    tools: Items[ToolItem] | None = None
+    tools: Items[MessagesTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -89,13 +89,13 @@ class MessageBody(Common):
     thread: Any = None
 
 
-def asked(call: Call, scope: Scope) -> Asked:
+def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(MessageBody, call.body)
     model = scope.served(given.model)
     request, names = _request(given, call.client)
     reply = MessageReply(model, measured=bool(given.include_metrics))
-    return Asked((request,), reply, bool(given.stream), names)
+    return ParsedBody((request,), reply, bool(given.stream), names)
 
 
 def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
@@ -196,7 +196,7 @@ def _given(value: str | None, field: str) -> str:
     return value
 
 
-def _tools(given: Sequence[ToolItem]) -> Iterable[Tool]:
+def _tools(given: Sequence[MessagesTool]) -> Iterable[Tool]:
     for i, one in enumerate(given):
         if _is_offer(one):
             fields.leave_out(one.type or "", f"tools[{i}]")
@@ -205,7 +205,7 @@ def _tools(given: Sequence[ToolItem]) -> Iterable[Tool]:
         yield Tool(one.name, one.description or "", schema)
 
 
-def _is_offer(tool: ToolItem) -> bool:
+def _is_offer(tool: MessagesTool) -> bool:
     """Whether the server would run it, or has its schema: the model is not told of it."""
     return tool.type not in (None, "custom")
 

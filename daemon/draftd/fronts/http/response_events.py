@@ -12,17 +12,17 @@ from pydantic_core import to_json
 from draftd.errors import DraftdError
 from draftd.fronts.http.answer import TokenBytes, deltas_of, metrics, succeeded, token_logprobs, usage
 from draftd.fronts.http.errors import code_of
-from draftd.fronts.http.store import ResponseStore, Stored
+from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from draftd.fronts.http.stream import COMMENT, event
 from draftd.models.answer_format import is_object
 from draftd.service.messages import Message, ToolCall
 from draftd.service.request import (
     AnswerEvent,
+    ChoiceFinished,
     Chunk,
     Delta,
-    Finished,
     ReasoningDelta,
-    Started,
+    RequestStarted,
     TextDelta,
     ToolCallArguments,
     ToolCallBegun,
@@ -86,7 +86,7 @@ class ResponseReply:
     def take(self, told: AnswerEvent, prompt: int) -> bytes:
         if isinstance(told, Chunk):
             return self._said(self._chunk(told))
-        return self._said(self._begun(told) if isinstance(told, Started) else self._ended(told))
+        return self._said(self._begun(told) if isinstance(told, RequestStarted) else self._ended(told))
 
     def whole(self) -> Mapping[str, Any]:
         return self._response
@@ -103,7 +103,7 @@ class ResponseReply:
             self._number += 1
         return b"".join(said)
 
-    def _begun(self, told: Started) -> Iterator[_Event]:
+    def _begun(self, told: RequestStarted) -> Iterator[_Event]:
         self._response["id"] = f"resp_{told.request_id}"
         yield "response.created", {"response": self._response}
         yield "response.in_progress", {"response": self._response}
@@ -199,7 +199,7 @@ class ResponseReply:
         self._response["output"].append(item)
         yield "response.output_item.done", {"output_index": opened.index, "item": item}
 
-    def _ended(self, told: Finished) -> Iterator[_Event]:
+    def _ended(self, told: ChoiceFinished) -> Iterator[_Event]:
         if not succeeded(told):
             yield from self._close("incomplete")
             return
@@ -226,7 +226,7 @@ class ResponseReply:
         name = self._response["id"].removeprefix("resp_")
         items = tuple({"id": f"item_{name}{i}", **item} for i, item in enumerate(self._items))
         size = len(to_json(self._response)) + len(to_json(items)) + sum(map(_size, messages))
-        self._store.put(self._response["id"], Stored(self._response, messages, size, items))
+        self._store.put(self._response["id"], StoredAnswer(self._response, messages, size, items))
 
 
 def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _free_text(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def _usage(told: Finished) -> dict[str, Any]:
+def _usage(told: ChoiceFinished) -> dict[str, Any]:
     found = usage([told])
     return {
         "input_tokens": found["prompt_tokens"],

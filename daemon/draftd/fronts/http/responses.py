@@ -9,13 +9,13 @@ from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.body import Body, Common, Int, Items, MostTokens, Parts, as_json, parsed, text_of
+from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parsed, text_of
 from draftd.fronts.http.chat import Function, check_allowed, template_arguments, tool, tool_choice
 from draftd.fronts.http.choices import FORMAT, Format, response_format
 from draftd.fronts.http.errors import Names, ResponseNotFound
-from draftd.fronts.http.exchange import Asked, Call, Scope
+from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
 from draftd.fronts.http.response_events import CUSTOM_INPUT, ResponseReply, ToolKind
-from draftd.fronts.http.store import ResponseStore, Stored
+from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from draftd.service.messages import Chat, Message, Tool, ToolCall
 from draftd.service.request import Request, ResponseFormat
 
@@ -41,12 +41,12 @@ class Item(Body):
     summary: Parts | None = None
 
 
-class ToolItem(Body):
+class ResponsesTool(Body):
     type: str
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    tools: Items[ToolItem] | None = None  # of a namespace
+    tools: Items[ResponsesTool] | None = None  # of a namespace
 
 
 class TextOptions(Body):
@@ -61,13 +61,13 @@ class Input(Body):
     input: Items[Item]
 
 
-class ResponseBody(Common):
+class ResponseBody(CommonBody):
     input: Any = None
     instructions: str | None = None
     max_output_tokens: MostTokens | None = None
     previous_response_id: str | None = None
     store: bool | None = None
-    tools: Items[ToolItem] | None = None
+    tools: Items[ResponsesTool] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -83,7 +83,7 @@ class ResponseBody(Common):
     prompt: Any = None
 
 
-def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
+def asked(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
     given = parsed(ResponseBody, call.body)
     model = scope.served(given.model)
@@ -132,10 +132,10 @@ def asked(call: Call, scope: Scope, store: ResponseStore) -> Asked:
         items=talk.items,
         continues=continues,
     )
-    return Asked((request,), reply, bool(given.stream), names)
+    return ParsedBody((request,), reply, bool(given.stream), names)
 
 
-def listed(stored: Stored, query: Mapping[str, str]) -> dict[str, Any]:
+def listed(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
     """The items of an answer's input, as OpenAI lists them: the latest first, unless `order` is asc; up to `limit`,
     those that follow the item `after`. Raises InvalidRequest."""
     order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
@@ -283,7 +283,7 @@ def _needed(value: str | None, field: str) -> str:
     return value
 
 
-def _tools(given: Sequence[ToolItem], place: str, offered: dict[str, ToolKind], space: str = "") -> Iterable[Tool]:
+def _tools(given: Sequence[ResponsesTool], place: str, offered: dict[str, ToolKind], space: str = "") -> Iterable[Tool]:
     for i, one in enumerate(given):
         field = f"{place}[{i}]"
         if one.type not in _OWN:

@@ -18,10 +18,10 @@ from aiohttp import web
 from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServing, Unauthenticated
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
-from draftd.fronts.http.connections import REQUEST_SECONDS, Connections, HttpConnection, listening, tls
+from draftd.fronts.http.connections import REQUEST_SECONDS, HttpConnection, HttpConnections, listening, tls
 from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, openai_error
-from draftd.fronts.http.exchange import Asked, Call, Scope, Told, answer, json_response
-from draftd.fronts.http.store import ResponseStore, Stored
+from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope, StreamFailed, answer, json_response
+from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
 from draftd.hardware.descriptors import most_connections
 from draftd.listening import is_any, is_bearer
@@ -32,8 +32,8 @@ from draftd.telemetry.http import HttpTelemetry
 
 log = logging.getLogger(__name__)
 
-Endpoint = Callable[[Call], Awaitable[web.StreamResponse]]
-Asking = Callable[[Call, Scope], Asked]
+Endpoint = Callable[[HttpExchange], Awaitable[web.StreamResponse]]
+Asking = Callable[[HttpExchange, Scope], ParsedBody]
 
 _MODELS, _RESPONSES = "/v1/models", "/v1/responses"
 _INPUT_ITEMS = "/input_items"
@@ -91,7 +91,7 @@ class HttpServer:
             "/v1/embeddings": {"POST": partial(self._not_offered, "embeddings")},
         }
         self._handlers = web.Server(self._handle, handler_cancellation=True)
-        self._connections = Connections(min(settings.http_connections, most_connections()), request_seconds)
+        self._connections = HttpConnections(min(settings.http_connections, most_connections()), request_seconds)
         self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
         self._listeners: list[asyncio.Server] = []
         self._ready = False
@@ -140,7 +140,7 @@ class HttpServer:
         route = self._route(request.path)
         known = route if route in self._routes else None
         followed = self._telemetry.begin(request.method, known, request.headers, request.scheme)
-        call = Call(request, _client(request), uuid.uuid4().hex, {})
+        call = HttpExchange(request, _client(request), uuid.uuid4().hex, {})
         headers = {"Server": "draftd", "X-Request-Id": call.id, **followed.headers(), **self._cors(request)}
         if route.startswith(_ANTHROPIC):
             headers["Request-Id"] = call.id
@@ -151,7 +151,7 @@ class HttpServer:
             response = await self._answer(call, route)
             status = response.status
             return await self._written(response, request)
-        except Told as told:  # the status was sent long before
+        except StreamFailed as told:  # the status was sent long before
             status, error = 200, told.error
             if not isinstance(error, DraftdError):
                 log.error("%s %s failed", request.method, route, exc_info=error)
@@ -162,10 +162,10 @@ class HttpServer:
         finally:
             followed.end(status, error)
 
-    async def _answer(self, call: Call, route: str) -> web.StreamResponse:
+    async def _answer(self, call: HttpExchange, route: str) -> web.StreamResponse:
         try:
             return await self._found(call, route)
-        except (Told, ConnectionError):
+        except (StreamFailed, ConnectionError):
             raise
         except DraftdError as error:
             return self._refusal(error, call, route)
@@ -173,7 +173,7 @@ class HttpServer:
             log.exception("%s %s failed", call.request.method, route)
             return self._refusal(internal(error), call, route)
 
-    async def _found(self, call: Call, route: str) -> web.StreamResponse:
+    async def _found(self, call: HttpExchange, route: str) -> web.StreamResponse:
         request = call.request
         origin = request.headers.get("Origin")
         if origin is not None and not self._welcome(origin):
@@ -209,7 +209,7 @@ class HttpServer:
                 raise ConnectionResetError from None
         return response
 
-    def _refusal(self, error: DraftdError, call: Call, route: str) -> web.Response:
+    def _refusal(self, error: DraftdError, call: HttpExchange, route: str) -> web.Response:
         headers = dict(call.headers)
         if error.retry_after is not None:
             headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
@@ -271,37 +271,37 @@ class HttpServer:
 
     # The paths.
 
-    async def _ask(self, asking: Asking, call: Call) -> web.StreamResponse:
+    async def _ask(self, asking: Asking, call: HttpExchange) -> web.StreamResponse:
         return await answer(asking(call, self._scope), call, self._scope, self._keep_alive)
 
-    async def _models(self, call: Call) -> web.StreamResponse:
+    async def _models(self, call: HttpExchange) -> web.StreamResponse:
         model, aliases = self._service.model(), self._settings.http_aliases
         return json_response(models.listed(model, aliases, self._since), call.headers)
 
-    async def _model(self, call: Call) -> web.StreamResponse:
+    async def _model(self, call: HttpExchange) -> web.StreamResponse:
         name = _last(call)
         self._served(name)
         return json_response(models.described(self._service.model(), name, self._since), call.headers)
 
-    async def _stored(self, call: Call) -> web.StreamResponse:
+    async def _stored(self, call: HttpExchange) -> web.StreamResponse:
         return json_response(self._answer_of(call, _last(call)).response, call.headers)
 
-    async def _input_items(self, call: Call) -> web.StreamResponse:
+    async def _input_items(self, call: HttpExchange) -> web.StreamResponse:
         stored = self._answer_of(call, _last(call).removesuffix(_INPUT_ITEMS))
         return json_response(responses.listed(stored, call.request.query), call.headers)
 
-    async def _forget(self, call: Call) -> web.StreamResponse:
+    async def _forget(self, call: HttpExchange) -> web.StreamResponse:
         self._answer_of(call, name := _last(call))
         self._store.drop(name)
         return json_response({"id": name, "object": "response.deleted", "deleted": True}, call.headers)
 
-    def _answer_of(self, call: Call, name: str) -> Stored:
+    def _answer_of(self, call: HttpExchange, name: str) -> StoredAnswer:
         """Raises NotFound."""
         if (found := self._store.get(name)) is None:
             raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
         return found
 
-    async def _count(self, asking: Asking, more: Mapping[str, str], call: Call) -> web.StreamResponse:
+    async def _count(self, asking: Asking, more: Mapping[str, str], call: HttpExchange) -> web.StreamResponse:
         """Counts the tokens of a question's prompt. The answer has `more` beside them."""
         question = asking(call, self._scope)
         try:
@@ -310,7 +310,7 @@ class HttpServer:
             raise question.names.renamed(error) from None
         return json_response({**more, "input_tokens": tokens}, call.headers)
 
-    async def _root(self, call: Call) -> web.Response:
+    async def _root(self, call: HttpExchange) -> web.Response:
         """For a browser."""
         text = (
             "This is draftd's HTTP server. It speaks OpenAI's and Anthropic's protocols below /v1: set the base URL of"
@@ -320,7 +320,7 @@ class HttpServer:
         )
         return web.Response(text=text, headers=call.headers)
 
-    async def _health(self, call: Call) -> web.StreamResponse:
+    async def _health(self, call: HttpExchange) -> web.StreamResponse:
         state = "draining" if self._service.draining else "ok" if self._ready else "loading"
         answer = {"status": state}
         if state == "loading":
@@ -329,15 +329,15 @@ class HttpServer:
                 answer["progress"] = self._service.load_progress
         return json_response(answer, call.headers, 200 if state == "ok" else 503)
 
-    async def _metrics(self, call: Call) -> web.StreamResponse:
+    async def _metrics(self, call: HttpExchange) -> web.StreamResponse:
         text = await asyncio.to_thread(self._telemetry.exposition)
         return web.Response(body=text, headers={**call.headers, "Content-Type": self._telemetry.exposition_type})
 
-    async def _not_offered(self, what: str, call: Call) -> web.StreamResponse:
+    async def _not_offered(self, what: str, call: HttpExchange) -> web.StreamResponse:
         raise NotOffered(f"{what}: not served; draftd decodes text, and serves one language model")
 
 
-def _last(call: Call) -> str:
+def _last(call: HttpExchange) -> str:
     """What the path names of its collection."""
     return call.request.path.rstrip("/").split("/", 3)[3]
 

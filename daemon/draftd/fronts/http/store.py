@@ -13,7 +13,7 @@ _MOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredAnswer:
     """One answer: what the client was told, all messages up to its end, the instructions left out, and the items of its
     own input. `size`: about so many bytes."""
 
@@ -28,14 +28,14 @@ class ResponseStore:
 
     def __init__(self, most_bytes: int, most: int = _MOST) -> None:
         self._most_bytes, self._most = most_bytes, most
-        self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self._kept: OrderedDict[str, StoredAnswer] = OrderedDict()
         self._holders: dict[str, list[str]] = {}  # by item: the answers that have it, in their input or their output
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def put(self, name: str, stored: Stored) -> None:
+    def put(self, name: str, stored: StoredAnswer) -> None:
         """One that is larger than all there is room for is not kept."""
         if stored.size > self._most_bytes:
             return
@@ -46,7 +46,7 @@ class ResponseStore:
         while self.bytes > self._most_bytes or len(self._kept) > self._most:
             self.drop(next(iter(self._kept)))
 
-    def get(self, name: str) -> Stored | None:
+    def get(self, name: str) -> StoredAnswer | None:
         if (found := self._kept.get(name)) is not None:
             self._kept.move_to_end(name)
         return found
@@ -68,7 +68,7 @@ class ResponseStore:
         return found is not None
 
 
-def _items(stored: Stored) -> list[Mapping[str, Any]]:
+def _items(stored: StoredAnswer) -> list[Mapping[str, Any]]:
     return [*stored.items, *stored.response.get("output", ())]
 
 

@@ -9,31 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.options import Daemon
+from draftd.cli.options import DaemonOptions
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
 from draftd.errors import ConfigError
 from draftd_acceptance.commands import runs
-from draftd_acceptance.commands.runs import Which, begin, measured, open_run, progress, time_left
+from draftd_acceptance.commands.runs import DaemonChoice, begin, measured, open_run, progress, time_left
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.session import Advance
 from draftd_acceptance.ticks import Stage
 from tests.scripted import scripted_models
 from tests.serving import serving
 
-PAIR = Which(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
+PAIR = DaemonChoice(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
 
 
 def test_a_run_alone_says_which_daemon_to_go_on_with(tmp_path: Path) -> None:
     open_run(tmp_path / "run", dataclasses.replace(PAIR, token="secret"))
-    folder, which = open_run(tmp_path / "run", Which(token="secret"))
+    folder, which = open_run(tmp_path / "run", DaemonChoice(token="secret"))
     assert which == dataclasses.replace(PAIR, token="secret")
-    assert "secret" not in (folder.path / "run.json").read_text() + repr(which) + repr(Daemon(token="secret"))
+    assert "secret" not in (folder.path / "run.json").read_text() + repr(which) + repr(DaemonOptions(token="secret"))
 
 
 def test_another_daemon_may_be_named_for_it(tmp_path: Path) -> None:
     open_run(tmp_path / "run", PAIR)
-    assert open_run(tmp_path / "run", Which(target="127.0.0.1:1"))[1].target == "127.0.0.1:1"
+    assert open_run(tmp_path / "run", DaemonChoice(target="127.0.0.1:1"))[1].target == "127.0.0.1:1"
 
 
 def test_a_new_run_gets_a_folder_with_the_time_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,12 +50,15 @@ def test_a_folder_with_something_else_in_it_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"engine\.max_bath"), measured(Which(assignments=["engine.max_bath=2"])):
+    with (
+        pytest.raises(ConfigError, match=r"engine\.max_bath"),
+        measured(DaemonChoice(assignments=["engine.max_bath=2"])),
+    ):
         raise AssertionError
 
 
 def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between() -> None:
-    which = Which(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
+    which = DaemonChoice(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
     with measured(which, block_length=6) as client:
         assert client.model().max_draft_tokens == 6
         settings = client.manifest().settings

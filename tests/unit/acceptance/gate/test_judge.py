@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd_acceptance.folder import RunFolder
-from draftd_acceptance.gate.judge import Decision, Outcome, Verdict, choose, judge, judge_run, weigh
-from draftd_acceptance.gate.metrics import METRICS, Evidence, Moves, Reading
-from draftd_acceptance.gate.spec import Candidate, Comparison, Criterion, Spec, parse
+from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision, choose, judge, judge_run, weigh
+from draftd_acceptance.gate.metrics import METRICS, GateEvidence, MetricReading, Moves
+from draftd_acceptance.gate.spec import Criterion, Operator, PromotionCandidate, Spec, parse
 from draftd_acceptance.manifest import Manifest
 from draftd_acceptance.summary import against, select, total_throughput
-from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Place, Stage, Tick
+from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, RunPlace, Stage, Tick
 from tests.acceptance import Truth, manifest, request, synthetic_run
 
-K4 = Candidate(block_length=4)
+K4 = PromotionCandidate(block_length=4)
 WORKLOADS = {"short_control": WorkloadClass.UNSPECIFIED, "code": WorkloadClass.CODE, "prose": WorkloadClass.PROSE}
 
 
@@ -36,14 +36,14 @@ def asked(
         for group in groups:
             for prompt in range(prompts):
                 for arm in arms:
-                    place = Place(Stage.SWEEP, 1, arm.id, repetition, f"{group}-{prompt}", group, WORKLOADS[group])
+                    place = RunPlace(Stage.SWEEP, 1, arm.id, repetition, f"{group}-{prompt}", group, WORKLOADS[group])
                     ticks.append(request(random_, truth, arm, place, elapsed))
                     elapsed += ticks[-1].ended + 0.1
     return ticks
 
 
-def run(ticks: Iterable[Tick] = ()) -> Evidence:
-    return Evidence("tonight", {1: manifest()}, tuple(ticks))
+def run(ticks: Iterable[Tick] = ()) -> GateEvidence:
+    return GateEvidence("tonight", {1: manifest()}, tuple(ticks))
 
 
 def criterion(
@@ -70,13 +70,13 @@ def ticks() -> list[Tick]:
         (K4, {"workload": "prose"}, "k4", None, WorkloadClass.PROSE),
         (K4, {"temperature": 0.8}, "k4-t0.8", None, None),
         (K4, {"concurrency": 2}, "k4-x2", None, None),
-        (Candidate(block_length=4, drafter=PROMPT_LOOKUP), {}, "k4-prompt_lookup", None, None),
-        (Candidate(), {"block_length": 2}, "k2", None, None),
+        (PromotionCandidate(block_length=4, drafter=PROMPT_LOOKUP), {}, "k4-prompt_lookup", None, None),
+        (PromotionCandidate(), {"block_length": 2}, "k2", None, None),
     ],
 )
 def test_a_ratio_is_of_the_requests_that_are_named_over_the_same_without_drafts(
     ticks: list[Tick],
-    chosen: Candidate,
+    chosen: PromotionCandidate,
     narrowed: dict[str, object],
     arm: str,
     group: str | None,
@@ -89,14 +89,14 @@ def test_a_ratio_is_of_the_requests_that_are_named_over_the_same_without_drafts(
     expected = against(alike, arm, base, "decode_tokens_per_second")
     assert expected is not None
     assert found.arm == arm
-    assert found.reading == Reading(expected.estimate, expected.low, expected.high, expected.samples)
+    assert found.reading == MetricReading(expected.estimate, expected.low, expected.high, expected.samples)
 
 
 def test_block_length_nought_is_autoregressive_decoding_itself(ticks: list[Tick]) -> None:
     found = judge(criterion("decode_tokens_per_second", block_length=0), K4, run(ticks), None)
     assert found.arm == "ar"
     assert found.reading.value == pytest.approx(50, rel=0.02)  # a step takes 20 ms
-    assert judge(criterion("acceptance", block_length=0), K4, run(ticks), None).outcome is Outcome.NOT_MEASURED
+    assert judge(criterion("acceptance", block_length=0), K4, run(ticks), None).outcome is CriterionOutcome.NOT_MEASURED
 
 
 def test_against_a_baseline_each_prompt_is_held_against_itself(ticks: list[Tick]) -> None:
@@ -107,13 +107,13 @@ def test_against_a_baseline_each_prompt_is_held_against_itself(ticks: list[Tick]
     assert found.reading.value == pytest.approx(1.25)
     assert (found.reading.low, found.reading.high) == (pytest.approx(1.25), pytest.approx(1.25))
     assert found.reading.samples == 8
-    assert found.outcome is Outcome.FAILED
+    assert found.outcome is CriterionOutcome.FAILED
 
 
 def test_a_baseline_that_was_asked_other_prompts_measures_nothing(ticks: list[Tick]) -> None:
     others = [replace(t, place=replace(t.place, prompt=f"other {t.place.prompt}")) for t in ticks]
     found = judge(criterion("time_to_first_token", against="baseline"), K4, run(ticks), run(others))
-    assert found.outcome is Outcome.NOT_MEASURED
+    assert found.outcome is CriterionOutcome.NOT_MEASURED
     assert "in both runs" in found.reason
 
 
@@ -127,13 +127,13 @@ def test_all_tokens_of_requests_that_run_at_a_time(ticks: list[Tick]) -> None:
 def test_what_was_not_swept_is_not_measured(ticks: list[Tick]) -> None:
     for evidence, chosen, narrowed, why in (
         (run(), K4, {}, "no sweep"),
-        (run(ticks), Candidate(), {}, "no knee"),
-        (run(ticks), Candidate(block_length=6), {}, "k6"),
+        (run(ticks), PromotionCandidate(), {}, "no knee"),
+        (run(ticks), PromotionCandidate(block_length=6), {}, "k6"),
         (run(ticks), K4, {"group": "long_context"}, "long_context"),
         (run(t for t in ticks if t.place.arm != "ar"), K4, {"against": "autoregressive"}, "k4 and ar"),
     ):
         found = judge(criterion("decode_tokens_per_second", **narrowed), chosen, evidence, None)
-        assert found.outcome is Outcome.NOT_MEASURED
+        assert found.outcome is CriterionOutcome.NOT_MEASURED
         assert why in found.reason
 
 
@@ -143,7 +143,7 @@ def test_requests_that_failed_are_no_samples(ticks: list[Tick]) -> None:
 
 
 def test_the_candidate_is_the_knee() -> None:
-    found, note = choose(Candidate(), run(asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.95))))
+    found, note = choose(PromotionCandidate(), run(asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.95))))
     assert (found.block_length, found.id) == (4, "k4")
     assert note.startswith("The knee is at 4")
 
@@ -151,34 +151,34 @@ def test_the_candidate_is_the_knee() -> None:
 def test_without_a_draft_model_the_drafter_that_was_swept_is_judged() -> None:
     lookup = [Arm(length, PROMPT_LOOKUP) for length in (2, 4)]
     ticks = asked(AUTOREGRESSIVE, *lookup, truth=Truth(alpha=0.95))
-    assert choose(Candidate(), run(ticks))[0].id == "k2-prompt_lookup"
-    named = Candidate(drafter=DRAFT_MODEL)
+    assert choose(PromotionCandidate(), run(ticks))[0].id == "k2-prompt_lookup"
+    named = PromotionCandidate(drafter=DRAFT_MODEL)
     assert choose(named, run(ticks)) == (named, "")
 
 
 def test_where_speculation_does_not_pay_the_fastest_that_drafts_is_judged() -> None:
     ticks = asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.05))
-    found, note = choose(Candidate(), run(ticks))
+    found, note = choose(PromotionCandidate(), run(ticks))
     assert found.block_length == 2
     assert "does not pay" in note
     assert "blocks of 2" in note
     wanted = criterion("decode_tokens_per_second", ">=", 1.0, against="autoregressive")
-    assert judge(wanted, found, run(ticks), None).outcome is Outcome.FAILED
+    assert judge(wanted, found, run(ticks), None).outcome is CriterionOutcome.FAILED
 
 
 def test_a_candidate_of_a_set_block_length_needs_no_knee() -> None:
-    assert choose(Candidate(block_length=3), run())[0].id == "k3"
-    assert choose(Candidate(), run())[0].id == ""
+    assert choose(PromotionCandidate(block_length=3), run())[0].id == "k3"
+    assert choose(PromotionCandidate(), run())[0].id == ""
 
 
 def test_by_its_bound_the_worse_end_of_the_interval_has_to_pass() -> None:
-    reading = Reading(1.2, 1.1, 1.3, 40)
+    reading = MetricReading(1.2, 1.1, 1.3, 40)
     for comparison, threshold, by_estimate, by_bound in (
-        (">=", 1.15, Outcome.PASSED, Outcome.FAILED),
-        (">", 1.05, Outcome.PASSED, Outcome.PASSED),
-        ("<=", 1.25, Outcome.PASSED, Outcome.FAILED),
-        ("<", 1.35, Outcome.PASSED, Outcome.PASSED),
-        ("==", 1.2, Outcome.PASSED, Outcome.FAILED),
+        (">=", 1.15, CriterionOutcome.PASSED, CriterionOutcome.FAILED),
+        (">", 1.05, CriterionOutcome.PASSED, CriterionOutcome.PASSED),
+        ("<=", 1.25, CriterionOutcome.PASSED, CriterionOutcome.FAILED),
+        ("<", 1.35, CriterionOutcome.PASSED, CriterionOutcome.PASSED),
+        ("==", 1.2, CriterionOutcome.PASSED, CriterionOutcome.FAILED),
     ):
         for by, outcome in (("estimate", by_estimate), ("bound", by_bound)):
             wanted = criterion("acceptance", comparison, threshold, judge=by)
@@ -187,44 +187,44 @@ def test_by_its_bound_the_worse_end_of_the_interval_has_to_pass() -> None:
 
 def test_only_what_a_machine_cannot_say_is_excused() -> None:
     excusing, metric = criterion("soak.throttles", "==", 0, unreadable="excuse"), METRICS["soak.throttles"]
-    unreadable = Reading.none("throttles cannot be read", "unreadable")
-    assert weigh(excusing, unreadable, metric) == (Outcome.EXCUSED, "throttles cannot be read")
-    assert weigh(excusing, Reading.none("the run has no soak"), metric)[0] is Outcome.NOT_MEASURED
-    assert weigh(criterion("soak.throttles", "==", 0), unreadable, metric)[0] is Outcome.NOT_MEASURED
+    unreadable = MetricReading.none("throttles cannot be read", "unreadable")
+    assert weigh(excusing, unreadable, metric) == (CriterionOutcome.EXCUSED, "throttles cannot be read")
+    assert weigh(excusing, MetricReading.none("the run has no soak"), metric)[0] is CriterionOutcome.NOT_MEASURED
+    assert weigh(criterion("soak.throttles", "==", 0), unreadable, metric)[0] is CriterionOutcome.NOT_MEASURED
 
 
 def test_what_is_there_and_too_little_to_tell_is_too_few_samples() -> None:
     wanted = criterion("soak.days_to_exhaustion", ">=", 7, min_samples=60, unreadable="excuse")
-    found = weigh(wanted, Reading.none("nothing to tell", "too_few", 5), METRICS["soak.days_to_exhaustion"])
-    assert found == (Outcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")
-    found = weigh(wanted, Reading.none("330 in 32 s", "too_few", 440), METRICS["soak.days_to_exhaustion"])
-    assert found == (Outcome.TOO_FEW_SAMPLES, "330 in 32 s"), "440 readings are not fewer than 60"
+    found = weigh(wanted, MetricReading.none("nothing to tell", "too_few", 5), METRICS["soak.days_to_exhaustion"])
+    assert found == (CriterionOutcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")
+    found = weigh(wanted, MetricReading.none("330 in 32 s", "too_few", 440), METRICS["soak.days_to_exhaustion"])
+    assert found == (CriterionOutcome.TOO_FEW_SAMPLES, "330 in 32 s"), "440 readings are not fewer than 60"
 
 
 @pytest.mark.parametrize(
     ("metric", "comparison", "value", "threshold", "outcome"),
     [
-        ("soak.errors", "==", 2, 0, Outcome.FAILED),
-        ("soak.errors", "<=", 2, 1, Outcome.FAILED),
-        ("soak.errors", "<", 2, 2, Outcome.FAILED),
-        ("soak.errors", "==", 0, 0, Outcome.TOO_FEW_SAMPLES),
-        ("soak.errors", "==", 2, 3, Outcome.TOO_FEW_SAMPLES),
-        ("soak.seconds", ">=", 10, 600, Outcome.TOO_FEW_SAMPLES),
-        ("soak.headroom", ">", -1, 0, Outcome.FAILED),
-        ("soak.headroom", ">=", 1, 2, Outcome.FAILED),
-        ("soak.headroom", "<=", 3, 2, Outcome.TOO_FEW_SAMPLES),
-        ("soak.acceptance_held", ">=", 0.3, 0.4, Outcome.FAILED),
-        ("acceptance", ">=", 0.3, 0.4, Outcome.TOO_FEW_SAMPLES),
+        ("soak.errors", "==", 2, 0, CriterionOutcome.FAILED),
+        ("soak.errors", "<=", 2, 1, CriterionOutcome.FAILED),
+        ("soak.errors", "<", 2, 2, CriterionOutcome.FAILED),
+        ("soak.errors", "==", 0, 0, CriterionOutcome.TOO_FEW_SAMPLES),
+        ("soak.errors", "==", 2, 3, CriterionOutcome.TOO_FEW_SAMPLES),
+        ("soak.seconds", ">=", 10, 600, CriterionOutcome.TOO_FEW_SAMPLES),
+        ("soak.headroom", ">", -1, 0, CriterionOutcome.FAILED),
+        ("soak.headroom", ">=", 1, 2, CriterionOutcome.FAILED),
+        ("soak.headroom", "<=", 3, 2, CriterionOutcome.TOO_FEW_SAMPLES),
+        ("soak.acceptance_held", ">=", 0.3, 0.4, CriterionOutcome.FAILED),
+        ("acceptance", ">=", 0.3, 0.4, CriterionOutcome.TOO_FEW_SAMPLES),
     ],
 )
 def test_what_more_samples_cannot_mend_has_failed_however_few_there_are(
-    metric: str, comparison: str, value: float, threshold: float, outcome: Outcome
+    metric: str, comparison: str, value: float, threshold: float, outcome: CriterionOutcome
 ) -> None:
     wanted = criterion(metric, comparison, threshold, min_samples=30)
-    found = weigh(wanted, Reading(value, samples=5, reason="such as this"), METRICS[metric])
+    found = weigh(wanted, MetricReading(value, samples=5, reason="such as this"), METRICS[metric])
     assert found[0] is outcome
-    assert ("5 of at least 30" in found[1]) == (outcome is Outcome.TOO_FEW_SAMPLES)
-    assert (found[1] == "such as this") == (outcome is Outcome.FAILED)
+    assert ("5 of at least 30" in found[1]) == (outcome is CriterionOutcome.TOO_FEW_SAMPLES)
+    assert (found[1] == "such as this") == (outcome is CriterionOutcome.FAILED)
 
 
 @settings(deadline=None)
@@ -233,7 +233,7 @@ def test_what_more_samples_cannot_mend_has_failed_however_few_there_are(
     threshold=st.floats(-10, 10),
     samples=st.integers(0, 60),
     fewest=st.integers(1, 60),
-    comparison=st.sampled_from(Comparison),
+    comparison=st.sampled_from(Operator),
     moves=st.sampled_from(get_args(Moves)),
     further=st.floats(0, 20),
 )
@@ -242,17 +242,17 @@ def test_nothing_passes_from_too_few_samples_and_nothing_fails_that_more_could_m
     threshold: float,
     samples: int,
     fewest: int,
-    comparison: Comparison,
+    comparison: Operator,
     moves: Moves,
     further: float,
 ) -> None:
     wanted = criterion("acceptance", comparison, threshold, min_samples=fewest)
     metric = replace(METRICS["acceptance"], moves=moves)
-    outcome, _ = weigh(wanted, Reading(value, samples=samples), metric)
+    outcome, _ = weigh(wanted, MetricReading(value, samples=samples), metric)
     holds, enough = comparison.holds(value, threshold), samples >= fewest
-    assert outcome in (Outcome.PASSED, Outcome.FAILED, Outcome.TOO_FEW_SAMPLES)
-    assert (outcome is Outcome.PASSED) == (holds and enough)
-    if outcome is Outcome.FAILED and not enough:
+    assert outcome in (CriterionOutcome.PASSED, CriterionOutcome.FAILED, CriterionOutcome.TOO_FEW_SAMPLES)
+    assert (outcome is CriterionOutcome.PASSED) == (holds and enough)
+    if outcome is CriterionOutcome.FAILED and not enough:
         later = {"up": value + further, "down": value - further, "both ways": threshold}[moves]
         assert not comparison.holds(later, threshold)
 
@@ -305,7 +305,7 @@ def with_draft(sha256: str, **changes: object) -> Manifest:
     return replace(made, models={**made.models, "draft": replace(draft, files=files, **changes)})  # type: ignore[arg-type]
 
 
-def refused(verdict: Verdict) -> str:
+def refused(verdict: GateDecision) -> str:
     assert verdict.decision is Decision.NOT_JUDGED
     assert verdict.judgements == ()
     return "\n".join(verdict.reasons)

@@ -9,8 +9,8 @@ import pytest
 
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.gate.judge import read_metric
-from draftd_acceptance.gate.metrics import METRICS, Evidence, Reading
-from draftd_acceptance.gate.spec import Comparison, Criterion
+from draftd_acceptance.gate.metrics import METRICS, GateEvidence, MetricReading
+from draftd_acceptance.gate.spec import Criterion, Operator
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.acceptance import synthetic_run
 
@@ -36,16 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def run(folder: RunFolder) -> Evidence:
-    return Evidence.read(folder)
+def run(folder: RunFolder) -> GateEvidence:
+    return GateEvidence.read(folder)
 
 
-def read(name: str, run: Evidence, baseline: Evidence | None = None) -> Reading:
-    wanted = Criterion(name=name, metric=name, comparison=Comparison.AT_LEAST, threshold=0.0)
+def read(name: str, run: GateEvidence, baseline: GateEvidence | None = None) -> MetricReading:
+    wanted = Criterion(name=name, metric=name, comparison=Operator.AT_LEAST, threshold=0.0)
     return read_metric(wanted, Arm(4), run, baseline)
 
 
-def test_a_soaks_figures_are_its_results(run: Evidence) -> None:
+def test_a_soaks_figures_are_its_results(run: GateEvidence) -> None:
     soak = run.soak
     assert soak is not None
     assert soak.resident is not None
@@ -70,7 +70,7 @@ def test_a_soaks_figures_are_its_results(run: Evidence) -> None:
     assert (growth.low, growth.high) == (soak.resident.slope.low, soak.resident.slope.high)
 
 
-def test_the_qualitys_figures_are_its_results(run: Evidence) -> None:
+def test_the_qualitys_figures_are_its_results(run: GateEvidence) -> None:
     wanted = {
         "quality.success_autoregressive": 22 / 24,
         "quality.success_speculative": 21 / 24,
@@ -87,7 +87,7 @@ def test_the_qualitys_figures_are_its_results(run: Evidence) -> None:
     assert found == pytest.approx(wanted)
 
 
-def test_samples_are_what_the_figure_rests_on(run: Evidence) -> None:
+def test_samples_are_what_the_figure_rests_on(run: GateEvidence) -> None:
     soak, quality = run.soak, run.quality
     assert soak is not None
     assert quality is not None
@@ -108,37 +108,37 @@ def test_samples_are_what_the_figure_rests_on(run: Evidence) -> None:
     assert read("quality.errors", run).samples == quality.requests == 48 + 36
 
 
-def test_readings_that_failed_are_no_samples(run: Evidence) -> None:
+def test_readings_that_failed_are_no_samples(run: GateEvidence) -> None:
     assert run.soak is not None
     holed = replace(run, soak=replace(run.soak, readings={**run.soak.readings, "headroom": 0, "swap_in": 100}))
     assert read("soak.headroom", holed).samples == 0
     assert read("soak.swap_in", holed).samples == 100
 
 
-def test_over_itself_every_metric_that_can_be_divided_is_one(run: Evidence) -> None:
+def test_over_itself_every_metric_that_can_be_divided_is_one(run: GateEvidence) -> None:
     for name, metric in METRICS.items():
         if not metric.divisible:
             continue
         found = read(name, run, run)
         if not read(name, run).value:
-            assert found == Reading.none("it is 0 in the baseline")
+            assert found == MetricReading.none("it is 0 in the baseline")
         else:
             assert found.value == pytest.approx(1.0), name
             assert found.samples > 0, name
 
 
-def test_over_a_run_that_lacks_the_stage_nothing_is_measured(run: Evidence) -> None:
+def test_over_a_run_that_lacks_the_stage_nothing_is_measured(run: GateEvidence) -> None:
     bare = replace(run, soak=None)
-    assert read("soak.peak_resident", run, bare) == Reading.none("the baseline has no soak")
-    assert read("soak.peak_resident", bare, run) == Reading.none("the run has no soak")
+    assert read("soak.peak_resident", run, bare) == MetricReading.none("the baseline has no soak")
+    assert read("soak.peak_resident", bare, run) == MetricReading.none("the run has no soak")
 
 
-def test_a_machine_that_is_blind_is_told_from_a_soak_that_is_short(tmp_path: Path, run: Evidence) -> None:
+def test_a_machine_that_is_blind_is_told_from_a_soak_that_is_short(tmp_path: Path, run: GateEvidence) -> None:
     short = synthetic_run(tmp_path / "short", stages=(Stage.SOAK,), soak_seconds=4.0, groups=("code",))
     few = "4 in 3 s after the warm-up, at least 60 in 60 s"
     for name in ("soak.days_to_exhaustion", "soak.resident_growth", "soak.mlx_growth"):
-        assert read(name, Evidence.read(short)) == Reading.none(few, "too_few", 5)
-    assert read("soak.acceptance_held", Evidence.read(short)).lack == "too_few"
+        assert read(name, GateEvidence.read(short)) == MetricReading.none(few, "too_few", 5)
+    assert read("soak.acceptance_held", GateEvidence.read(short)).lack == "too_few"
     assert run.soak is not None
     blind = replace(run, soak=replace(run.soak, throttles=None, readings={**run.soak.readings, "throttles": 0}))
     assert read("soak.throttles", blind).lack == "unreadable"

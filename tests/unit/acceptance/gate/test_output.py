@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftd_acceptance.gate import output as shown
-from draftd_acceptance.gate.judge import Decision, Judgement, Outcome, Verdict
-from draftd_acceptance.gate.metrics import Reading
+from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision, Judgement
+from draftd_acceptance.gate.metrics import MetricReading
 from draftd_acceptance.gate.output import document, to_junit
-from draftd_acceptance.gate.spec import Comparison, Criterion
+from draftd_acceptance.gate.spec import Criterion, Operator
 
 
 @pytest.mark.parametrize(
@@ -40,29 +40,29 @@ def test_figures_have_the_unit_that_reads_best(value: float, unit: str, text: st
     assert shown.figure(value, unit) == text
 
 
-def judged(reading: Reading, **fields: object) -> Judgement:
+def judged(reading: MetricReading, **fields: object) -> Judgement:
     criterion = Criterion.model_validate(
-        {"name": "x", "metric": "time_to_first_token", "comparison": Comparison.AT_MOST, "threshold": 1.08} | fields
+        {"name": "x", "metric": "time_to_first_token", "comparison": Operator.AT_MOST, "threshold": 1.08} | fields
     )
-    return Judgement(criterion, "k4", reading, Outcome.PASSED)
+    return Judgement(criterion, "k4", reading, CriterionOutcome.PASSED)
 
 
 def test_an_interval_shares_its_unit_where_both_ends_have_the_same() -> None:
-    assert shown.measured(judged(Reading(0.05, 0.04, 0.06))) == "50 ms (40 … 60)"
-    assert shown.measured(judged(Reading(0.9, 0.8, 1.2))) == "900 ms (800 ms … 1.2 s)"
-    assert shown.measured(judged(Reading(0.05))) == "50 ms"
-    assert shown.measured(judged(Reading(None))) == "–"
+    assert shown.measured(judged(MetricReading(0.05, 0.04, 0.06))) == "50 ms (40 … 60)"
+    assert shown.measured(judged(MetricReading(0.9, 0.8, 1.2))) == "900 ms (800 ms … 1.2 s)"
+    assert shown.measured(judged(MetricReading(0.05))) == "50 ms"
+    assert shown.measured(judged(MetricReading(None))) == "–"
 
 
 def test_what_is_wanted_says_against_what_and_by_which_end() -> None:
-    plain = judged(Reading(1.0)).criterion
+    plain = judged(MetricReading(1.0)).criterion
     assert shown.wanted(plain) == "≤ 1.08 s"
-    both = judged(Reading(1.0), against="autoregressive", judge="bound", group="code").criterion
+    both = judged(MetricReading(1.0), against="autoregressive", judge="bound", group="code").criterion
     assert shown.wanted(both) == "≤ 1.080 × autoregressive, by its bound"
 
 
 def test_one_line_explains_it_all() -> None:
-    told = judged(Reading(1.2, 1.1, 1.3, 24), against="baseline", group="code")
+    told = judged(MetricReading(1.2, 1.1, 1.3, 24), against="baseline", group="code")
     assert shown.explanation(told) == (
         "time_to_first_token 1.200 × (1.100 … 1.300), wanted ≤ 1.080 × baseline; k4, code; 24 requests"
     )
@@ -71,16 +71,16 @@ def test_one_line_explains_it_all() -> None:
 AT = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 
 
-def judgement(outcome: Outcome, name: str = "", reason: str = "", value: float | None = 0.5) -> Judgement:
+def judgement(outcome: CriterionOutcome, name: str = "", reason: str = "", value: float | None = 0.5) -> Judgement:
     criterion = Criterion(
-        name=name or f"the one that {outcome}", metric="acceptance", comparison=Comparison.AT_LEAST, threshold=0.55
+        name=name or f"the one that {outcome}", metric="acceptance", comparison=Operator.AT_LEAST, threshold=0.55
     )
-    return Judgement(criterion, "k4", Reading(value, 0.4, 0.6, 84), outcome, reason)
+    return Judgement(criterion, "k4", MetricReading(value, 0.4, 0.6, 84), outcome, reason)
 
 
-def verdict(*outcomes: Outcome) -> Verdict:
+def verdict(*outcomes: CriterionOutcome) -> GateDecision:
     good = all(one.good for one in outcomes)
-    return Verdict(
+    return GateDecision(
         Decision.PROMOTED if good else Decision.NOT_PROMOTED,
         "ours v1.2",
         "tonight",
@@ -102,7 +102,7 @@ def suite(text: str) -> Xml.Element:
 
 
 def test_each_outcome_is_what_a_ci_system_makes_of_it() -> None:
-    found = suite(to_junit(verdict(*Outcome), AT))
+    found = suite(to_junit(verdict(*CriterionOutcome), AT))
     cases = {case.get("name"): case for case in found.iter("testcase")}
     assert [found.get(count) for count in ("tests", "failures", "errors", "skipped")] == ["5", "3", "0", "1"]
     assert cases["the one that passed"].find("failure") is None
@@ -117,7 +117,7 @@ def test_each_outcome_is_what_a_ci_system_makes_of_it() -> None:
 
 
 def test_the_suite_says_what_was_judged_and_when() -> None:
-    found = suite(to_junit(verdict(Outcome.PASSED), AT))
+    found = suite(to_junit(verdict(CriterionOutcome.PASSED), AT))
     properties = {one.get("name"): one.get("value") for one in found.iter("property")}
     assert found.get("timestamp") == "2026-11-21T20:00:00"
     assert (properties["run"], properties["baseline"], properties["candidate"]) == ("tonight", "last week", "k4")
@@ -128,7 +128,7 @@ def test_the_suite_says_what_was_judged_and_when() -> None:
 
 
 def test_a_run_that_is_not_judged_is_one_error() -> None:
-    refused = Verdict(Decision.NOT_JUDGED, "ours", "tonight", reasons=("models.draft is a", "blas is b"))
+    refused = GateDecision(Decision.NOT_JUDGED, "ours", "tonight", reasons=("models.draft is a", "blas is b"))
     found = suite(to_junit(refused, AT))
     (case,) = found.iter("testcase")
     error = case.find("error")
@@ -141,26 +141,28 @@ def test_a_run_that_is_not_judged_is_one_error() -> None:
 @settings(deadline=None)
 @given(name=st.text(min_size=1), reason=st.text())
 def test_whatever_the_names_are_it_is_xml(name: str, reason: str) -> None:
-    told = Verdict(
+    told = GateDecision(
         Decision.NOT_PROMOTED,
         name,
         name,
-        judgements=tuple(judgement(outcome, name, reason) for outcome in Outcome),
+        judgements=tuple(judgement(outcome, name, reason) for outcome in CriterionOutcome),
         notes=(reason,),
     )
     found = suite(to_junit(told, AT))
-    assert len(list(found.iter("testcase"))) == len(Outcome)
-    suite(to_junit(Verdict(Decision.NOT_JUDGED, name, name, reasons=(reason,)), AT))
+    assert len(list(found.iter("testcase"))) == len(CriterionOutcome)
+    suite(to_junit(GateDecision(Decision.NOT_JUDGED, name, name, reasons=(reason,)), AT))
 
 
 def test_a_criterion_is_called_what_the_spec_calls_it() -> None:
     name = "TTFT <= 1.08 × AR & \"short\" 'prompts'"
-    found = suite(to_junit(Verdict(Decision.PROMOTED, "x", "y", judgements=(judgement(Outcome.PASSED, name),)), AT))
+    found = suite(
+        to_junit(GateDecision(Decision.PROMOTED, "x", "y", judgements=(judgement(CriterionOutcome.PASSED, name),)), AT)
+    )
     assert [case.get("name") for case in found.iter("testcase")] == [name]
 
 
 def test_the_document_holds_every_figure() -> None:
-    found = document(verdict(Outcome.PASSED, Outcome.TOO_FEW_SAMPLES))
+    found = document(verdict(CriterionOutcome.PASSED, CriterionOutcome.TOO_FEW_SAMPLES))
     assert (found["decision"], found["exit_code"], found["candidate"]) == ("not_promoted", 1, "k4")
     first = found["criteria"][0]
     assert (first["value"], first["low"], first["high"], first["samples"]) == (0.5, 0.4, 0.6, 84)
@@ -170,7 +172,7 @@ def test_the_document_holds_every_figure() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, None])
 def test_what_json_has_no_number_for_is_none(value: float | None) -> None:
-    told = Verdict(Decision.PROMOTED, "x", "y", judgements=(judgement(Outcome.PASSED, value=value),))
+    told = GateDecision(Decision.PROMOTED, "x", "y", judgements=(judgement(CriterionOutcome.PASSED, value=value),))
     assert document(told)["criteria"][0]["value"] is None
 
 
@@ -179,9 +181,12 @@ def test_exit_codes() -> None:
 
 
 def test_the_sentence_names_what_stands_in_the_way() -> None:
-    assert verdict(Outcome.PASSED, Outcome.EXCUSED).sentence == "promoted: k4 meets 2 of 2 criteria of 'ours v1.2'"
-    said = verdict(Outcome.PASSED, Outcome.FAILED, Outcome.NOT_MEASURED).sentence
+    assert (
+        verdict(CriterionOutcome.PASSED, CriterionOutcome.EXCUSED).sentence
+        == "promoted: k4 meets 2 of 2 criteria of 'ours v1.2'"
+    )
+    said = verdict(CriterionOutcome.PASSED, CriterionOutcome.FAILED, CriterionOutcome.NOT_MEASURED).sentence
     assert said.startswith("not promoted: k4 meets 1 of 3 criteria")
     assert said.endswith("; it fails “the one that failed”; it does not prove “the one that not_measured”")
-    two = Verdict(Decision.NOT_JUDGED, "ours", "tonight", reasons=("a", "b"))
+    two = GateDecision(Decision.NOT_JUDGED, "ours", "tonight", reasons=("a", "b"))
     assert two.sentence == "not judged: a (and 1 more reason)"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from draftd.canaries.checkers import JsonObject
-from draftd_acceptance.gate.judge import Decision, Outcome, Verdict, judge_run
+from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision, judge_run
 from draftd_acceptance.gate.spec import Spec, load_spec, parse, shipped
 from draftd_acceptance.quality import SCHEMAS
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def outcomes(verdict: Verdict) -> dict[str, Outcome]:
+def outcomes(verdict: GateDecision) -> dict[str, CriterionOutcome]:
     return {one.criterion.name: one.outcome for one in verdict.judgements}
 
 
@@ -50,7 +50,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_good_run_is_promoted(good: Path) -> None:
     verdict = judge_run(good, load_spec())
-    assert outcomes(verdict) == dict.fromkeys(ALL, Outcome.PASSED)
+    assert outcomes(verdict) == dict.fromkeys(ALL, CriterionOutcome.PASSED)
     assert verdict.decision is Decision.PROMOTED
     assert verdict.candidate == "k4"
     assert [note.partition(":")[0] for note in verdict.notes] == ["The knee is at 4"]
@@ -108,7 +108,7 @@ def changed(good: Path, to: Path, name: str, how: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(good: Path, tmp_path: Path, name: str) -> None:
     verdict = judge_run(changed(good, tmp_path, name, FAULTS[name]), load_spec())
-    assert outcomes(verdict) == {**dict.fromkeys(ALL, Outcome.PASSED), name: Outcome.FAILED}
+    assert outcomes(verdict) == {**dict.fromkeys(ALL, CriterionOutcome.PASSED), name: CriterionOutcome.FAILED}
     assert verdict.decision is Decision.NOT_PROMOTED
     assert [one.criterion.name for one in verdict.unproven] == [name]
 
@@ -116,7 +116,7 @@ def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(good: Path,
 @pytest.mark.parametrize("name", NEAR)
 def test_a_run_that_comes_near_to_missing_one_is_promoted(good: Path, tmp_path: Path, name: str) -> None:
     verdict = judge_run(changed(good, tmp_path, name, NEAR[name]), load_spec())
-    assert outcomes(verdict) == dict.fromkeys(ALL, Outcome.PASSED)
+    assert outcomes(verdict) == dict.fromkeys(ALL, CriterionOutcome.PASSED)
 
 
 def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, mo
         monkeypatch.setattr(JsonObject, "complaint", lambda self, text, broken=broken: broken)
         verdict = judge_run(good, load_spec())
         found = outcomes(verdict)
-        assert found.pop(CHECKERS) is Outcome.FAILED
-        assert {found.pop(name) for name in (GAP, SUCCEEDS, VALID, SCHEMA_GAP)} == {Outcome.NOT_MEASURED}
-        assert set(found.values()) == {Outcome.PASSED}
+        assert found.pop(CHECKERS) is CriterionOutcome.FAILED
+        assert {found.pop(name) for name in (GAP, SUCCEEDS, VALID, SCHEMA_GAP)} == {CriterionOutcome.NOT_MEASURED}
+        assert set(found.values()) == {CriterionOutcome.PASSED}
         assert verdict.decision is Decision.NOT_PROMOTED
         assert "json-person" in verdict.judgements[-1].reason
 
@@ -134,7 +134,7 @@ def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, mo
 def test_an_answer_that_its_schema_does_not_allow_fails(good: Path, tmp_path: Path) -> None:
     verdict = judge_run(changed(good, tmp_path, VALID, {"invalid": 1}), load_spec())
     found = {one.criterion.name: one for one in verdict.judgements}
-    assert found[VALID].outcome is Outcome.FAILED
+    assert found[VALID].outcome is CriterionOutcome.FAILED
     assert found[VALID].reason.startswith("tool-set_light (k4): no JSON: '{")
     assert found[VALID].reading.value == pytest.approx(35 / 36)
 
@@ -142,7 +142,7 @@ def test_an_answer_that_its_schema_does_not_allow_fails(good: Path, tmp_path: Pa
 def test_a_model_without_grammars_is_excused_and_a_run_without_schemas_is_not(good: Path, tmp_path: Path) -> None:
     old = changed(good, tmp_path, VALID, {"schemas": False})
     found = outcomes(judge_run(old, load_spec()))
-    assert (found[VALID], found[SCHEMA_GAP]) == (Outcome.NOT_MEASURED, Outcome.NOT_MEASURED)
+    assert (found[VALID], found[SCHEMA_GAP]) == (CriterionOutcome.NOT_MEASURED, CriterionOutcome.NOT_MEASURED)
     refused = "INVALID_ARGUMENT: response_format.json_schema: got '…'; allowed: nothing: there are no grammars"
 
     def refusing(tick: dict[str, Any]) -> dict[str, Any]:
@@ -152,13 +152,17 @@ def test_a_model_without_grammars_is_excused_and_a_run_without_schemas_is_not(go
     rewritten(old / "quality.jsonl", refusing)
     verdict = judge_run(old, load_spec())
     assert outcomes(verdict) == {
-        **dict.fromkeys(ALL, Outcome.PASSED), VALID: Outcome.EXCUSED, SCHEMA_GAP: Outcome.EXCUSED
-    }  # fmt: skip
-    assert {one.reason for one in verdict.judgements if one.outcome is Outcome.EXCUSED} == {"there are no grammars"}
+        **dict.fromkeys(ALL, CriterionOutcome.PASSED),
+        VALID: CriterionOutcome.EXCUSED,
+        SCHEMA_GAP: CriterionOutcome.EXCUSED,
+    }
+    assert {one.reason for one in verdict.judgements if one.outcome is CriterionOutcome.EXCUSED} == {
+        "there are no grammars"
+    }
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+def short(tmp_path_factory: pytest.TempPathFactory) -> GateDecision:
     """Each thing measured, and all too little."""
     path = tmp_path_factory.mktemp("runs") / "short"
     synthetic_run(path, **SMALL | {"prompts": 2, "repetitions": 2, "soak_seconds": 20.0})
@@ -167,9 +171,9 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in (DURATION, CHECKERS)])
-def test_too_few_samples_are_a_failure_to_prove(short: Verdict, name: str) -> None:
+def test_too_few_samples_are_a_failure_to_prove(short: GateDecision, name: str) -> None:
     (found,) = (one for one in short.judgements if one.criterion.name == name)
-    assert found.outcome is Outcome.TOO_FEW_SAMPLES
+    assert found.outcome is CriterionOutcome.TOO_FEW_SAMPLES
     assert 0 < found.reading.samples < found.criterion.min_samples or name == HELD
     assert f"{found.reading.samples} of at least {found.criterion.min_samples}" in found.reason
     assert short.decision is Decision.NOT_PROMOTED
@@ -188,7 +192,7 @@ def test_what_was_not_run_is_not_measured(good: Path, tmp_path: Path, stage: Sta
     for other in set(Stage) - {stage}:
         (path / f"{other}.jsonl").unlink()
     verdict = judge_run(path, load_spec())
-    wanted = {name: Outcome.NOT_MEASURED if name in missing else Outcome.PASSED for name in ALL}
+    wanted = {name: CriterionOutcome.NOT_MEASURED if name in missing else CriterionOutcome.PASSED for name in ALL}
     assert outcomes(verdict) == wanted
     assert verdict.decision is Decision.NOT_PROMOTED
 
@@ -204,7 +208,9 @@ def blind(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_a_machine_cannot_say_is_not_measured(blind: Path) -> None:
     verdict = judge_run(blind, load_spec())
-    wanted = {name: Outcome.NOT_MEASURED if name in OF_THE_MACHINE else Outcome.PASSED for name in ALL}
+    wanted = {
+        name: CriterionOutcome.NOT_MEASURED if name in OF_THE_MACHINE else CriterionOutcome.PASSED for name in ALL
+    }
     assert outcomes(verdict) == wanted
     assert verdict.decision is Decision.NOT_PROMOTED
     assert all("cannot be read on this machine" in one.reason for one in verdict.unproven)
@@ -219,7 +225,7 @@ def excusing() -> Spec:
 
 def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blind: Path) -> None:
     verdict = judge_run(blind, excusing())
-    wanted = {name: Outcome.EXCUSED if name in OF_THE_MACHINE else Outcome.PASSED for name in ALL}
+    wanted = {name: CriterionOutcome.EXCUSED if name in OF_THE_MACHINE else CriterionOutcome.PASSED for name in ALL}
     assert outcomes(verdict) == wanted
     assert verdict.decision is Decision.PROMOTED
 
@@ -228,4 +234,4 @@ def test_a_soak_without_readings_of_the_machine_is_not_excused(good: Path, tmp_p
     path = shutil.copytree(good, tmp_path / "run")
     rewritten(path / "machine.jsonl", lambda sample: None if sample["stage"] == "soak" else sample)
     found = outcomes(judge_run(path, excusing()))
-    assert {found[name] for name in OF_THE_MACHINE} == {Outcome.NOT_MEASURED}
+    assert {found[name] for name in OF_THE_MACHINE} == {CriterionOutcome.NOT_MEASURED}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd_acceptance.gate.metrics import METRICS
-from draftd_acceptance.gate.spec import Comparison, SpecError, load_spec, parse, shipped
+from draftd_acceptance.gate.spec import Operator, SpecError, load_spec, parse, shipped
 
 GOOD = """\
 name = "ours"
@@ -57,7 +57,7 @@ def test_all_that_can_be_said_is_understood() -> None:
     spec = parse(GOOD, "ours.toml")
     first, second = spec.criterion
     assert (spec.name, spec.candidate.block_length, spec.candidate.drafter) == ("ours", 3, PROMPT_LOOKUP)
-    assert (first.comparison, first.threshold, first.against) == (Comparison.AT_LEAST, 1.2, "autoregressive")
+    assert (first.comparison, first.threshold, first.against) == (Operator.AT_LEAST, 1.2, "autoregressive")
     assert (first.min_samples, first.judge, first.unreadable) == (10, "bound", "excuse")
     assert (first.group, first.workload, first.block_length) == ("code", WorkloadClass.CODE, 2)
     assert (first.temperature, first.concurrency) == (0.8, 4)
@@ -189,19 +189,19 @@ def test_every_metric_can_be_asked_for() -> None:
 def test_comparisons_are_what_their_signs_say_and_equal_but_for_rounding_is_equal(
     value: float, threshold: float
 ) -> None:
-    holds = {one: one.holds(value, threshold) for one in Comparison}
-    assert holds[Comparison.AT_LEAST] == (holds[Comparison.ABOVE] or holds[Comparison.EQUAL])
-    assert holds[Comparison.AT_MOST] == (holds[Comparison.BELOW] or holds[Comparison.EQUAL])
-    assert holds[Comparison.ABOVE] + holds[Comparison.BELOW] + holds[Comparison.EQUAL] == 1
-    assert holds[Comparison.ABOVE] <= (value > threshold)
-    assert holds[Comparison.BELOW] <= (value < threshold)
+    holds = {one: one.holds(value, threshold) for one in Operator}
+    assert holds[Operator.AT_LEAST] == (holds[Operator.ABOVE] or holds[Operator.EQUAL])
+    assert holds[Operator.AT_MOST] == (holds[Operator.BELOW] or holds[Operator.EQUAL])
+    assert holds[Operator.ABOVE] + holds[Operator.BELOW] + holds[Operator.EQUAL] == 1
+    assert holds[Operator.ABOVE] <= (value > threshold)
+    assert holds[Operator.BELOW] <= (value < threshold)
     if value == threshold:
-        assert holds[Comparison.EQUAL]
+        assert holds[Operator.EQUAL]
     if abs(value - threshold) > 1e-8 * max(1.0, abs(threshold)):
-        assert not holds[Comparison.EQUAL]
+        assert not holds[Operator.EQUAL]
 
 
 def test_a_difference_that_rounding_makes_a_little_too_large_is_not() -> None:
     assert 0.995 - 0.99 > 0.005
-    assert Comparison.AT_MOST.holds(0.995 - 0.99, 0.005)
-    assert not Comparison.AT_MOST.holds(0.0051, 0.005)
+    assert Operator.AT_MOST.holds(0.995 - 0.99, 0.005)
+    assert not Operator.AT_MOST.holds(0.0051, 0.005)

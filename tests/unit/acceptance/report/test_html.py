@@ -14,7 +14,7 @@ from markupsafe import escape
 
 from draftd_acceptance.gate.judge import not_judged
 from draftd_acceptance.manifest import ModelFile, ModelManifest
-from draftd_acceptance.report.charts import PALETTE, SERIES, Line, lines
+from draftd_acceptance.report.charts import PALETTE, SERIES, Series, lines
 from draftd_acceptance.report.render import html, report
 from draftd_acceptance.ticks import Stage
 from tests.acceptance import manifest, synthetic_run
@@ -171,7 +171,7 @@ def test_the_page_is_the_same_each_time_it_is_drawn(full_report: dict[str, Any],
 
 
 def test_a_charts_words_and_figures_are_left_as_they_are() -> None:
-    found = lines("one", [Line("0.01234 & $5 < $6", "second", [0, 1], [0.0123456, 1])], across="x", up="y")
+    found = lines("one", [Series("0.01234 & $5 < $6", "second", [0, 1], [0.0123456, 1])], across="x", up="y")
     assert ">0.01234 &amp; $5 &lt; $6</text>" in found.drawing
 
 

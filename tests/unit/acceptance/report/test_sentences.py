@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from draftd_acceptance.gate.judge import not_judged
-from draftd_acceptance.report.charts import Line, lines, parts, ranges
+from draftd_acceptance.report.charts import Series, lines, parts, ranges
 from draftd_acceptance.report.figures import interval, spoken
 from draftd_acceptance.report.render import html, markdown, report
 from draftd_acceptance.statistics import Interval
@@ -24,7 +24,7 @@ ONE: dict[str, Any] = {"groups": ("code",), "prompts": 1, "repetitions": 1, "tok
 @pytest.mark.parametrize(
     ("chart", "single"),
     [
-        (lambda at: lines("x", [Line("a", "second", at, [3.0] * len(at))], across="minutes", up="GB"), (True, False)),
+        (lambda at: lines("x", [Series("a", "second", at, [3.0] * len(at))], across="minutes", up="GB"), (True, False)),
         (lambda at: ranges("x", {f"{n}": {"a": POINT} for n in at}, {"a": "second"}, unit="ms"), (True, False)),
         (lambda at: parts("x", {f"{n}": {"queue": 0.5} for n in at}, {"queue": "second"}), (True, False)),
     ],

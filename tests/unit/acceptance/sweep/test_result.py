@@ -11,13 +11,13 @@ import pytest
 from draftd.client.timing import TimedChunk
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
 from draftd_acceptance.sweep.result import knee
-from draftd_acceptance.ticks import Arm, Place, Stage, Tick
+from draftd_acceptance.ticks import Arm, RunPlace, Stage, Tick
 from tests.acceptance import ARMS, Truth, synthetic_run
 
 
 def tick(arm: Arm, prompt: int, repetition: int, tokens_per_second: float) -> Tick:
     """A first token at once, and 40 more at that rate."""
-    place = Place(Stage.SWEEP, 1, arm.id, repetition, f"p{prompt}", "g")
+    place = RunPlace(Stage.SWEEP, 1, arm.id, repetition, f"p{prompt}", "g")
     end = 0.1 + 40 / tokens_per_second
     return Tick(
         place,

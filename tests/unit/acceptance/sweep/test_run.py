@@ -38,7 +38,7 @@ from draftd_acceptance.sweep.plan import (
     sweep_complete,
 )
 from draftd_acceptance.sweep.result import Sweep
-from draftd_acceptance.ticks import Arm, Sample, Stage, Tick
+from draftd_acceptance.ticks import Arm, MachineSample, Stage, Tick
 from tests.acceptance import manifest
 from tests.scripted import scripted_models
 from tests.serving import Served, serving
@@ -355,7 +355,7 @@ class Machine:
             self.is_now("moderate")
 
     def is_now(self, level: str | None) -> None:
-        self.heat.observe(Sample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
+        self.heat.observe(MachineSample(Stage.SWEEP, 1, "", self.now, self.now, thermal=level))
 
     def wait(self) -> float:
         began = self.now

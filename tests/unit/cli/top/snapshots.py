@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from draftd.cli.top.rates import History, Snapshot
+from draftd.cli.top.rates import StatusHistory, StatusSnapshot
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 
@@ -66,10 +66,10 @@ def transition(at: datetime, subject: str, previous: str, current: str, cause: s
     return made
 
 
-def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float = 100.0) -> History:
+def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float = 100.0) -> StatusHistory:
     """Of these, `seconds` apart."""
-    first, *others = (Snapshot(begin + number * seconds, found) for number, found in enumerate(statuses))
-    made = History("127.0.0.1:50551", first)
+    first, *others = (StatusSnapshot(begin + number * seconds, found) for number, found in enumerate(statuses))
+    made = StatusHistory("127.0.0.1:50551", first)
     for snapshot in others:
         made.add(snapshot)
     return made

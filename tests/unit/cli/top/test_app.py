@@ -16,7 +16,7 @@ from rich.text import Text
 from textual.pilot import Pilot
 
 from draftd.cli.top import rows
-from draftd.cli.top.app import Line, TopApp, pause, spark
+from draftd.cli.top.app import ClippedLine, TopApp, pause, spark
 from draftd.client.client import DraftdClient
 from draftd.core import FallbackLevel
 from draftd.errors import FlagReadOnly, NotServing
@@ -213,7 +213,7 @@ def test_a_line_is_cut_between_words_and_never_before_a_unit() -> None:
     for width in range(8, len(whole) + 1):
         console = Console(width=width)
         with console.capture() as captured:
-            console.print(Line(Text(whole)))
+            console.print(ClippedLine(Text(whole)))
         shown = captured.get().rstrip("\n")
         assert len(shown) <= width
         assert shown == whole or (shown[-1] == "…" and shown[:-1].endswith(("floor", "GB", "of"))) or width == 8

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from draftd.cli.top.rates import History, Snapshot, between, drafting
+from draftd.cli.top.rates import StatusHistory, StatusSnapshot, between, drafting
 from draftd.protocol import draft_counts
 from tests.unit.cli.top.snapshots import SECOND_RUN, counts, history, status
 
 
 def test_throughput_is_what_came_out_over_the_time_it_took() -> None:
-    before = Snapshot(100.0, status(1_000))
-    after = Snapshot(102.5, status(1_500))
+    before = StatusSnapshot(100.0, status(1_000))
+    after = StatusSnapshot(102.5, status(1_500))
     found = between(before, after)
     assert found is not None
     assert (found.seconds, found.tokens_per_second) == (2.5, 200.0)
@@ -17,7 +17,7 @@ def test_throughput_is_what_came_out_over_the_time_it_took() -> None:
 
 def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
     made = counts(10, 40, 30, per_position=[(10, 10), (8, 10)])
-    found = between(Snapshot(1.0, status(50, made)), Snapshot(2.0, status(50, made)))
+    found = between(StatusSnapshot(1.0, status(50, made)), StatusSnapshot(2.0, status(50, made)))
     assert found is not None
     assert found.tokens_per_second == 0
     d = found.drafting
@@ -28,7 +28,7 @@ def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
 def test_only_what_was_drafted_in_between_counts() -> None:
     before = counts(100, 400, 100, break_even=0.0, cut=50, per_position=[(80, 100), (20, 100)])
     after = counts(110, 430, 124, plain=10, break_even=20.0, cut=54, per_position=[(89, 110), (35, 120)])
-    found = between(Snapshot(1.0, status(200, before)), Snapshot(2.0, status(244, after)))
+    found = between(StatusSnapshot(1.0, status(200, before)), StatusSnapshot(2.0, status(244, after)))
     assert found is not None
     d = found.drafting
     assert d.acceptance == 24 / 30
@@ -43,7 +43,7 @@ def test_only_what_was_drafted_in_between_counts() -> None:
 def test_a_position_that_was_never_drafted_before_is_new() -> None:
     before = counts(10, 10, 5, per_position=[(5, 10)])
     after = counts(20, 30, 15, per_position=[(13, 20), (2, 10)])
-    found = between(Snapshot(1.0, status(0, before)), Snapshot(2.0, status(0, after)))
+    found = between(StatusSnapshot(1.0, status(0, before)), StatusSnapshot(2.0, status(0, after)))
     assert found is not None
     assert found.drafting.per_position == (0.8, 0.2)
 
@@ -51,17 +51,17 @@ def test_a_position_that_was_never_drafted_before_is_new() -> None:
 def test_requests_are_counted_by_how_they_ended() -> None:
     before = status(finished_requests={"stop": 5, "error": 1}, refused_requests=2)
     after = status(finished_requests={"stop": 7, "error": 2, "cancelled": 1}, refused_requests=6)
-    found = between(Snapshot(1.0, before), Snapshot(2.0, after))
+    found = between(StatusSnapshot(1.0, before), StatusSnapshot(2.0, after))
     assert found is not None
     assert (found.finished, found.failed, found.refused) == (4, 1, 4)
 
 
 def test_a_daemon_that_was_started_anew_is_not_compared_even_where_its_counters_are_higher() -> None:
-    assert between(Snapshot(1.0, status(5)), Snapshot(60.0, status(900, run=SECOND_RUN))) is None
+    assert between(StatusSnapshot(1.0, status(5)), StatusSnapshot(60.0, status(900, run=SECOND_RUN))) is None
 
 
 def test_two_snapshots_of_one_moment_give_no_rate() -> None:
-    assert between(Snapshot(1.0, status(5)), Snapshot(1.0, status(6))) is None
+    assert between(StatusSnapshot(1.0, status(5)), StatusSnapshot(1.0, status(6))) is None
 
 
 def test_where_nothing_was_ever_drafted_nothing_is_said_of_drafts() -> None:
@@ -79,7 +79,7 @@ def test_a_speedup_that_was_not_measured_is_not_known() -> None:
     assert drafting(draft_counts(partly, 40)).speedup == 1.6, "the others cost what those do whose cost is known"
 
 
-def filled(seconds: int, per_second: int = 10) -> History:
+def filled(seconds: int, per_second: int = 10) -> StatusHistory:
     return history(*(status(second * per_second) for second in range(seconds + 1)), seconds=1.0, begin=0.0)
 
 
@@ -93,7 +93,7 @@ def test_the_window_is_a_minute_however_long_it_has_been_watched() -> None:
     minute = found.minute
     assert minute is not None
     assert (minute.seconds, minute.tokens_per_second) == (60.0, 10.0)
-    found.add(Snapshot(201.0, status(2_000 + 610)))
+    found.add(StatusSnapshot(201.0, status(2_000 + 610)))
     assert found.now is not None
     assert found.minute is not None
     assert found.now.tokens_per_second == 610
@@ -108,9 +108,9 @@ def test_where_looks_are_further_apart_than_the_window_the_last_two_are_compared
 
 def test_a_daemon_started_anew_begins_a_new_window_and_the_curve_goes_on() -> None:
     found = filled(20)
-    found.add(Snapshot(21.0, status(3, run=SECOND_RUN)))
+    found.add(StatusSnapshot(21.0, status(3, run=SECOND_RUN)))
     assert (found.now, found.minute) == (None, None)
-    found.add(Snapshot(22.0, status(8, run=SECOND_RUN)))
+    found.add(StatusSnapshot(22.0, status(8, run=SECOND_RUN)))
     assert found.minute is not None
     assert found.minute.tokens_per_second == 5.0
     assert [one is None for one in found.past] == [False] * 20 + [True, False]

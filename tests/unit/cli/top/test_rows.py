@@ -10,7 +10,7 @@ from rich.text import Text
 
 from draftd.cli.commands.top import fields
 from draftd.cli.top import rows
-from draftd.cli.top.rates import History
+from draftd.cli.top.rates import StatusHistory
 from draftd.core import FallbackLevel
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
@@ -25,12 +25,12 @@ SIGNALS = (
 )
 
 
-def said(shown: History) -> dict[str, str]:
+def said(shown: StatusHistory) -> dict[str, str]:
     """Every line by its name, the header by none."""
     return {"": rows.state(shown).plain} | {name: str(value) for name, value in fields(shown, NOON)}
 
 
-def stepped_down(**more: Any) -> History:
+def stepped_down(**more: Any) -> StatusHistory:
     state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, **more))
     return history(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
@@ -131,7 +131,7 @@ def test_at_the_top_the_ladder_takes_no_room() -> None:
     assert [name for name, _ in rows.serving(history(status(fallback=reply.fallback(fallback_state()))), NOON)] == plain
 
 
-def style(shown: History, words: str) -> str:
+def style(shown: StatusHistory, words: str) -> str:
     """How these words are drawn, wherever they are first."""
     values = [rows.state(shown), *(value for _, value in fields(shown, NOON) if isinstance(value, Text))]
     text = next(value for value in values if words in value.plain)

@@ -10,7 +10,7 @@ import pytest
 from multidict import CIMultiDict
 
 from draftd.fallback.alerts.authentication import Authentication
-from draftd.fallback.alerts.payload import Refused
+from draftd.fallback.alerts.payload import NotificationRefused
 from tests.webhook import SECRET, SIGNATURE, TIMESTAMP, TOKEN, bearer, signed
 
 NOW = 1769860800.0
@@ -29,7 +29,7 @@ def outcome(authentication: Authentication, *headers: dict[str, str], body: byte
         if claim is None:
             return "token"
         authentication.prove(claim, body)
-    except Refused as error:
+    except NotificationRefused as error:
         refused = error
     else:
         return "signature"
@@ -136,9 +136,11 @@ def test_another_name_for_the_header_of_the_time() -> None:
 
 
 def test_who_is_refused_is_told_what_would_be_taken() -> None:
-    with pytest.raises(Refused, match=re.escape(f"bearer token in Authorization, or a signature in {SIGNATURE}")):
+    with pytest.raises(
+        NotificationRefused, match=re.escape(f"bearer token in Authorization, or a signature in {SIGNATURE}")
+    ):
         EITHER.claim(CIMultiDict(), NOW)
-    with pytest.raises(Refused, match=r"allowed: a bearer token in Authorization$"):
+    with pytest.raises(NotificationRefused, match=r"allowed: a bearer token in Authorization$"):
         ONLY_TOKEN.claim(CIMultiDict(), NOW)
-    with pytest.raises(Refused, match="301 s ago"):
+    with pytest.raises(NotificationRefused, match="301 s ago"):
         ONLY_SECRET.claim(CIMultiDict(signed(BODY, at=NOW - 301)), NOW)

@@ -12,7 +12,14 @@ from dashboards.settings import Alerting
 from draftd.core import FallbackLevel
 from draftd.errors import InvalidRequest
 from draftd.fallback.alerts.authentication import ReplayGuard
-from draftd.fallback.alerts.payload import ACCEPTED_ALERTS, BadLevel, Ignored, Notified, Result, notice_of
+from draftd.fallback.alerts.payload import (
+    ACCEPTED_ALERTS,
+    BadLevel,
+    IgnoredAlert,
+    NotificationResult,
+    NotifiedAlert,
+    notice_of,
+)
 from draftd.fallback.ladder import Cause
 from draftd.fallback.leases import Notice
 from draftd.rate_limited_log import RateLimitedLog
@@ -29,9 +36,9 @@ class Clock:
         return self.now
 
 
-def noticed(labels: dict[str, str], at: float = NOW, where: str = "a") -> Notice | Ignored:
+def noticed(labels: dict[str, str], at: float = NOW, where: str = "a") -> Notice | IgnoredAlert:
     """What an alert that has fired since then asks for."""
-    alert = Notified.model_construct(labels=labels, fingerprint="f", starts_at=at, status="firing")
+    alert = NotifiedAlert.model_construct(labels=labels, fingerprint="f", starts_at=at, status="firing")
     return notice_of(alert, where, "", NOW)
 
 
@@ -43,8 +50,8 @@ def test_every_level_that_the_rules_ask_for_is_taken() -> None:
     for rule in alert_rules(Alerting()):
         found = noticed({"alertname": rule.name, **rule.labels})
         if rule.level is None:
-            assert isinstance(found, Ignored)
-            assert found.result is Result.NO_LEVEL
+            assert isinstance(found, IgnoredAlert)
+            assert found.result is NotificationResult.NO_LEVEL
             continue
         assert isinstance(found, Notice)
         remote = isinstance(rule.level, RemoteLevel)
@@ -53,7 +60,7 @@ def test_every_level_that_the_rules_ask_for_is_taken() -> None:
 
 
 def test_what_the_rules_select_by_is_what_the_daemon_counts() -> None:
-    assert set(REFUSED_NOTIFICATIONS) < set(Result)
+    assert set(REFUSED_NOTIFICATIONS) < set(NotificationResult)
     (canaries,) = (rule for rule in alert_rules(Alerting()) if rule.name == "DraftdCanariesFail")
     assert f'draftd_signal="{Cause.QUALITY}"' in canaries.value
     assert {"QueueFull", "NoMemory", "NotServing"} < set(OWN_REFUSALS)

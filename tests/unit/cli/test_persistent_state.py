@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from draftd.cli import state
-from draftd.cli.state import Kept, Learning, identity, measured_worth, pair_of, paths_of
+from draftd.cli import persistent_state
+from draftd.cli.persistent_state import LearntStore, PersistentState, identity, measured_worth, pair_of, paths_of
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
-from draftd.engine.depth.costs import DEEPEST, Prices
-from draftd.engine.depth.saved import Learnt
+from draftd.engine.depth.costs import DEEPEST, CalibratedCosts
+from draftd.engine.depth.saved import LearntCosts
 from draftd.errors import ConfigError
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.ladder import LadderState
@@ -26,8 +26,8 @@ from draftd.settings import EngineSettings, FallbackSettings, ModelSettings, Set
 from tests.fallback import LADDER
 
 NONE = (0.0,) * DEEPEST
-LEARNT = Learnt(
-    Prices({1: 0.01, 2: 0.015}, {DRAFT_MODEL: {(1, 1): 0.012}}, {0: 1e-6}, 64),
+LEARNT = LearntCosts(
+    CalibratedCosts({1: 0.01, 2: 0.015}, {DRAFT_MODEL: {(1, 1): 0.012}}, {0: 1e-6}, 64),
     {(DRAFT_MODEL, False, False, WorkloadClass.CODE): ((9.0, *NONE[1:]), (7.0, *NONE[1:]))},
 )
 
@@ -46,45 +46,45 @@ def settings(pair: ModelSettings, **engine: Any) -> Settings:
     return Settings(model=pair, engine=EngineSettings(**engine))
 
 
-def kept(chosen: Settings, folder: Path | None) -> Learning:
+def kept(chosen: Settings, folder: Path | None) -> LearntStore:
     """A daemon that learnt, and ended."""
-    made = Learning(chosen, folder)
+    made = LearntStore(chosen, folder)
     made.start(lambda: LEARNT)
     assert made.close()
     return made
 
 
 def test_the_next_daemon_of_the_same_pair_knows_it(pair: ModelSettings, tmp_path: Path) -> None:
-    assert Learning(settings(pair), tmp_path).recall() is None
+    assert LearntStore(settings(pair), tmp_path).recall() is None
     kept(settings(pair), tmp_path)
     assert (tmp_path / "learnt.json").exists()
-    assert Learning(settings(pair), tmp_path).recall() == LEARNT
+    assert LearntStore(settings(pair), tmp_path).recall() == LEARNT
 
 
 def test_a_file_of_ones_own_is_taken_without_a_folder(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair, learnt_file=tmp_path / "mine.json")
     kept(chosen, None)
-    assert Learning(chosen, None).recall() == LEARNT
+    assert LearntStore(chosen, None).recall() == LEARNT
     assert not (tmp_path / "learnt.json").exists()
 
 
 def test_without_any_place_nothing_is_kept(pair: ModelSettings, tmp_path: Path) -> None:
     kept(settings(pair), None)
-    assert Learning(settings(pair), None).recall() is None
+    assert LearntStore(settings(pair), None).recall() is None
 
 
 def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine.learnt_file.*a file in an existing folder"):
-        Learning(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
+        LearntStore(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
 
 
 def test_what_a_draft_was_worth_is_read_beside_a_daemon_that_saves(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair).model_copy(update={"fallback": FallbackSettings(state_dir=tmp_path)})
     assert measured_worth(chosen, {}) is None
-    costs = Prices({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.486, (1, 4): 0.7}}, {}, 32)
+    costs = CalibratedCosts({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.486, (1, 4): 0.7}}, {}, 32)
     many = (100.0,) * DEEPEST
-    learning = Learning(chosen, tmp_path)
-    learning.start(lambda: Learnt(costs, {(DRAFT_MODEL, False, False, None): (many, many)}))
+    learning = LearntStore(chosen, tmp_path)
+    learning.start(lambda: LearntCosts(costs, {(DRAFT_MODEL, False, False, None): (many, many)}))
     assert learning.close()
     saving = tmp_path / ".learnt.json.0"
     saving.write_text("half")
@@ -117,7 +117,7 @@ def test_what_makes_a_pair_or_a_machine_another(
     os.utime(weights, ns=(1, 1))
     assert identity(settings(pair)) != before, "weights that were written anew"
     touched = identity(settings(pair))
-    monkeypatch.setattr(state, "load_blas", lambda: "another")
+    monkeypatch.setattr(persistent_state, "load_blas", lambda: "another")
     assert identity(settings(pair)) != touched
 
 
@@ -129,7 +129,7 @@ def test_what_is_not_what_was_written_is_said_and_learnt_anew(
     document = json.loads(path.read_text())
     document["pairs"][0]["learnt"]["plain"] = [[1, -3]]
     path.write_text(json.dumps(document))
-    assert Learning(settings(pair), tmp_path).recall() is None
+    assert LearntStore(settings(pair), tmp_path).recall() is None
     (said,) = caplog.messages
     assert "learnt.plain[0]" in said
     assert "learnt again" in said
@@ -143,7 +143,7 @@ def test_each_save_that_fails_is_counted_by_its_file(
     chosen = Settings(model=pair, fallback=FallbackSettings(state_dir=folder))
     if never_there:
         monkeypatch.setattr(Path, "mkdir", refused)
-    files = Kept(chosen, {})
+    files = PersistentState(chosen, {})
     if not never_there:
         assert files.save_errors == {"ladder": 0, "events": 0, "learnt": 0}
         shutil.rmtree(folder)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from draftd.core import TokenLogprobs
-from draftd.engine.remote.verifier_link import Close, Closed, FromVerifier, Open, Opened, Step, ToVerifier, Verdict
+from draftd.engine.remote.verifier_link import (
+    CloseSequence,
+    FromVerifier,
+    OpenSequence,
+    Proposal,
+    SequenceClosed,
+    SequenceOpened,
+    ToVerifier,
+    Verdict,
+)
 from draftd.engine.targets.base import SequenceOptions
 from draftd.errors import InvalidRequest
 from draftd.protocol import REASONS, logprobs_message, number, sampling_message, sampling_of
@@ -20,9 +29,9 @@ _MOST_TRACE = 64  # characters; W3C's has 55
 
 
 def to_verifier(message: ToVerifier) -> pb.VerifyRequest:
-    if isinstance(message, Step):
+    if isinstance(message, Proposal):
         return pb.VerifyRequest(step=pb.ProposeStep(**_fields(message, "sequence", "known", "last", "proposed", "run")))
-    if isinstance(message, Close):
+    if isinstance(message, CloseSequence):
         return pb.VerifyRequest(close=pb.CloseSequence(sequence=message.sequence, known=message.known))
     options = message.options
     opened = pb.OpenSequence(
@@ -42,9 +51,9 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
     kind = message.WhichOneof("message")
     if kind == "step":
         step = message.step
-        return Step(step.sequence, step.known, step.last, tuple(step.proposed), step.run)
+        return Proposal(step.sequence, step.known, step.last, tuple(step.proposed), step.run)
     if kind == "close":
-        return Close(message.close.sequence, message.close.known)
+        return CloseSequence(message.close.sequence, message.close.known)
     if kind != "open":
         return None
     given = message.open
@@ -59,7 +68,7 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
         logprobs=given.logprobs if given.HasField("logprobs") else None,
         grammar=given.grammar,
     )
-    return Open(
+    return OpenSequence(
         given.sequence,
         tuple(given.tokens),
         options,
@@ -71,9 +80,9 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
 
 
 def to_edge(message: FromVerifier) -> pb.VerifyResponse:
-    if isinstance(message, Opened):
+    if isinstance(message, SequenceOpened):
         return pb.VerifyResponse(opened=pb.SequenceOpened(sequence=message.sequence, cached_tokens=message.cached))
-    if isinstance(message, Closed):
+    if isinstance(message, SequenceClosed):
         retry = message.retry_after
         return pb.VerifyResponse(
             closed=pb.SequenceClosed(sequence=message.sequence, error=message.error, retry_after_seconds=retry)
@@ -94,11 +103,11 @@ def from_verifier(message: pb.VerifyResponse) -> FromVerifier | None:
     """None for a greeting and a pong."""
     kind = message.WhichOneof("message")
     if kind == "opened":
-        return Opened(message.opened.sequence, message.opened.cached_tokens)
+        return SequenceOpened(message.opened.sequence, message.opened.cached_tokens)
     if kind == "closed":
         closed = message.closed
         retry = closed.retry_after_seconds if closed.HasField("retry_after_seconds") else None
-        return Closed(closed.sequence, closed.error, retry)
+        return SequenceClosed(closed.sequence, closed.error, retry)
     if kind != "verdict":
         return None
     given = message.verdict

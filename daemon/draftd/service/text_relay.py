@@ -19,21 +19,21 @@ from draftd.counts import DraftCounts
 from draftd.errors import DraftdError, NotServing, RemoteDown
 from draftd.planning.router import Router
 from draftd.service.messages import text_part
-from draftd.service.request import Chunk, Finished, ReasoningDelta, Request, Send, Started, TextDelta
+from draftd.service.request import ChoiceFinished, Chunk, ReasoningDelta, Request, RequestStarted, Send, TextDelta
 from draftd.service.stream import Write
 from draftd.strategies import RemoteCounts, Strategy
 from draftd.telemetry.spans import InferenceSpan, Part
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class RelayStarted:
     """The other daemon has taken the request; `prompt_tokens` by its tokenizer."""
 
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RelayFinished:
     """The end of one choice, as the other daemon tells it. Seconds are its own: until it was scheduled, and of its
     engine."""
 
@@ -54,16 +54,16 @@ class Ended:
 class RemoteAnswers(Protocol):
     """The seam to the daemon that answers."""
 
-    def answer(self, request: Request, trace: str) -> AsyncGenerator[Begun | Chunk | Ended, None]:
-        """`Begun` first, then chunks, whose verifier is REMOTE, and the end of each choice. Closing it cancels the
-        request there. Raises RemoteDown where the other daemon cannot be reached, or goes; another DraftdError where it
-        refuses the request or ends it. `trace`: what names the request's span (W3C traceparent)."""
+    def answer(self, request: Request, trace: str) -> AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]:
+        """`RelayStarted` first, then chunks, whose verifier is REMOTE, and the end of each choice. Closing it cancels
+        the request there. Raises RemoteDown where the other daemon cannot be reached, or goes; another DraftdError
+        where it refuses the request or ends it. `trace`: what names the request's span (W3C traceparent)."""
 
     async def close(self) -> None:
         """Requests are cancelled."""
 
 
-Events = AsyncGenerator[Begun | Chunk | Ended, None]
+Events = AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class TextRelay:
     def __init__(
         self,
         events: Events,
-        started: Started,
+        started: RequestStarted,
         request: Request,
         arrival: float,
         spans: Sequence[InferenceSpan],
@@ -127,7 +127,7 @@ class TextRelay:
 
     async def run(self, send: Send, write: Write, go_on: Callable[[str, int, str], None]) -> None:
         """Passes on what comes. Where the other daemon goes, `go_on` is told the text so far, its tokens, and why, and
-        may have it continued. Raises DraftdError where the answer ended before its end, after its `Finished`."""
+        may have it continued. Raises DraftdError where the answer ended before its end, after its `ChoiceFinished`."""
         left = FinishReason.CANCELLED
         try:
             async with self._limit, aclosing(self._events) as events:
@@ -136,7 +136,7 @@ class TextRelay:
                     if isinstance(event, Chunk):
                         self._choices[event.choice].take(event, time.monotonic())
                         await write(send(event))
-                    elif isinstance(event, Ended):
+                    elif isinstance(event, RelayFinished):
                         self._count(event)
                         if event.reason in (FinishReason.STOP, FinishReason.LENGTH):  # else an error follows
                             await write(send(self._finished(event.choice, event.reason, event)))
@@ -202,7 +202,7 @@ class TextRelay:
         )
         return replace(outcome, stats=stats, failed_over=self._gone)
 
-    def _count(self, told: Ended) -> None:
+    def _count(self, told: RelayFinished) -> None:
         stats = self._choices[told.choice].stats
         stats.counts, stats.cached_tokens = told.counts, told.cached_tokens
         assert stats.remote is not None
@@ -213,20 +213,20 @@ class TextRelay:
         self,
         index: int,
         reason: FinishReason,
-        told: Ended | None = None,
+        told: RelayFinished | None = None,
         *,
         error: str = "",
         unavailable: float | None = None,
-    ) -> Finished:
+    ) -> ChoiceFinished:
         choice, plan = self._choices[index], self._started.plan
         choice.over, choice.stats.finished = True, time.monotonic()
-        told = told or Ended(index, reason, choice.stats.counts)
+        told = told or RelayFinished(index, reason, choice.stats.counts)
         outcome = Outcome(reason, choice.stats, told.degraded, error, unavailable=unavailable)
         worth = self._router.finished(plan, self._request.workload, outcome)
         choice.span.priced(worth.quality, worth.costs, worth.currency)
         choice.span.finished(outcome, choice.parts)
         self._ended(outcome)
-        return Finished(
+        return ChoiceFinished(
             outcome,
             plan,
             told.stop,
@@ -239,11 +239,11 @@ class TextRelay:
         )
 
 
-async def begin(answers: RemoteAnswers, request: Request, trace: str) -> tuple[Events, Begun]:
+async def begin(answers: RemoteAnswers, request: Request, trace: str) -> tuple[Events, RelayStarted]:
     """The events that follow, once the other daemon has taken the request. Raises what it is refused with."""
     events = answers.answer(request, trace)
     first = await anext(events, None)
-    if not isinstance(first, Begun):
+    if not isinstance(first, RelayStarted):
         await events.aclose()
         raise RemoteDown("the remote daemon ended the call without an answer", retry_after=1.0)
     return events, first

@@ -29,7 +29,7 @@ _FEWER = "use as many ranks as divide its heads, or a model that mlx-lm can pipe
 _COLLECTIVES = ("all_sum", "all_gather", "all_max", "all_min", "sum_scatter", "send", "recv", "recv_like")
 
 
-class Part:
+class ModelShard:
     """`model`: mlx-lm's, with this rank's weights only. `layers`: what caches all of the model has, as for
     `layer_kinds`."""
 
@@ -131,7 +131,7 @@ class Part:
         return calls
 
 
-def _dispatching(model: Any, part: Part) -> None:
+def _dispatching(model: Any, part: ModelShard) -> None:
     """Has the model tell of each forward."""
     kind = type(model)
 
@@ -143,10 +143,10 @@ def _dispatching(model: Any, part: Part) -> None:
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
 
 
-def open_share(folder: ModelFolder, group: RankGroup) -> tuple[Part, dict[str, Any]]:
+def open_share(folder: ModelFolder, group: RankGroup) -> tuple[ModelShard, dict[str, Any]]:
     """This rank's share, of which no weights have been read yet, and the model's configuration. Raises
     ModelLoadError: on all ranks alike where the ranks do not fit the model."""
-    parts = list[Part]()
+    parts = list[ModelShard]()
 
     def cut(opened: Callable[[], Any]) -> Any:
         with folder.told("it cannot be shared"):
@@ -157,7 +157,7 @@ def open_share(folder: ModelFolder, group: RankGroup) -> tuple[Part, dict[str, A
     return parts[0], config
 
 
-def read_share(part: Part, name: str) -> None:
+def read_share(part: ModelShard, name: str) -> None:
     """A few arrays at a time: MLX reads an array of the file whole before it takes this rank's slice, and lets go of
     the rest then. So what is held besides the share is about one array, and the layers of other ranks are not read at
     all. Raises ModelLoadError."""
@@ -166,25 +166,25 @@ def read_share(part: Part, name: str) -> None:
     check_scales(part.model, name)
 
 
-def share_of(opened: Callable[[], Any], group: RankGroup, *, tensor: bool = True) -> Part:
+def share_of(opened: Callable[[], Any], group: RankGroup, *, tensor: bool = True) -> ModelShard:
     """`opened` gives the whole model, of which no weights have been read, each time anew. Tensor parallel where the
     model has `shard()` and the ranks divide it, unless `tensor` is off; else pipeline. Raises ModelLoadError with what
     the model lacks: on all ranks alike."""
     model = opened()
     layers = layer_kinds(model)
     if group.size == 1:
-        return Part(model, group, TENSOR, layers)
+        return ModelShard(model, group, TENSOR, layers)
     no_shard = "mlx-lm has no shard() for it"
     if tensor and hasattr(model, "shard"):
         no_shard = _sharded(model, group)
         if not no_shard:
-            return Part(model, group, TENSOR, layers)
+            return ModelShard(model, group, TENSOR, layers)
         model = opened()  # this one was cut halfway
     no_pipeline = _pipelined(model, group)
     if no_pipeline:
         kind = type(model).__module__.rpartition(".")[2]
         raise ModelLoadError(f"{kind} cannot run on {group.size} ranks: {no_shard}, and {no_pipeline}", _FEWER)
-    return Part(model, group, PIPELINE, layers)
+    return ModelShard(model, group, PIPELINE, layers)
 
 
 def _sharded(model: Any, group: RankGroup) -> str:

@@ -17,7 +17,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate, Tokenizer
-from draftd.service.chat import ChatRenderer
+from draftd.service.chat_template import ChatRenderer
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode, message_dict, tool_dicts
 from tests.waiting import until
 

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from draftd.core import DRAFT_MODEL
-from draftd.engine.depth.saved import DrafterWorth, Learnt
+from draftd.engine.depth.saved import DrafterWorth, LearntCosts
 from draftd.errors import ConfigError, in_one_line
 from draftd.fallback.store import LearntFile, StateFolder, StateStore
 from draftd.files import replace_file
 from draftd.hardware.system import device, versions
-from draftd.journal import History, Journal
+from draftd.journal import Journal, JournalFile
 from draftd.models.blas import load_blas
 from draftd.models.fingerprint import FILE, Fingerprints
 from draftd.models.folder import stamps
@@ -33,7 +33,7 @@ _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-l
 log = logging.getLogger(__name__)
 
 
-class Kept:
+class PersistentState:
     """Keeps what outlives a run: the ladder's state, the transitions, the flags, what is learnt and the prefixes, or
     nothing. `prefixes`: their folder; None where they are not kept."""
 
@@ -48,7 +48,7 @@ class Kept:
         prefixes = None if shared else settings.engine.prefix_dir
         self._prefix_lock = None if prefixes is None else StateFolder(prefixes, "engine.prefix_dir")
         self.prefixes = None if shared else prefixes or (self.path and self.path / _PREFIXES)
-        self.learning = Learning(settings, self.path if named else None)
+        self.learning = LearntStore(settings, self.path if named else None)
         self.fingerprints = Fingerprints(state_dir(environ) / FILE)
 
     def _open(self, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class Kept:
         self.path: Path | None = None  # where it lies; None where nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
-        self._history: History | None = None
+        self._history: JournalFile | None = None
         self._flags: Path | None = None
         self._old_flags = old_flags(environ)
         self._temporary: TemporaryDirectory[str] | None = None
@@ -75,7 +75,7 @@ class Kept:
                 self.store, self._flags = store, folder / _FLAGS
             return
         self.path, self.store, self._flags = folder, store, folder / _FLAGS
-        self._history = history = History(folder / _HISTORY)
+        self._history = history = JournalFile(folder / _HISTORY)
         self.journal = Journal(restored=history.restore())
         self.journal.listen(history.append)
 
@@ -135,7 +135,7 @@ def old_flags(environ: Mapping[str, str]) -> Path:
     return state_dir(environ) / _FLAGS
 
 
-class Learning:
+class LearntStore:
     """Reads what was learnt once the models are loaded, and keeps it from then on."""
 
     def __init__(self, settings: Settings, folder: Path | None) -> None:
@@ -148,21 +148,21 @@ class Learning:
         self._file = LearntFile(self.store, lambda: identity(settings))
         self._most, self._warned = settings.engine.max_draft_tokens, False
 
-    def recall(self) -> Learnt | None:
+    def recall(self) -> LearntCosts | None:
         """Of earlier runs of this pair; what cannot be used is said in the log."""
         try:
             document = self._file.load()
-            return None if document is None else Learnt.of_document(document)
+            return None if document is None else LearntCosts.of_document(document)
         except ConfigError as error:
             log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self.store.path, error.message)
             return None
 
-    def start(self, learnt: Callable[[], Learnt | None]) -> None:
+    def start(self, learnt: Callable[[], LearntCosts | None]) -> None:
         """From now on it is kept, where there is a place."""
         if self.store.path is not None:
             self._file.start(lambda: None if (found := self._noticed(learnt())) is None else found.to_document())
 
-    def _noticed(self, learnt: Learnt | None) -> Learnt | None:
+    def _noticed(self, learnt: LearntCosts | None) -> LearntCosts | None:
         """Logs it once if the draft model turns out to cost more than it saves, and again if it pays after all."""
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._most)
         if worth is not None and bool(worth.warning) is not self._warned:
@@ -184,7 +184,11 @@ def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWor
     path = settings.engine.learnt_file or (folder and folder / _LEARNT)
     found = LearntFile(StateStore(path), lambda: identity(settings)).read()
     try:
-        return None if found is None else Learnt.of_document(found).worth(DRAFT_MODEL, settings.engine.max_draft_tokens)
+        return (
+            None
+            if found is None
+            else LearntCosts.of_document(found).worth(DRAFT_MODEL, settings.engine.max_draft_tokens)
+        )
     except ConfigError:
         return None
 

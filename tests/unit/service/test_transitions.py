@@ -12,7 +12,7 @@ import pytest
 
 from draftd.errors import ClientStalled, InvalidRequest, NotServing, QueueFull
 from draftd.journal import Journal, Subject, Transition
-from draftd.service.watching import MOST_WATCHERS, Transitions
+from draftd.service.transitions import MOST_WATCHERS, Transitions
 
 T = TypeVar("T")
 

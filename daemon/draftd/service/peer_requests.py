@@ -8,10 +8,10 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from draftd.core import PEER, DecodeMode, DecodePlan, DecodeRequest, DepthMode, FallbackLevel, Proposals
-from draftd.engine.remote.verifier_link import Open
+from draftd.engine.remote.verifier_link import OpenSequence
 from draftd.errors import InvalidRequest, OtherWeights
 from draftd.model_info import ModelInfo
-from draftd.models.grammar import Compiled, Grammars
+from draftd.models.grammar import CompiledGrammar, Grammars
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.formats import MAX_FORMAT_BYTES
 from draftd.service.request import Request, ServedModel, TokenIds, checked
@@ -20,7 +20,7 @@ MAX_GRAMMAR = 4 * MAX_FORMAT_BYTES
 """Characters of a grammar as it is compiled, which is longer than what was written."""
 
 
-def check_text(message: Open, info: ModelInfo, tokenizer: Tokenizer) -> int:
+def check_text(message: OpenSequence, info: ModelInfo, tokenizer: Tokenizer) -> int:
     """How many tokens may follow those that are given. Raises InvalidRequest for a field that is wrong."""
     options, tokens = message.options, len(message.tokens)
     answered, longest = tokens - options.prompt, info.context_length - 1
@@ -55,7 +55,7 @@ def check_model(fingerprint: str, served: str, info: ModelInfo) -> None:
         raise OtherWeights("open.model_fingerprint", fingerprint, allowed)
 
 
-async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) -> Compiled | None:
+async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) -> CompiledGrammar | None:
     """What keeps it compiled for as long as it is held; None for no grammar. Raises InvalidRequest."""
     if not grammar:
         return None
@@ -71,7 +71,15 @@ async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) 
 
 
 def request_of(
-    message: Open, left: int, name: str, party: str, steps: Proposals, own: DecodePlan, *, deepest: int, priority: int
+    message: OpenSequence,
+    left: int,
+    name: str,
+    party: str,
+    steps: Proposals,
+    own: DecodePlan,
+    *,
+    deepest: int,
+    priority: int,
 ) -> DecodeRequest:
     """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own`: how this daemon drafts
     where the edge proposes nothing."""
