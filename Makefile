@@ -11,7 +11,7 @@ WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve real-model test parity-real faults ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
+	docs accept hooks bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +91,9 @@ collector-check: # where there is a collector
 		$$binary validate --config otel-collector/config.yaml && \
 		$$binary validate --config otel-collector/config.yaml --config otel-collector/without-stores.yaml && \
 		$$binary validate --config otel-collector/config.yaml --config otel-collector/containers.yaml; fi
+
+hooks: ## have git check the subjects of your commits
+	git config core.hooksPath scripts/hooks
 
 proto: $(DEV) ## generate daemon/draftd/v1 from proto/
 	sh scripts/proto.sh
