@@ -28,7 +28,7 @@ def test_what_ships_can_be_read_and_has_all_that_it_is_for() -> None:
     )
     assert Counter(type(canary.check).__name__ for canary in shipped.canaries) == {
         "JsonObject": 8,
-        "ToolCall": 10,
+        "ExpectedToolCall": 10,
         "NoToolCall": 6,
     }
     assert all(prompt.max_tokens <= 64 for prompt in (*shipped.probe, *shipped.canaries))

@@ -118,7 +118,7 @@ def test_a_use_is_a_name_with_its_matchers_and_the_groupings_around_it() -> None
 
 def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_lost() -> None:
     assert over("a", "b") == "a / (b > 0)"
-    metric = Metric("x", catalog.Kind.GAUGE, "", "")
+    metric = Metric("x", catalog.InstrumentKind.GAUGE, "", "")
     assert per_minute(metric, "").endswith(" * 60000 / $__rate_interval_ms")
     assert "draftd_uptime_seconds < $__rate_interval_ms * 0.001 or" in counted(metric, "", "$__rate_interval")
     assert "otelcol_process_uptime < 90 or" in counted(EXTERNALS[0], "", "1m30s")
@@ -126,7 +126,7 @@ def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_los
 
 def test_gauges_are_of_daemons_that_export(dashboards: list[Dashboard]) -> None:
     """The collector goes on offering what a dead daemon showed last."""
-    kinds = (catalog.Kind.GAUGE, catalog.Kind.UP_DOWN_COUNTER)
+    kinds = (catalog.InstrumentKind.GAUGE, catalog.InstrumentKind.UP_DOWN_COUNTER)
     gauges = {one.prometheus for one in catalog.METRICS if one.kind in kinds} - {
         catalog.UPTIME.prometheus,
         catalog.STARTED.prometheus,
