@@ -22,7 +22,8 @@ _TELEMETRY = """\
 draftd exports traces, metrics and log events over OTLP. The `OTEL_*` environment variables work as in any OpenTelemetry
 program; without an endpoint nothing is exported, and only the metrics of `/metrics` are recorded.
 
-```
+<!-- not run here: needs a collector; the tests in tests/stack run one -->
+```sh
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 draftd serve
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf draftd serve
 ```
@@ -89,7 +90,8 @@ _REGISTRY = f"""\
 [OpenTelemetry Weaver](https://github.com/open-telemetry/weaver), based on OpenTelemetry's conventions
 v{registry.CONVENTIONS}. Weaver can compare a running daemon with both:
 
-```
+<!-- not run here: needs Weaver; tests/live_check.py runs it -->
+```sh
 weaver registry live-check -r docs/registry --otlp-grpc-address 127.0.0.1 --otlp-grpc-port 24317
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:24317 draftd serve
 ```
