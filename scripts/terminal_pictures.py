@@ -1,5 +1,5 @@
-"""docs/demo.png and docs/top.png: what `draftd demo` and `draftd top` show of a real pretrained model, drawn by a
-browser.
+"""Draws docs/demo.png, its beginning docs/answer.png, and docs/top.png: what `draftd demo` and `draftd top` show of a
+real pretrained model.
 
 Drawn by `python -m scripts.terminal_pictures` in ten minutes, after `make real-model`. Needs chromium.
 """
@@ -41,6 +41,7 @@ def main() -> int:
         shown = [sys.executable, "-m", "draftd", "demo", "--model", _MODEL, "--each", "2", "--save", str(demo)]
         subprocess.run(shown, check=True)
         _draw(demo, DOCS / "demo.png")
+        _draw(demo, DOCS / "answer.png", until="tool_call")
         _watch(top, Path(folder))
         _draw(top, DOCS / "top.png")
     return 0
@@ -65,11 +66,21 @@ def _watch(picture: Path, folder: Path) -> None:
             screen.until()
 
 
-def _draw(svg: Path, to: Path) -> None:
-    """As large as the picture says that it is."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg.read_text(encoding="utf-8"))
-    assert found is not None
-    shoot(svg.as_uri(), to, round(float(found[2])), width=round(float(found[1])))
+def _draw(svg: Path, to: Path, until: str = "") -> None:
+    """Draws the picture in its own size; with `until`, the lines above the first one that has this word."""
+    text = svg.read_text(encoding="utf-8")
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    assert size is not None
+    width, height = float(size[1]), float(size[2])
+    if until:
+        top = re.search(r'transform="translate\(\d+, (\d+)\)" clip-path', text)
+        assert top is not None
+        lines = [(float(y), words) for y, words in re.findall(r'y="([\d.]+)" textLength[^>]*>([^<]*)', text)]
+        below = next(y for y, words in lines if until in words)
+        height = float(top[1]) + 8 + max(y for y, _ in lines if y < below)
+        svg = svg.with_name("beginning.svg")
+        svg.write_text(text.replace(size[0], f'viewBox="0 0 {width} {height}"', 1), encoding="utf-8")
+    shoot(svg.as_uri(), to, round(height), width=round(width))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def test_the_table_of_commands_has_every_command() -> None:
     listed = re.findall(r"`draftd ([a-z ]+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()))
     assert len(listed) == len(set(listed))
     assert set(listed) == set(_commands())
+
+
+def test_the_map_has_every_package_and_folder() -> None:
+    lines = README.partition("## A map")[2].partition("```text\n")[2].partition("```")[0]
+    folders = set(re.findall(r"([\w-]+)/", lines))
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    top = {path.split("/")[0] for path in tracked if "/" in path and not path.startswith(".")}
+    packages = {path.split("/")[2] for path in tracked if path.startswith("daemon/draftd/") and path.count("/") > 2}
+    assert (top | packages) <= folders
 
 
 def _commands() -> Iterator[str]:
