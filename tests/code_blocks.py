@@ -101,7 +101,7 @@ class Reader:
         """The text with what it stands for here: addresses, the served model's name, the command."""
         for documented, here in self._addresses.items():
             text = text.replace(documented, here)
-        text = text.replace(".venv/bin/draftd", "draftd")
+        text = text.replace(".venv/bin/", "")
         return re.sub(r"(?<![A-Z_])MODEL(?![A-Z_])", self._model, text)
 
     def _call(self, command: list[str]) -> None:
