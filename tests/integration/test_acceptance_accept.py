@@ -108,9 +108,7 @@ def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path) -> None:
     until(lambda: not any(child.is_running() for child in children), 30)
 
 
-def test_what_is_wrong_with_the_spec_is_said_before_anything_is_measured(
-    draftd: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_accept_names_a_faulty_spec_before_it_measures(draftd: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text("name = 3")
     said = draftd("accept", "--spec", "spec.toml", "--run", "run")
     assert said.code == 2

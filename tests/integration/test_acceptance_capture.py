@@ -80,7 +80,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Heard]]:
         yield found
 
 
-def test_what_was_heard_is_what_passed(heard: list[Heard]) -> None:
+def test_captured_chunks_are_those_that_passed_the_relay(heard: list[Heard]) -> None:
     for one in heard:
         assert figures.usable(one.tick)
         assert [m.content for m in one.answered] == [r.SerializeToString() for r in one.taken.responses]

@@ -195,9 +195,7 @@ def ended(kept: list[Any], outcome: object) -> Iterator[None]:
     ending.join()
 
 
-def test_what_cannot_be_done_now_is_a_failed_precondition_with_the_reason(
-    served: Served, controller: FakeController
-) -> None:
+def test_commands_that_cannot_run_now_fail_with_failed_precondition(served: Served, controller: FakeController) -> None:
     controller.refusal = NotNow("it is at the top")
     try:
         for ask in (DraftdClient.probe, DraftdClient.canaries, DraftdClient.reload_draft):

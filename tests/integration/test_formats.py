@@ -162,7 +162,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("bad", "field", "said"), BAD.values(), ids=BAD)
-def test_what_cannot_be_enforced_is_refused(served: Served, bad: pb.ResponseFormat, field: str, said: str) -> None:
+def test_formats_that_cannot_be_enforced_are_refused(
+    served: Served, bad: pb.ResponseFormat, field: str, said: str
+) -> None:
     with pytest.raises(CallError) as refused:
         ask(served, bad)
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT

@@ -178,7 +178,7 @@ def test_credentials_change_while_requests_run_and_none_is_lost(tmp_path: Path) 
             )
 
 
-def test_what_cannot_be_used_is_named_and_what_was_in_use_stays(tmp_path: Path) -> None:
+def test_hangup_names_unusable_files_and_keeps_the_old_ones(tmp_path: Path) -> None:
     given = Configured(tmp_path)
     authority = given.certify("ca")
     given.write(NEW)

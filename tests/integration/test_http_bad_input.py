@@ -97,7 +97,7 @@ RAW: list[tuple[bytes, int, str]] = [
 ]  # fmt: skip
 
 
-def test_what_is_no_body_is_explained(served: Served, bystander: None) -> None:
+def test_bodies_that_are_no_json_get_an_explaining_4xx(served: Served, bystander: None) -> None:
     for body, status, said in RAW:
         began = time.monotonic()
         found, answer = post(served, CHAT, body)

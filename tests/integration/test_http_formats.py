@@ -59,7 +59,7 @@ def anthropic(served: Served) -> Iterator[Anthropic]:
         yield client
 
 
-def test_pydantic_models_are_filled(served: Served, client: OpenAI, anthropic: Anthropic) -> None:
+def test_openai_client_fills_pydantic_models_from_answers(served: Served, client: OpenAI, anthropic: Anthropic) -> None:
     chat = client.chat.completions.parse(model="", messages=[ASKED], response_format=Trip, max_tokens=96)
     assert chat.choices[0].message.parsed is not None
     answer = client.responses.parse(model="", input="Book a flight to Oslo.", text_format=Trip, max_output_tokens=96)

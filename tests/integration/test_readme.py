@@ -65,7 +65,7 @@ def test_in_python_messages_are_a_chat_and_a_prompt_is_a_completion(
     assert answers[1] != answers[0]
 
 
-def test_grpcurl_sends_the_chat(served: Served) -> None:
+def test_grpcurl_command_of_the_readme_is_answered(served: Served) -> None:
     called = arguments("grpcurl")
     assert called[-2:] == [GRPC, f"{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/Generate"]
     request = json_format.Parse(called[called.index("-d") + 1], pb.GenerateRequest())
@@ -73,7 +73,7 @@ def test_grpcurl_sends_the_chat(served: Served) -> None:
         assert gather(client.generate_raw(request)).text == ANSWER
 
 
-def test_curl_sends_the_chat(served: Served) -> None:
+def test_curl_command_of_the_readme_is_answered(served: Served) -> None:
     called = arguments("curl")
     header, body = (called[called.index(option) + 1] for option in ("-H", "-d"))
     assert called[1].startswith(HTTP)

@@ -25,7 +25,7 @@ def check_counts(answer: Answer) -> None:
         assert sum(chunk.text_lengths) <= len(chunk.text)
 
 
-def test_what_was_read_of_prompts_is_the_same_number_wherever_it_is_told(tmp_path: Path) -> None:
+def test_cached_prompt_tokens_are_counted_alike_everywhere(tmp_path: Path) -> None:
     with serving(tmp_path, models, engine={"prefix_cache_bytes": 1 << 20}) as served:
         text, read = "a prompt that goes on and on", []
         for _ in range(3):

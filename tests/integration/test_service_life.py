@@ -77,7 +77,7 @@ def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
         assert served.tasks_left == []
 
 
-def test_what_is_loaded_after_a_stop_is_not_announced(tmp_path: Path) -> None:
+def test_models_loaded_after_a_stop_are_not_announced(tmp_path: Path) -> None:
     gate, drained = threading.Event(), threading.Event()
 
     def gated() -> LoadedModels:
@@ -109,7 +109,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_daemon_with_the_reason(tmp_path:
         assert served.worker.error == "model: /nowhere: no such folder"
 
 
-def test_reflection_lists_the_services(served: Served) -> None:
+def test_grpc_reflection_lists_all_the_services(served: Served) -> None:
     with served.channel() as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -113,7 +113,7 @@ def test_tools_that_are_not_chosen_are_not_shown(served: Served) -> None:
         ({"template_arguments": {"tools": 1}}, "chat.template_arguments"),
     ],
 )
-def test_what_is_wrong_with_tools_is_named(served: Served, fields: dict[str, Any], field: str) -> None:
+def test_faulty_tools_are_refused_with_their_field(served: Served, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(CallError) as refused:
         gather(served.client.generate(messages=[user("hi")], **{"tools": TOOLS, **fields}))
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT

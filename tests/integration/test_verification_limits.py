@@ -124,7 +124,7 @@ def hello(**fields: object) -> pb.VerifyRequest:
         ([hello(), pb.VerifyRequest()], "INVALID_ARGUMENT", "message: got 'nothing'"),
     ],
 )
-def test_what_is_no_conversation_ends_with_a_status(
+def test_invalid_verify_conversation_ends_with_a_status(
     served: Served, messages: list[pb.VerifyRequest], code: str, said: str
 ) -> None:
     found, details = at(served, refused(served, *messages))
@@ -300,7 +300,7 @@ def test_many_refusals_of_one_host_are_one_line_and_an_edge_that_comes_again_is_
     assert sum(" was refused: " in one for one in caplog.messages) == 1
 
 
-def test_what_a_lost_edge_did_not_hear_is_discarded(served: Served) -> None:
+def test_tokens_unheard_by_a_lost_edge_are_discarded(served: Served) -> None:
     """It comes back, says how far it heard the text, and goes on from there."""
     service = served.daemon.verification
 
@@ -338,7 +338,7 @@ def test_what_a_lost_edge_did_not_hear_is_discarded(served: Served) -> None:
     assert kept == applied
 
 
-def test_what_is_silent_or_gone_for_long_is_closed(tmp_path: Path) -> None:
+def test_verifier_closes_sequences_of_silent_and_lost_edges(tmp_path: Path) -> None:
     with serving(tmp_path, models, verify={"enabled": True, "idle_seconds": 1}) as served:  # type: ignore[arg-type]
 
         async def ask() -> None:

@@ -71,7 +71,7 @@ def test_alertmanager_with_another_token_is_refused_and_counted(tmp_path: Path) 
     assert set(heard(webhook)) == {"bad_token"}
 
 
-def test_what_alertmanager_could_not_deliver_it_delivers_when_the_daemon_is_back(tmp_path: Path) -> None:
+def test_alertmanager_delivers_again_when_the_daemon_is_back(tmp_path: Path) -> None:
     first = Webhook(secret=None)
     assert first.listener.close(10)
     url = f"http://127.0.0.1:{first.port}/v1/alerts"

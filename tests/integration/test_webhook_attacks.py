@@ -51,7 +51,7 @@ def webhook() -> Iterator[Webhook]:
         yield made
 
 
-def test_bad_and_missing_credentials(webhook: Webhook) -> None:
+def test_webhook_refuses_bad_and_missing_credentials(webhook: Webhook) -> None:
     body = notification()
     true = signed(body)
     attacks = {
@@ -200,7 +200,7 @@ def raw(webhook: Webhook, data: bytes) -> bytes:
     return found
 
 
-def test_what_is_no_http(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+def test_webhook_answers_bytes_that_are_no_http(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
     with unmoved(webhook, bad_http=len(BAD_HTTP)):
         for data in BAD_HTTP:
             said = raw(webhook, data)
@@ -237,7 +237,7 @@ def test_requests_that_are_odd_but_http(webhook: Webhook) -> None:
             assert said.count(b"HTTP/1.") == 1, "one request a connection"
 
 
-def test_what_is_sent_slowly_is_not_waited_for(webhook: Webhook) -> None:
+def test_webhook_does_not_wait_for_slow_senders(webhook: Webhook) -> None:
     head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 1000\r\n"
     proven = head.encode() + b"\r\n{"
     forged = head.replace("Authorization", "Other").encode()
@@ -271,7 +271,7 @@ def test_a_true_sender_finds_room_among_a_thousand_connections_that_wait() -> No
         until(lambda: webhook.counted.get("crowded_out", 0) >= 336)
 
 
-def test_who_is_not_known_uses_up_nobody_elses_allowance() -> None:
+def test_unknown_senders_do_not_use_up_others_allowance() -> None:
     body = notification()
     with Webhook(max_per_second=5) as webhook:
         forged = [{}, bearer("guess"), signed(body, "guess"), signed(body, at=1)] * 15

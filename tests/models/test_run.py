@@ -44,7 +44,7 @@ def test_a_process_that_does_not_end_is_ended(child: None) -> None:
     assert found.broken
 
 
-def test_what_was_found_is_used_again_until_something_changes(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_used_again_until_something_changes(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(again: bool = False) -> list[bool]:
         return [before for _, before in run.results(["good"], again=again)]
 

@@ -141,18 +141,18 @@ def test_mlx_lm_writes_the_same_alone(models, prompts, expected):
     assert [written_alone(models, prompt) for prompt in prompts[::SHARE]] == expected[::SHARE]
 
 
-def test_under_automatic_depth(models, prompts, expected):
+def test_greedy_text_under_automatic_depth_is_mlx_lms(models, prompts, expected):
     check(models, prompts, expected, [AUTOMATIC], 8)
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_in_batches_of_four(models, prompts, expected, name):
+def test_greedy_text_in_batches_of_four_is_mlx_lms(models, prompts, expected, name):
     some = share(name, prompts)
     check(models, [prompts[i] for i in some], [expected[i] for i in some], [FIXED[name]], 4)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_alone(models, prompts, expected, name):
+def test_greedy_text_decoded_alone_is_mlx_lms(models, prompts, expected, name):
     some = share(name, prompts, later=4)
     check(models, [prompts[i] for i in some], [expected[i] for i in some], [PLANS[name]], 1)
 

@@ -69,7 +69,7 @@ def test_texts_are_the_same_with_drafts(models, prompts, alone, batch):
     check_logprobs(models, prompts, dict(zip(some, sinks, strict=True)))
 
 
-def test_log_probabilities_without_drafts(models, prompts, alone):
+def test_log_probabilities_without_drafts_are_mlx_lms(models, prompts, alone):
     check_logprobs(models, prompts, dict(enumerate(alone)))
 
 

@@ -111,7 +111,7 @@ def refused(collector: Collector) -> float:
     return summed(collector.own, "otelcol_receiver_refused_spans(_total)?")
 
 
-def test_what_tells_something_is_kept_and_the_rest_is_not(tmp_path: Path) -> None:
+def test_collector_keeps_telling_traces_and_drops_the_rest(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0) as running:
         with tracing(running) as tracer:
             for name, attributes in (KEPT | LEFT).items():
@@ -140,7 +140,7 @@ def test_an_error_that_comes_after_its_traces_decision_follows_it(tmp_path: Path
         assert not {"first of late", "late error"} & names
 
 
-def test_what_a_killed_compaction_has_left_is_removed(tmp_path: Path) -> None:
+def test_collector_removes_leftovers_of_a_killed_compaction(tmp_path: Path) -> None:
     (storage := tmp_path / "storage").mkdir()
     (left := storage / "tempdb4017").write_bytes(b"half a database")
     with OtlpReceiver() as store, collector(tmp_path, store.port):
@@ -175,7 +175,7 @@ def test_span_metrics_count_what_the_sampling_drops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [Collector.kill, Collector.stop], ids=["killed", "stopped"])
-def test_what_had_reached_the_collector_outlives_it(tmp_path: Path, end: Callable[[Collector], object]) -> None:
+def test_queued_traces_outlive_a_killed_collector(tmp_path: Path, end: Callable[[Collector], object]) -> None:
     (away,) = free_ports(1)
     running = Collector(tmp_path, away)
     running.start()
@@ -212,7 +212,7 @@ def test_over_its_memory_limit_it_refuses_and_no_request_suffers(tmp_path: Path)
         assert store.spans() == []
 
 
-def test_what_it_knows_of_the_host_is_added_and_what_draftd_says_stands(tmp_path: Path) -> None:
+def test_collector_adds_host_attributes_without_replacing_draftds(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
         with tracing(running, {"service.name": "draftd"}) as tracer:
             emit(tracer, "silent", {})

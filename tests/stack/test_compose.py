@@ -124,7 +124,7 @@ def test_the_daemon_in_a_container_stays_on_a_loopback_and_is_not_the_default() 
 # What is mounted, and what it says of the rest.
 
 
-def test_what_is_mounted_exists_and_is_read_only() -> None:
+def test_mounted_files_of_compose_exist_and_are_read_only() -> None:
     mounts = list(binds())
     assert len(mounts) >= 10
     for name, source, _, options in mounts:

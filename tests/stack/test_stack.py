@@ -180,7 +180,7 @@ def test_the_daemon_and_alertmanager_agree_on_a_token_that_is_new_each_time(tmp_
     assert all(kept not in one.values() for name, one in environ.items() if name != "draftd")
 
 
-def test_what_a_person_sets_for_the_webhook_stands() -> None:
+def test_webhook_settings_of_the_user_override_the_stacks() -> None:
     assert webhook({WEBHOOK_TOKEN: OWN, WEBHOOK_PORT: "50600"}) == Webhook("http://127.0.0.1:50600/v1/alerts", OWN)
     elsewhere = {WEBHOOK_URL: "http://mini.local/v1/alerts", WEBHOOK_SECRET: "sesame"}
     assert webhook(elsewhere) == Webhook("http://mini.local/v1/alerts", "sesame")

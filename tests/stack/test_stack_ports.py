@@ -43,7 +43,7 @@ def test_prometheus_follows_the_addresses_that_are_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["9090", "localhost:", "localhost:x", "localhost:0", "localhost:65536"])
-def test_what_is_no_address_is_refused_with_its_setting(said: str) -> None:
+def test_invalid_stack_address_is_refused_with_its_setting(said: str) -> None:
     with pytest.raises(SystemExit, match=rf"PROMETHEUS_ADDRESS: '{re.escape(said)}' is no address"):
         addresses({"PROMETHEUS_ADDRESS": said})
 

@@ -98,7 +98,7 @@ def test_every_query_is_answered_with_figures(all_of_it: list[Asked]) -> None:
     assert [one.name for one in all_of_it if not all(map(math.isfinite, values(one)))] == []
 
 
-def test_no_value_is_impossible(all_of_it: list[Asked]) -> None:
+def test_queries_give_no_impossible_value_over_gaps(all_of_it: list[Asked]) -> None:
     for one in all_of_it:
         low, unit = one.panel.defaults.get("min"), one.panel.defaults["unit"]
         least, most = min(values(one), default=0.0), max(values(one), default=0.0)
@@ -134,7 +134,7 @@ WINDOW = Alerting().window_seconds + store.SCRAPE_SECONDS  # the longest of a li
 
 
 @pytest.mark.parametrize("part", [(store.PARTS[1][0], store.PARTS[3][1]), store.PARTS[4]], ids=["an hour", "a day"])
-def test_nothing_old_counts_as_new_after_a_gap(kept: Store, part: tuple[float, float]) -> None:
+def test_old_events_do_not_count_as_new_after_a_gap(kept: Store, part: tuple[float, float]) -> None:
     after = kept.began + store.BUSY_UNTIL + WINDOW
     counting = [one for one in kept.ask(kept.shown(*part), IDLE) if counts(one.target.expression)]
     assert len(counting) > 100
@@ -149,7 +149,7 @@ def counts(expression: str) -> bool:
     return ("rate(" in expression or "increase(" in expression) and not any(one in expression for one in others)
 
 
-def test_nothing_is_marked_or_alerted_after_a_gap(kept: Store) -> None:
+def test_annotations_and_alerts_stay_quiet_after_a_gap(kept: Store) -> None:
     shown = kept.shown(store.PARTS[1][0] + 2 * Alerting().window_seconds, store.SECONDS)
     for dashboard in kept.dashboards[:1]:
         for mark in dashboard.marks:

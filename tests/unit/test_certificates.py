@@ -177,7 +177,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused_with_its_dates(tmp_path:
         assert refusal(file)[1] == f"certificates that are valid now; that of {why}"
 
 
-def test_what_keeps_some_clients_away_is_warned_of(tmp_path: Path) -> None:
+def test_certificates_that_some_clients_refuse_are_warned_of(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
 
     def found(made: Certified, host: str = "127.0.0.1") -> list[str]:
@@ -214,7 +214,7 @@ def test_what_keeps_some_clients_away_is_warned_of(tmp_path: Path) -> None:
         (-0.8, 0.45, False),
     ],
 )
-def test_one_that_expires_soon_is_warned_of_by_the_length_of_its_life(
+def test_certificate_is_warned_of_by_its_remaining_share_of_life(
     tmp_path: Path, begin: float, end: float, soon: bool
 ) -> None:
     made = Authority(tmp_path, "ca", end=999).issue("server", begin=begin, end=end)
@@ -267,7 +267,7 @@ def test_the_doctor_looks_at_every_certificate_that_is_used(tmp_path: Path) -> N
     assert check_certificates(Settings()) == []
 
 
-def test_what_openssl_refuses_is_a_configuration_error(tmp_path: Path) -> None:
+def test_certificate_that_openssl_refuses_is_a_config_error(tmp_path: Path) -> None:
     made = Authority(tmp_path, "ca").issue("server")
     found = checked(of_server(made))
     made.key.write_text("replaced since")

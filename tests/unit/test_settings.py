@@ -53,7 +53,7 @@ def test_a_flag_not_given_hides_nothing() -> None:
     assert load_settings(None, {"server.port": None}, {"DRAFTD_SERVER__PORT": "7"}).server.port == 7
 
 
-def test_settings_cannot_be_changed() -> None:
+def test_settings_cannot_be_changed_after_loading() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
         settings.server.port = 1
@@ -157,7 +157,7 @@ def test_tls_and_a_token_allow_beyond_loopback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
-def test_loopback_is_recognised(host: str) -> None:
+def test_loopback_hosts_are_recognised_in_all_spellings(host: str) -> None:
     assert is_loopback(host)
 
 

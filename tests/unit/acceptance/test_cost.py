@@ -38,7 +38,7 @@ def test_an_hour_costs_what_the_machine_and_its_power_do() -> None:
 
 
 @pytest.mark.parametrize("rates", [CostRates("$"), CostRates("$", watts=50), CostRates("$", tariff=0.4)])
-def test_what_is_not_known_costs_nothing_that_could_be_said(rates: CostRates) -> None:
+def test_unknown_prices_give_no_cost(rates: CostRates) -> None:
     assert rates.hourly is None
     assert per_answer(rates, 10) is None
 
@@ -160,7 +160,7 @@ def test_the_bound_tells_a_wrong_formula(k: int) -> None:
         assert abs(found - expected_tokens(alpha, length)) > four_errors(0.8, k)
 
 
-def test_figures_of_the_paper() -> None:
+def test_expected_tokens_and_speedup_match_the_paper() -> None:
     """Leviathan et al., figure 2 and table 1: gamma 5 at alpha 0.8 expects 3.69 tokens; alpha 0.9 with a draft of no
     cost and gamma 10 gains 6.86 times."""
     assert expected_tokens(0.8, 5) == pytest.approx(3.69, abs=0.005)
@@ -241,6 +241,6 @@ def test_costs_are_measured_where_they_arise() -> None:
     assert speedup(1.0, 4, costs.step_cost(4)) == pytest.approx(5 / (4 * 0.2 + 1.3))
 
 
-def test_one_way_alone_has_no_costs_to_compare() -> None:
+def test_costs_need_both_modes_to_be_compared() -> None:
     assert measured_costs([block(Arm(4), 0.001, 0.012)]) is None
     assert measured_costs([plain(0.010)]) is None

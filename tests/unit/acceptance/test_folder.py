@@ -43,7 +43,7 @@ def sample(stage: Stage, **readings: float) -> MachineSample:
     return MachineSample(stage, 1, "k4", 1.5, 1_700_000_000.0, **readings)  # type: ignore[arg-type]
 
 
-def test_what_was_measured_is_read_as_it_was_kept(folder: RunFolder) -> None:
+def test_ticks_are_read_as_they_were_written(folder: RunFolder) -> None:
     folder.keep_tick(_FULL)
     folder.keep_tick(_BARE)
     assert RunFolder.open(folder.path).ticks(Stage.SWEEP) == [_FULL, _BARE]
@@ -183,7 +183,7 @@ def test_a_run_is_not_begun_over_something_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '"run"', '{"format": 2}', "{}"])
-def test_what_is_no_run_is_not_opened(tmp_path: Path, content: str | None) -> None:
+def test_folder_that_is_no_run_is_refused(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(RunError) as refused:
@@ -197,7 +197,7 @@ def test_a_derived_file_is_written_anew_and_leaves_nothing_beside_it(folder: Run
     assert {path.name for path in folder.path.iterdir()} == {"run.json", "report.md"}
 
 
-def test_a_run_opens_anywhere(folder: RunFolder) -> None:
+def test_run_folder_is_plain_json_lines(folder: RunFolder) -> None:
     """Plain JSON, one object a line, with names that say what is meant."""
     folder.keep_tick(_FULL)
     folder.keep_sample(sample(Stage.SWEEP, resident=5))

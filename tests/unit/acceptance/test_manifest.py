@@ -97,7 +97,7 @@ def test_each_thing_that_decides_a_figure_is_named_alone_and_matters(
 
 
 @pytest.mark.parametrize(("other", "field"), NOTHING_THAT_MATTERS, ids=[one[1] for one in NOTHING_THAT_MATTERS])
-def test_what_decides_no_figure_is_named_and_does_not_matter(other: Manifest, field: str) -> None:
+def test_difference_that_decides_no_figure_does_not_matter(other: Manifest, field: str) -> None:
     assert [(one.field, one.matters) for one in differences(WAS, other)] == [(field, False)]
 
 
@@ -119,7 +119,7 @@ def test_of_a_model_without_files_the_name_is_all_that_tells_it_from_another() -
     assert differences(one, other) == (Difference("models.target.name", "a", "b", True),)
 
 
-def test_what_matters_comes_first() -> None:
+def test_differences_that_matter_are_listed_first() -> None:
     other = replace(with_model("draft", quantization="none"), created="later", python="3.13", harness="1")
     assert [(one.field, one.matters) for one in differences(WAS, other)] == [
         ("models.draft.quantization", True),

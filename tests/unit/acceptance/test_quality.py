@@ -67,7 +67,7 @@ class TestCheckers:
         ],
         ids=["accepts all", "rejects all"],
     )
-    def test_one_that_is_broken_fails_quality_and_is_named(
+    def test_broken_checker_fails_quality_and_is_named(
         self,
         kind: type,
         broken: Callable[[object, str], str],
@@ -93,7 +93,7 @@ class TestCheckers:
             ("calls", lambda answer: iter(())),
         ],
     )
-    def test_one_that_is_wrong_in_one_place_shows(
+    def test_checker_wrong_in_one_place_is_detected(
         self, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(checkers, name, broken)
@@ -111,7 +111,7 @@ class TestResult:
         assert result.greedy.prompts[0].autoregressive.complaint == "no JSON object"
         assert "79.2% pass with drafts, and 91.7% without" in result.complaints[0]
 
-    def test_it_passes_where_drafts_change_nothing_or_make_it_better(self, tmp_path: Path) -> None:
+    def test_quality_passes_when_drafts_do_no_harm(self, tmp_path: Path) -> None:
         for failing, drafted in ((0, 0), (3, 3), (4, 2)):
             assert judged(recorded(tmp_path, failing, drafted)).complaints == ()
 
@@ -119,7 +119,7 @@ class TestResult:
         (said,) = judged(recorded(tmp_path, 24, 24)).complaints
         assert "no prompt passes its check even without drafts" in said
 
-    def test_what_was_not_answered_is_missing_and_neither_right_nor_wrong(self, tmp_path: Path) -> None:
+    def test_unanswered_canary_is_missing_not_wrong(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
         lines = (folder.path / "quality.jsonl").read_text().splitlines()
         (folder.path / "quality.jsonl").write_text("\n".join(lines[:-3]) + "\n")
@@ -180,7 +180,7 @@ class TestResult:
         with pytest.raises(RunError, match="quality: prompt: got 'json-person'"):
             judged(recorded(tmp_path), CANARIES[1:])
 
-    def test_nothing_asked_is_nothing(self, tmp_path: Path) -> None:
+    def test_quality_without_answers_has_no_result(self, tmp_path: Path) -> None:
         assert quality_result(RunFolder.create(tmp_path / "run")) is None
 
 
@@ -237,11 +237,11 @@ class TestOptions:
             ({"seed": -1}, "seed: got -1"),
         ],
     )
-    def test_what_is_out_of_bounds_is_named(self, wrong: dict[str, float], named: str) -> None:
+    def test_quality_options_out_of_bounds_are_named(self, wrong: dict[str, float], named: str) -> None:
         with pytest.raises(OptionError, match=named):
             QualityOptions.resumed(None, **wrong)
 
-    def test_what_the_daemon_cannot_do_is_named(self) -> None:
+    def test_quality_options_beyond_the_daemon_are_named(self) -> None:
         with pytest.raises(OptionError, match="block_length: got 5; allowed: up to 4"):
             QualityOptions(block_length=5).settled(MODEL)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):

@@ -24,7 +24,7 @@ from tests.serving import serving
 from tests.waiting import until
 
 
-def test_what_was_not_read_stays_unknown() -> None:
+def test_machine_values_not_read_stay_unknown() -> None:
     found = sample(control.GetStatusResponse(), Stage.SOAK, 3, "k4", 7.5)
     assert (found.stage, found.session, found.arm, found.elapsed) == (Stage.SOAK, 3, "k4", 7.5)
     unknown = {name for name in (f.name for f in fields(MachineSample)) if getattr(found, name) is None}
@@ -34,7 +34,7 @@ def test_what_was_not_read_stays_unknown() -> None:
     }  # fmt: skip
 
 
-def test_nought_is_a_reading() -> None:
+def test_zero_counts_as_a_machine_reading() -> None:
     hardware = control.Hardware(memory_headroom_bytes=0, swap_in_bytes=0, throttles=0, power={"cpu": 0.0})
     found = sample(control.GetStatusResponse(hardware=hardware), Stage.SOAK, 1, "", 0.0)
     assert (found.headroom, found.swap_in, found.throttles, found.watts) == (0, 0, 0, 0.0)

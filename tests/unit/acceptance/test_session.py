@@ -232,7 +232,9 @@ def test_holds_the_top_while_it_measures_and_lets_go(served: Daemon, controller:
     assert controller.now.hold is None
 
 
-def test_renews_before_it_expires(served: Daemon, controller: FakeController, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_level_is_renewed_before_it_expires(
+    served: Daemon, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
     renewals = []
     hold = controller.hold
@@ -328,11 +330,11 @@ def granted(
         ),
     ],
 )
-def test_what_the_daemon_did_otherwise_is_said(arm: Arm, given: GrantedPlan, said: str) -> None:
+def test_departures_of_the_daemon_from_the_arm_are_named(arm: Arm, given: GrantedPlan, said: str) -> None:
     assert departure(answered(given), arm) == said
 
 
-def test_what_was_lowered_on_its_way_is_not_of_the_arm() -> None:
+def test_answers_lowered_on_their_way_leave_the_arm() -> None:
     assert departure(answered(granted(4), degraded="ladder: swap"), Arm(4)) == "went on autoregressively: ladder: swap"
     assert departure(answered(granted(4), finish_reason=FinishReason.CANCELLED), Arm(4)).startswith("ended before")
     assert departure(answered(None, error="UNAVAILABLE"), Arm(4)) == ""  # it has its error
@@ -383,7 +385,7 @@ def test_an_arm_is_known_by_its_id(arm: Arm) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "k", "ar4", "k4x2", "K4", "auto", "auto0", "k4-t1.2.3", "k4-t1e"])
-def test_what_is_no_arm_is_refused(name: str) -> None:
+def test_text_that_names_no_arm_is_refused(name: str) -> None:
     assert Arm.parse(name) is None
 
 

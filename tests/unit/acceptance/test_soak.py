@@ -99,7 +99,7 @@ class TestResult:
         assert 7 < result.days_to_exhaustion < math.inf
         assert result.complaints == ()
 
-    def test_what_is_left_is_what_is_left_at_the_end(self, tmp_path: Path) -> None:
+    def test_days_to_exhaustion_use_the_memory_left_at_the_end(self, tmp_path: Path) -> None:
         ticks = [tick(at) for at in range(200)]
         grows = [sample(at, resident=GIB + at * 10**6, headroom=(300 - at) * 10**6) for at in range(200)]
         result = judged(written(tmp_path, ticks, grows))
@@ -118,7 +118,7 @@ class TestResult:
         assert result.grows_without_bound
         assert "MLX's memory" in result.complaints[0]
 
-    def test_what_cannot_be_read_is_none_and_no_pass(self, tmp_path: Path) -> None:
+    def test_soak_figures_without_readings_are_none(self, tmp_path: Path) -> None:
         result = judged(written(tmp_path, [tick(at) for at in range(60)], [sample(at) for at in range(60)]))
         assert (result.peak_resident, result.resident, result.mlx, result.days_to_exhaustion) == (None,) * 4
         assert (result.least_headroom, result.floor) == (None, None)
@@ -184,7 +184,7 @@ class TestResult:
         folder.keep_tick(tick(12, 5, session=2))
         assert soak_complete(folder)
 
-    def test_nothing_soaked_is_nothing(self, tmp_path: Path) -> None:
+    def test_folder_without_a_soak_has_no_result(self, tmp_path: Path) -> None:
         folder = RunFolder.create(tmp_path / "run")
         assert soak_result(folder) is None
         assert not soak_complete(folder)
@@ -226,14 +226,14 @@ class TestWindows:
         [((0.9, 0.2, 0.9, 0.2, 0.9), True), ((0.9, 0.2, 0.2, 0.9), False), ((0.9,), True)],
         ids=["never two on end", "two on end", "never"],
     )
-    def test_what_acceptance_was_never_under_for_two_windows(
+    def test_sustained_acceptance_is_held_over_two_windows(
         self, tmp_path: Path, alphas: tuple[float, ...], held: bool
     ) -> None:
         share = soaked(tmp_path, soak_alpha=alphas, soak_seconds=300.0).sustained_acceptance()
         assert share is not None
         assert (share >= 0.4) is held
 
-    def test_one_window_is_not_two(self, tmp_path: Path) -> None:
+    def test_single_soak_window_gives_no_sustained_acceptance(self, tmp_path: Path) -> None:
         assert soaked(tmp_path, soak_seconds=60.0).sustained_acceptance() is None
 
 
@@ -251,11 +251,11 @@ class TestOptions:
             ({"seed": -1}, "seed: got -1"),
         ],
     )
-    def test_what_is_out_of_bounds_is_named(self, wrong: dict[str, Any], named: str) -> None:
+    def test_soak_options_out_of_bounds_are_named(self, wrong: dict[str, Any], named: str) -> None:
         with pytest.raises(OptionError, match=named):
             SoakOptions.resumed(None, **wrong)
 
-    def test_what_is_not_given_is_the_daemons_own(self) -> None:
+    def test_soak_options_not_given_are_the_daemons_own(self) -> None:
         settled = SoakOptions().settled(MODEL, 2)
         assert (settled.streams, settled.block_length, settled.max_tokens) == (2, 6, 256)
         assert settled.arm.id == "k6-x2"
@@ -264,7 +264,7 @@ class TestOptions:
         assert SoakOptions(block_length=0).settled(MODEL, None).arm.id == "ar-x4"
         assert SoakOptions().settled(pb.GetModelResponse(context_length=100), None).arm.id == "ar-x4"
 
-    def test_what_the_daemon_cannot_do_is_named(self) -> None:
+    def test_soak_options_beyond_the_daemon_are_named(self) -> None:
         with pytest.raises(OptionError, match="block_length: got 7; allowed: up to 6, as this daemon drafts"):
             SoakOptions(block_length=7).settled(MODEL, None)
         with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
@@ -304,7 +304,7 @@ def streams() -> list[threading.Thread]:
 class TestRun:
     OPTIONS = SoakOptions(duration=1.5, max_tokens=16, sample_seconds=0.1, block_length=3)
 
-    def test_it_asks_without_a_pause_for_as_long_as_was_asked(self, daemon: Served, tmp_path: Path) -> None:
+    def test_soak_asks_without_a_pause_until_its_time_is_over(self, daemon: Served, tmp_path: Path) -> None:
         session, said = session_of(daemon.client, tmp_path / "run"), list[Advance]()
         run_soak(session, self.OPTIONS, daemon.client.model(), said.append)
         assert soak_complete(session.folder)
@@ -323,7 +323,7 @@ class TestRun:
         assert session.folder.samples(Stage.SOAK)
         assert (said[0].total, said[0].done < 1) == (1.5, True)
 
-    def test_what_was_soaked_counts_and_a_soak_that_is_complete_asks_nothing(
+    def test_resumed_soak_counts_earlier_sessions_and_asks_nothing_more(
         self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = tmp_path / "run"
@@ -354,7 +354,7 @@ class TestRun:
                 silent,
             )
 
-    def test_one_that_is_stopped_ends_with_the_answers_that_are_under_way(
+    def test_stopped_soak_ends_after_the_answers_under_way(
         self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def impatient(advance: Advance) -> None:
@@ -387,7 +387,7 @@ class TestRun:
         assert result.errors == result.requests
         assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]
 
-    def test_it_gives_up_where_nothing_is_answered_any_more(
+    def test_soak_gives_up_when_nothing_is_answered(
         self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)

@@ -21,7 +21,7 @@ _STATISTICS: list[Statistic] = ["mean", 0.0, 0.25, 0.5, 0.95, 0.99, 1.0]
 
 @settings(deadline=None)
 @given(_VALUES, st.floats(0, 1))
-def test_a_quantile_is_numpys(values: list[float], q: float) -> None:
+def test_quantile_estimate_is_that_of_numpy(values: list[float], q: float) -> None:
     assert quantile(values, q) == pytest.approx(np.percentile(values, 100 * q), abs=1e-6)
 
 
@@ -104,7 +104,7 @@ def test_a_paired_ratio_is_scipys_paired_bootstrap() -> None:
     assert found.high == pytest.approx(wanted.high, abs=near)
 
 
-def test_what_makes_a_prompt_slow_on_both_sides_falls_out_of_the_ratio() -> None:
+def test_slowness_of_a_prompt_on_both_sides_cancels_out() -> None:
     base = {i: [10.0 * (i + 1)] for i in range(12)}
     found = ratio({i: [2 * v[0]] for i, v in base.items()}, base)
     assert found is not None
@@ -124,7 +124,7 @@ def test_a_ratio_to_nothing_is_none() -> None:
     assert ratio(*sides) is None
 
 
-def test_one_prompts_repetitions_are_resampled_for_themselves() -> None:
+def test_repetitions_of_a_prompt_are_resampled_within_it() -> None:
     found = ratio({"a": [10.0, 11.0, 12.0, 13.0]}, {"a": [5.0, 5.0, 6.0]}, "mean")
     assert found is not None
     assert found.estimate == pytest.approx(11.5 / (16 / 3))
@@ -273,7 +273,7 @@ def test_a_straight_line_is_found_exactly() -> None:
     assert (found.slope.low, found.slope.high) == (pytest.approx(1e6, rel=0.01), pytest.approx(1e6, rel=0.01))
 
 
-def test_what_fills_while_a_session_is_young_is_no_leak() -> None:
+def test_memory_filled_early_in_a_session_is_no_leak() -> None:
     filling = 400 * MIB * np.minimum(1, SECONDS / 140)
     found = growth([read(SECONDS, 1e9 + filling + MIB * white(np.random.default_rng(1)))])
     assert found is not None

@@ -106,7 +106,7 @@ def test_an_arm_against_itself_is_one() -> None:
     assert (found.estimate, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
-def test_every_metric_is_measured() -> None:
+def test_complete_tick_has_every_metric_of_the_table() -> None:
     full = tick(
         place("k2"),
         [(0.1, 1), (0.2, 3), (0.3, 2)],
@@ -213,7 +213,7 @@ def test_a_summary_is_of_its_own_arm() -> None:
     assert found.joules_per_token == pytest.approx(20.0 * 1.2 / 20)
 
 
-def test_what_was_not_read_is_not_nought() -> None:
+def test_summary_of_unread_values_is_none_not_zero() -> None:
     found = summarise([tick(place("k4"))], [sample("k4")], "k4")
     assert (found.peak_resident, found.peak_mlx, found.watts, found.joules_per_token) == (None, None, None, None)
     nothing = summarise([], [], "k4")

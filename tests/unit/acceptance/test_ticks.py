@@ -56,7 +56,7 @@ def test_where_there_is_nothing_to_measure_nothing_is_said(figure) -> None:  # t
     assert figure(_EMPTY) is None
 
 
-def test_one_chunk_has_a_first_token_and_neither_rate_nor_gaps() -> None:
+def test_single_chunk_has_a_first_token_but_no_rate() -> None:
     one = tick(chunks=[(0.5, 3)], ended=0.6)
     assert timing.time_to_first_token(one) == 0.5
     assert timing.decode_tokens_per_second(one) is None
@@ -74,7 +74,7 @@ def test_a_position_that_was_never_drafted_has_no_acceptance() -> None:
     assert per_position(counts) == (1.0, None)
 
 
-def test_what_the_daemon_did_not_reach_is_not_nought() -> None:
+def test_stages_the_daemon_did_not_reach_have_no_time() -> None:
     served = tick(served=ServerTiming(queue=0.1, prefill=None, time_to_first_token=None, total=None))
     assert [METRICS[name].figure(served) for name in ("queue", "prefill", "network")] == [0.1, None, None]
 

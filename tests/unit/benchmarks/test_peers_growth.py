@@ -87,7 +87,7 @@ def test_without_a_bandwidth_there_is_no_bound() -> None:
         machine([])
 
 
-def test_it_is_drawn(tmp_path: Path) -> None:
+def test_growth_picture_is_drawn_from_records(tmp_path: Path) -> None:
     store = Store(tmp_path / "growth.jsonl")
     for record in records():
         store.add(record)

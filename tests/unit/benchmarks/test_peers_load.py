@@ -108,7 +108,7 @@ def test_ratios_are_of_arms_in_the_same_repetition() -> None:
     assert found["4_clients_autoregressive_vs_peer"].wanted is None
 
 
-def test_what_is_wanted_depends_on_the_number_of_clients() -> None:
+def test_wanted_ratio_depends_on_the_number_of_clients() -> None:
     arms = {AUTOMATIC: 100, AUTOREGRESSIVE: 200, PEER: 200, PEER_DRAFT: 40}
     two = by_key(clients.compared(rates(arms, count=2), (2,)))
     assert two["2_clients_vs_own_autoregressive"].wanted is None
@@ -146,7 +146,7 @@ def test_a_stall_that_outlasts_the_window_is_counted() -> None:
     assert Window((never,), (), 2.0, 10.0).inter_token() == [8.0], "the whole window"
 
 
-def test_it_is_the_slowest_hundredth_that_counts() -> None:
+def test_p99_of_a_window_is_its_slowest_hundredth() -> None:
     slow = stream(*((round(0.1 * i, 6), 1) for i in range(1, 98)), *((9.7 + i, 1) for i in range(1, 4)))
     assert Window((slow,), (), 0.0, 12.7).p99 == pytest.approx(1.0)
     assert Window((slow,), (), 0.0, 9.7).p99 == pytest.approx(0.1)

@@ -20,7 +20,7 @@ def stream(*chunks: tuple[float, int]) -> Stream:
     return Stream("p", 0.0, chunks[-1][0], tuple(Chunk(*one) for one in chunks))
 
 
-def test_what_comes_after_the_beginning_is_counted_from_the_chunk_in_which_it_ended() -> None:
+def test_tokens_after_the_beginning_count_from_its_last_chunk() -> None:
     one = stream((1.0, 1), (2.0, 62), (3.0, 4), (4.0, 10), (6.0, 10))
     assert after(one, 1) == (86, 5.0)
     assert after(one, 64) == (20, 3.0)  # the chunk at 3 s holds the 64th
@@ -75,7 +75,7 @@ def test_each_workload_of_the_good_pair_has_its_own() -> None:
     assert not any(one.holds for one in figures(records(GOOD, 0.95)))
 
 
-def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+def test_never_slower_skips_cases_already_measured(tmp_path: Path) -> None:
     store = Store(tmp_path / "never_slower.jsonl")
     part = NeverSlower(repetitions=3)
     for case in (*CASES, GOOD):

@@ -64,7 +64,7 @@ def test_the_depth_is_chosen_on_the_other_half() -> None:
     assert found.high == pytest.approx(150 / 22)
 
 
-def test_one_repetition_says_nothing() -> None:
+def test_regret_needs_at_least_two_repetitions() -> None:
     with pytest.raises(ValueError, match="two or more"):
         figure("cell", samples(150.0, repetitions=1))
 
@@ -144,7 +144,7 @@ def test_every_way_is_asked_for_the_same_prompts_and_other_groups_for_others(con
         assert len({prompt.id for some in groups.values() for prompt in some}) == len(groups) * cell.batch
 
 
-def test_what_was_answered_before_an_interruption_is_not_asked_for_again(context: Context) -> None:
+def test_regret_resumes_without_asking_answered_cells_again(context: Context) -> None:
     whole, _ = answered(context, 20)
     begun, done = answered(context, 20, until=333)
     rest: list[Asked] = []

@@ -107,7 +107,7 @@ def test_the_last_token_that_is_counted_twice_is_one(codec, prompts) -> None:
         (['{"error": "too long"}'], 404, "HTTP 404.*too long"),
     ],
 )
-def test_what_goes_wrong_is_the_streams_error(codec, prompts, said, status, error) -> None:
+def test_failures_of_the_peer_become_the_streams_error(codec, prompts, said, status, error) -> None:
     with answering(*said, status=status) as (server, _):
         stream = AskPeer(server, codec).ask(prompts[0], 4)
 

@@ -43,7 +43,7 @@ def test_a_stream_that_is_stored_is_the_same_when_it_is_read() -> None:
     assert again == Stream("p", 0.5, 2.0, (Chunk(1.0, 2), Chunk(2.0, 1)), 7, 3, 3, "Ünd", "")
 
 
-def test_one_that_was_not_answered_is_named() -> None:
+def test_unanswered_stream_is_named_with_its_error() -> None:
     with pytest.raises(RuntimeError, match="q: too late"):
         failed([stream((1.0, 1)), stream(name="q", error="too late")])
 
@@ -72,7 +72,7 @@ def test_events_are_given_one_by_one_and_comments_are_left_out() -> None:
     assert list(events(lines(said))) == ['{"a": 1}', '{"b": 2}', "one\n two"]
 
 
-def test_nothing_follows_the_end_and_what_was_cut_short_is_no_event() -> None:
+def test_sse_events_end_at_done_and_skip_cut_ones() -> None:
     assert list(events(lines("data: a\n\ndata: [DONE]\n\ndata: b\n\n"))) == ["a"]
     assert list(events(lines("data: a\n\ndata: b\n"))) == ["a"]
 

@@ -57,7 +57,7 @@ def test_the_same_seed_is_the_same_run_and_another_one_is_not() -> None:
     assert runs[0].steps != runs[2].steps
 
 
-def test_what_it_prints_ends_in_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_ends_with_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--requests", "3000", "--scenario", "steady", "--scenario", "alert_storm"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["benchmark"] == "simulate"
@@ -128,7 +128,7 @@ def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
     assert first.tolist() == [alarm]
 
 
-def test_the_curve_is_drawn(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_picture_of_the_detector_curve_is_drawn(tmp_path_factory: pytest.TempPathFactory) -> None:
     from benchmarks.simulate import picture
 
     path = tmp_path_factory.mktemp("curve") / "detector.png"

@@ -84,7 +84,7 @@ def test_acceptance_is_of_one_arm_and_kind() -> None:
     assert acceptance(records, "slow") == (0.0, 0.0)
 
 
-def test_median_of_a_field() -> None:
+def test_median_is_taken_over_the_named_field() -> None:
     assert median_of("seconds")([{"seconds": 3}, {"seconds": 1}, {"seconds": 2}]) == 2
 
 

@@ -124,7 +124,7 @@ def test_a_call_is_found_with_what_it_was_given(name: str, arguments: dict[str, 
 
 
 @given(objects_made)
-def test_an_object_satisfies_itself(made: dict[str, Any]) -> None:
+def test_json_object_check_accepts_its_own_object(made: dict[str, Any]) -> None:
     assert JsonObject({}, made).complaint(json.dumps(made)) == ""
 
 

@@ -21,7 +21,7 @@ PROMPT: dict[str, Any] = {
 CHECK: dict[str, Any] = {"kind": "tool_call", "allowed": ["ring"], "name": "ring", "arguments": {"times": 2}}
 
 
-def test_what_ships_can_be_read_and_has_all_that_it_is_for() -> None:
+def test_shipped_probes_and_canaries_load_in_their_full_numbers() -> None:
     shipped = FrozenPrompts.shipped()
     assert Counter(prompt.workload for prompt in shipped.probe) == dict.fromkeys(
         (WorkloadClass.CODE, WorkloadClass.TOOL_CALL, WorkloadClass.CHAT, WorkloadClass.PROSE), 4
@@ -34,7 +34,7 @@ def test_what_ships_can_be_read_and_has_all_that_it_is_for() -> None:
     assert all(prompt.max_tokens <= 64 for prompt in (*shipped.probe, *shipped.canaries))
 
 
-def test_nothing_that_ships_is_among_the_prompts_that_speed_is_told_with() -> None:
+def test_shipped_prompts_are_not_among_the_benchmark_prompts() -> None:
     held_out = {
         json.loads(line)["messages"][-1]["content"]
         for file in (resources.files("draftd.models.nano") / "prompts").iterdir()

@@ -21,7 +21,7 @@ SCHEMA = schema_of(SOLD)
 BOOK = schema_of(ExpectedToolCall(frozenset({"stop", "book"}), "book", {"to": "Oslo", "seats": 2}))
 
 
-def test_what_is_json_has_a_schema_and_words_have_none() -> None:
+def test_canaries_that_want_json_have_a_schema() -> None:
     having = {canary.check.kind for canary in CANARIES if schema_of(canary.check) is not None}
     assert having == {"json_object", "tool_call"}
     assert schema_of(JsonObject({"fruits": "array"}, {})) is None
@@ -78,7 +78,7 @@ def leaves(value: object) -> Iterator[object]:
         ('{"fruit": "fig", "count": 3, "price": 0.5}', "no key 'ripe'"),
     ],
 )
-def test_what_is_wrong_is_named(answer: str, what: str) -> None:
+def test_value_that_breaks_its_schema_is_named(answer: str, what: str) -> None:
     assert SCHEMA is not None
     assert mismatch(answer, SCHEMA).startswith(what)
 

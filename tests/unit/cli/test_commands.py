@@ -74,7 +74,7 @@ def test_generate_says_in_plain_words_what_was_not_drafted_and_names_the_documen
     assert line.count("draftd docs") == 1
 
 
-def test_generate_reads_stdin(draftd: Run) -> None:
+def test_generate_reads_its_prompt_from_stdin(draftd: Run) -> None:
     from_stdin = draftd("generate", "-n", "16", "--json", stdin="hello there\n")
     from_words = draftd("generate", "-n", "16", "--json", "hello", "there")
     assert from_stdin.code == from_words.code == 0
@@ -145,7 +145,7 @@ def test_a_system_message_is_refused_with_a_raw_prompt(draftd: Run) -> None:
     assert "--system: got 'be brief'; allowed: only with a chat template: with --raw there is none" in ran.err
 
 
-def test_json_adds_up(draftd: Run) -> None:
+def test_counts_in_the_json_answer_add_up(draftd: Run) -> None:
     answer = json.loads(draftd("generate", "-n", "40", "--json", "count with me").out)
     counts, usage = answer["counts"], answer["usage"]
     assert answer["mode"] == "speculative"
@@ -162,7 +162,7 @@ def test_highlighted_text_in_a_pipe_is_bracketed_and_otherwise_the_same(draftd: 
     assert marked.out.replace("⟦", "").replace("⟧", "") == plain.out
 
 
-def test_autoregressive_on_request(draftd: Run) -> None:
+def test_generate_decodes_autoregressively_on_request(draftd: Run) -> None:
     answer = json.loads(draftd("generate", "-n", "8", "--json", "--mode", "autoregressive", "hello").out)
     assert answer["mode"] == "autoregressive"
     assert answer["counts"]["drafted_tokens"] == 0
@@ -198,7 +198,7 @@ def test_a_wrong_field_is_one_line_and_exit_code_2(draftd: Run, arguments: tuple
 @pytest.mark.parametrize(
     "arguments", [("--seed", "-1"), ("--top-k", "3000000000"), ("--max-tokens", "3000000000"), ("--mode", "fast")]
 )
-def test_what_the_contract_cannot_carry_is_asked_wrongly(draftd: Run, arguments: tuple[str, str]) -> None:
+def test_generate_refuses_values_the_contract_cannot_carry(draftd: Run, arguments: tuple[str, str]) -> None:
     ran = draftd("generate", *arguments, "hello")
     assert ran.code == 2
     assert arguments[0] in ran.err
@@ -442,7 +442,7 @@ def test_serve_on_a_taken_port_says_that_alone(tmp_path: Path) -> None:
     assert line.endswith(f"error: {said}")
 
 
-def test_the_version_is_printed(draftd: Run) -> None:
+def test_version_option_prints_the_version_number(draftd: Run) -> None:
     assert draftd("--version").out.startswith("draftd 0.")
 
 

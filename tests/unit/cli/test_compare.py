@@ -45,7 +45,7 @@ def test_a_prompt_is_answered_both_ways(served: Served) -> None:
     assert summary["speculative_time_to_first_token"] == time_to_first_token(fast)
 
 
-def test_sampled_texts_promise_nothing(served: Served) -> None:
+def test_pairs_of_sampled_texts_are_not_called_identical(served: Served) -> None:
     pair: Pair = run_pair(
         served.client, Ask(prompt="hello", max_tokens=8, sampling=SamplingParams(temperature=1.0, seed=1)), "a", ""
     )
@@ -146,7 +146,7 @@ def test_an_answer_of_one_chunk_has_no_rate_and_no_speedup() -> None:
     assert summarise([one])["speedup"] is None
 
 
-def test_figures_read_well() -> None:
+def test_figures_are_printed_with_units_and_dashes() -> None:
     assert milliseconds(0.01234) == "12.3 ms"
     assert milliseconds(None) == "–"
     assert both(0.0123, None, 1000) == "12 → –"

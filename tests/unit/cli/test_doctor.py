@@ -119,7 +119,7 @@ def test_a_missing_draft_is_said_once_by_doctor_and_by_the_daemon_as_it_loads(
     assert without_draft({"model_type": "qwen3", "hidden_size": 1024}).startswith("none smaller of its family is known")
 
 
-def test_what_serve_measured_of_the_draft_before_is_told() -> None:
+def test_doctor_reports_what_serve_measured_of_the_draft() -> None:
     dear, cheap = (DrafterWorth(DRAFT_MODEL, 4.86, 0.98, 1, speedup) for speedup in (0.41, 1.8))
     assert check_worth(None) == []
     (finding,) = check_worth(dear)
@@ -161,7 +161,7 @@ def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: 
     assert said(found, "refused") == [f"requests for the drafter draft_model: {why}"]
 
 
-def test_what_only_the_trial_decides_is_left_open(model: Callable[[str], Path]) -> None:
+def test_doctor_leaves_open_what_only_the_trial_decides(model: Callable[[str], Path]) -> None:
     found = check_models(pair(mamba(model("a")), model("b")))
     assert said(found, "layers") == ["mamba: 1 × recurrent state"]
     assert said(found, "batching") == ["requests share forward passes; a trial when the weights are loaded decides it"]
@@ -169,7 +169,7 @@ def test_what_only_the_trial_decides_is_left_open(model: Callable[[str], Path]) 
     assert (figures(found)["batched"], figures(found)["speculation_available"]) == (None, True)
 
 
-def test_what_has_no_batched_layout_is_told_as_serve_tells_it(
+def test_doctor_explains_a_missing_batched_layout_like_serve(
     model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batched, "_factory", lambda made: None)
@@ -418,7 +418,7 @@ def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Pat
         assert "fallback.state_dir" in finding.mend
 
 
-def test_one_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.BAD
 
@@ -430,7 +430,7 @@ def test_the_users_own_folder_can_be_done_without(tmp_path: Path) -> None:
     assert check_state(settings(server__port=0), {}).verdict is Severity.NOTE
 
 
-def test_one_that_a_daemon_uses_is_noted(tmp_path: Path) -> None:
+def test_state_folder_used_by_a_daemon_is_noted(tmp_path: Path) -> None:
     used = StateFolder(tmp_path)
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.NOTE
     used.close()

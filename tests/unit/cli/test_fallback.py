@@ -219,7 +219,7 @@ def test_followed_events_come_after_the_listed_ones_until_the_daemon_stops(
     assert (ran.code, ran.err) == (1, "draftd: the daemon is stopping\n")
 
 
-def test_who_followed_too_slowly_goes_on_after_the_last_one() -> None:
+def test_events_resume_after_the_last_transition_seen() -> None:
     class Behind(CallError):
         def __init__(self, code: grpc.StatusCode) -> None:
             self.code, self.details = code, ""
@@ -293,7 +293,7 @@ def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
 
 
 @pytest.mark.parametrize("command", [("probe",), ("canary", "run"), ("draft", "reload")])
-def test_what_cannot_be_done_now_or_takes_too_long_is_one_line(
+def test_refusals_and_timeouts_are_printed_in_one_line(
     run: Run, controller: FakeController, command: tuple[str, ...]
 ) -> None:
     ran = run(*command, "--timeout", "0.3")
@@ -355,7 +355,7 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ({"position": 1, "since": NOW + 5}, "up in 5 min, once a probe of a level above is good"),
     ],
 )  # fmt: skip
-def test_what_comes_next_is_said(fields: dict[str, Any], said: str) -> None:
+def test_level_command_says_what_comes_next(fields: dict[str, Any], said: str) -> None:
     assert ladder.what_next(state(**fields), AT) == said
 
 

@@ -95,6 +95,6 @@ def test_the_log_is_local_in_text_and_utc_in_json() -> None:
         assert until in out.getvalue()
 
 
-def test_what_is_no_time_stays() -> None:
+def test_text_that_is_no_time_stays_unchanged() -> None:
     assert in_local_time("at 12:00:00 UTC, of 2026-11-26 UTC") == "at 12:00:00 UTC, of 2026-11-26 UTC"
     assert in_local_time("2026-11-26 23:30:00 UTC") == "2026-11-27 00:30:00 CET"

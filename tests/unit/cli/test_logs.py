@@ -91,7 +91,7 @@ def test_a_moved_log_file_is_written_on_until_it_is_reopened(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
-def test_what_a_full_disk_does_not_take_goes_to_stderr() -> None:
+def test_log_lines_go_to_stderr_when_the_disk_is_full() -> None:
     err = io.StringIO()
     logs.configure(LogSettings(file=Path("/dev/full")), err)
     logging.getLogger("draftd.x").info("first")

@@ -12,7 +12,7 @@ from rich.console import Console
 from draftd.cli import output
 
 
-def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert output.visible("\x1b]52;c;aGk=\x07\x9b31m é\t⟦x⟧\n") == "␛]52;c;aGk=␇\ufffd31m é\t⟦x⟧\n"
 
 

@@ -78,7 +78,7 @@ def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Pat
         LearntStore(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
 
 
-def test_what_a_draft_was_worth_is_read_beside_a_daemon_that_saves(pair: ModelSettings, tmp_path: Path) -> None:
+def test_worth_of_a_draft_is_readable_while_a_daemon_saves(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair).model_copy(update={"fallback": FallbackSettings(state_dir=tmp_path)})
     assert measured_worth(chosen, {}) is None
     costs = CalibratedCosts({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.486, (1, 4): 0.7}}, {}, 32)
@@ -97,7 +97,7 @@ def test_what_a_draft_was_worth_is_read_beside_a_daemon_that_saves(pair: ModelSe
     assert not list(tmp_path.glob("*.broken"))
 
 
-def test_what_makes_a_pair_or_a_machine_another(
+def test_identity_changes_with_the_pair_or_the_machine(
     pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = identity(settings(pair))
@@ -121,7 +121,7 @@ def test_what_makes_a_pair_or_a_machine_another(
     assert identity(settings(pair)) != touched
 
 
-def test_what_is_not_what_was_written_is_said_and_learnt_anew(
+def test_damaged_learnt_file_is_reported_and_learnt_again(
     pair: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept(settings(pair), tmp_path)
@@ -160,7 +160,7 @@ def refused(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
 
 
-def test_nothing_named_is_the_embedded_pair() -> None:
+def test_settings_without_a_model_mean_the_embedded_pair() -> None:
     target, draft = paths_of(ModelSettings())
     assert (Path(target).name, Path(str(draft)).name) == ("target", "draft")
     assert identity(Settings())["draft"]["files"]["model.safetensors"]
@@ -183,7 +183,7 @@ def test_whatever_changes_what_is_drafted_is_another_pair() -> None:
     assert all(one != other for one, other in itertools.combinations(pairs, 2))
 
 
-def test_what_is_the_default_or_not_set_makes_it_no_other() -> None:
+def test_default_settings_do_not_change_the_pairs_identity() -> None:
     draft = DRAFT_MODEL
     assert pair_of(ModelSettings(path="a", draft_path="b", drafter=draft)) == "a b"  # as a first release saved it
     assert pair_of(ModelSettings()) == "None None"

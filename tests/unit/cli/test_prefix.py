@@ -59,7 +59,9 @@ def test_a_pinned_chat_is_read_by_chats_that_begin_so(
     assert served.client.status().prefix_cache.disk_files == 0
 
 
-def test_what_cannot_be_pinned_names_the_field(served: Served, draftd: Callable[..., Ran], tmp_path: Path) -> None:
+def test_pin_request_that_cannot_be_served_names_its_field(
+    served: Served, draftd: Callable[..., Ran], tmp_path: Path
+) -> None:
     def refused(**fields: object) -> str:
         with pytest.raises(CallError) as caught:
             served.client.pin_prefix(pb.PinPrefixRequest(**fields))  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def test_ranks_refuse_what_they_cannot_do(name: str, value: object) -> None:
         shared_by(shared, {})
 
 
-def test_ranks_share_the_target() -> None:
+def test_ranks_of_the_settings_share_the_target() -> None:
     plan = shared_by(load_settings(None, {"distributed.ranks": 3}, {}), {})
     assert plan is not None
     assert plan.size == 3

@@ -92,7 +92,7 @@ def test_every_prompt_file_of_the_sources_is_package_data() -> None:
         assert set() < set(package.rglob("*.jsonl")) <= installed
 
 
-def test_assignments_need_a_value() -> None:
+def test_command_line_assignments_need_a_value() -> None:
     assert parse_assignments(["a.b=1", "c.d = x=y"]) == {"a.b": "1", "c.d": "x=y"}
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         parse_assignments(["a.b"])

@@ -75,7 +75,7 @@ def test_each_alert_asks_for_its_level_and_those_for_people_for_none() -> None:
     assert {level for level in WANTED.values() if level} <= names
 
 
-def test_uids_are_stable() -> None:
+def test_alert_rules_keep_their_unique_uids() -> None:
     assert {rule.name: rule.uid for rule in RULES}["DraftdAcceptanceBelowFloor"] == "draftd-acceptance-below-floor"
     assert len({rule.uid for rule in RULES}) == len(RULES)
 
@@ -110,7 +110,7 @@ def test_grafana_finds_no_variable_of_its_environment_in_them() -> None:
     assert "$" not in grafana_rules(Alerting())
 
 
-def test_one_number_shortens_every_time() -> None:
+def test_single_setting_scales_every_duration_of_the_rules() -> None:
     def shortened(text: str) -> str:
         seconds = {"d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 

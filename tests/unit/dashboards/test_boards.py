@@ -88,7 +88,7 @@ def test_every_variable_that_is_used_is_offered_with_all_of_its_values(dashboard
     assert used <= set(variables)
 
 
-def test_it_reads_from_the_source_that_is_chosen_and_leads_to_those_that_are_provisioned(
+def test_dashboards_use_the_chosen_and_provisioned_data_sources(
     dashboard: dict[str, Any],
 ) -> None:
     assert (
@@ -153,6 +153,6 @@ def test_thresholds_are_those_of_the_alerts() -> None:
     assert "[1m17s]" in text
 
 
-def test_nothing_says_on_which_machine_it_was_made(dashboard: dict[str, Any]) -> None:
+def test_dashboards_name_no_machine_they_were_made_on(dashboard: dict[str, Any]) -> None:
     text = json.dumps(dashboard)
     assert not re.search(r"/(?:home|root|Users|work|tmp)/|127\.0\.0\.1|localhost", text)

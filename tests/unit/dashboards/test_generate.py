@@ -12,7 +12,7 @@ from dashboards.settings import Alerting
 from draftd import DOCS_URL
 
 
-def test_what_is_committed_is_up_to_date() -> None:
+def test_committed_dashboards_and_rules_are_up_to_date() -> None:
     assert main(["--check"]) == 0
 
 

@@ -138,7 +138,7 @@ def test_gauges_are_of_daemons_that_export(dashboards: list[Dashboard]) -> None:
             assert exporting(FRESH) in text or exporting(Alerting().fresh) in text, where
 
 
-def test_every_denominator_is_guarded(dashboards: list[Dashboard]) -> None:
+def test_denominators_of_all_queries_are_guarded_against_zero(dashboards: list[Dashboard]) -> None:
     for where, expression in expressions(dashboards):
         for found in re.finditer(r" / ", re.sub(r'"[^"]*"', "", expression)):
             behind = re.sub(r'"[^"]*"', "", expression)[found.end() :]

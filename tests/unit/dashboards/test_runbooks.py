@@ -46,7 +46,7 @@ def commands() -> list[str]:
     return [one for one in spans() if one.startswith("draftd ")]
 
 
-def test_runbooks_name_commands() -> None:
+def test_commands_named_by_the_runbooks_are_found() -> None:
     assert len(commands()) >= 10
 
 

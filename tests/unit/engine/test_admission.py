@@ -36,7 +36,7 @@ def positions(n: int) -> int:
     return n * EACH
 
 
-def test_what_a_position_takes_is_measured():
+def test_bytes_per_position_are_measured_from_the_cache():
     assert EACH == 2 * (2 * 2 * 2 * 8 * 4)  # models of layers, keys and values, heads, dim, fp32
     of_a_layer = 2 * 2 * 8 * 4
     assert cache_bytes(tiny_llama(4, sliding=16)) == (of_a_layer, (15 + 16 + 64) * of_a_layer), "one layer of each kind"
@@ -50,7 +50,7 @@ def test_rows_reserve_what_they_can_come_to_need_and_a_quarter_more():
     assert windows.longest(750 + 64 + 1000) == 600
 
 
-def test_who_does_not_fit_waits_until_another_has_left_and_is_seen_to(caplog):
+def test_request_without_memory_waits_until_another_ends(caplog):
     caplog.set_level(logging.INFO)
     limit = layout().held([43, 42])
     one = rig(limit)
@@ -146,7 +146,7 @@ def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
     assert layout().longest(1) == 0
 
 
-def test_what_the_machine_has_no_memory_for_now_is_refused():
+def test_requests_beyond_free_memory_are_refused_with_a_delay():
     asked = request([1] * 300, autoregressive(), max_tokens=100)
     need = layout().held([400])
     for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
@@ -157,7 +157,7 @@ def test_what_the_machine_has_no_memory_for_now_is_refused():
     assert refused.value.retry_after
 
 
-def test_what_the_context_cuts_off_needs_no_memory():
+def test_tokens_beyond_the_context_reserve_no_memory():
     admission = Admission(layout(context=400), positions(4 * 256))
     admission.check(request([1] * 10, autoregressive(), max_tokens=100_000))
 
@@ -178,7 +178,7 @@ def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroo
     assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
 
 
-def test_what_else_is_held_goes_first_where_memory_lacks():
+def test_cached_prefixes_are_dropped_before_a_request_waits():
     asked = []
 
     class Kept(PrefixCache):

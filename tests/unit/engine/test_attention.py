@@ -63,7 +63,7 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
     assert np.allclose(np.array(apart), np.array(each), atol=2e-4)
 
 
-def test_nothing_but_the_models_own_layers_is_changed(target) -> None:
+def test_taking_rows_apart_changes_only_the_models_own_layers(target) -> None:
     assert take_rows_apart(target.target)
     assert take_rows_apart(target.target), "a second time changes nothing"
     own = type(target.target.layers[0].self_attn)

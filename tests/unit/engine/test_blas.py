@@ -45,7 +45,7 @@ def test_mkl_tells_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert described("mkl") == "Intel(R) oneAPI Math Kernel Library Version 2025.2, threads: 4"
 
 
-def test_one_that_does_not_tell_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blas_without_version_is_described_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: object())
     assert described("openblas") == "openblas"
     assert described("reference") == "reference"

@@ -97,7 +97,7 @@ def test_windows_stay_exact_over_texts_of_many_windows_and_take_no_more_memory(m
     assert max(held) <= 3 + seed % 2 + 11, "what the next query sees, spare, the widest slice of a prompt"
 
 
-def test_capacity_grows():
+def test_cache_capacity_grows_with_the_text():
     caches = make_caches(MODEL).fresh()
     text = [i % 31 for i in range(300)]
     for start in range(0, 300, 7):

@@ -30,7 +30,7 @@ def test_break_even_is_the_steps_cost_in_autoregressive_steps_less_one() -> None
     assert costs.break_even(Batch(1), 0.004) == 0.0  # a stall of the other kind: never less than nothing
 
 
-def test_nothing_is_claimed_before_anything_was_measured() -> None:
+def test_costs_claim_nothing_before_the_first_measurement() -> None:
     costs = StepCosts()
     assert not costs.measured
     assert costs.break_even(Batch(1), 0.1) is None
@@ -80,7 +80,7 @@ def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
     assert costs.drafted(LOOKUP, Batch(1), 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
 
 
-def test_what_was_replayed_in_a_step_is_no_cost_of_its_depth() -> None:
+def test_replayed_tokens_are_not_charged_to_a_steps_depth() -> None:
     prices = CalibratedCosts(
         {1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}}
     )
@@ -131,7 +131,7 @@ def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap(
 
 
 @pytest.mark.parametrize("off", [0.7, 1.4])
-def test_what_drafts_cost_beside_plain_steps_is_learnt_from_few_plain_ones_among_many(off: float) -> None:
+def test_draft_costs_are_learnt_from_few_plain_steps(off: float) -> None:
     costs, noise = StepCosts(PRICES), random.Random(7)
     for i in range(1500):
         jitter = math.exp(noise.gauss(0, 0.08)) * (3 if noise.random() < 0.01 else 1)
@@ -143,7 +143,7 @@ def test_what_drafts_cost_beside_plain_steps_is_learnt_from_few_plain_ones_among
     assert found[2] / found[0] == pytest.approx(1.4 * off, rel=0.08)
 
 
-def test_what_holds_up_the_machine_now_and_then_does_not_make_drafts_look_dear() -> None:
+def test_occasional_stalls_do_not_make_drafts_look_dear() -> None:
     costs, noise, found = StepCosts(PRICES), random.Random(5), []
     for i in range(2000):
         held_up = 5 if noise.random() < 0.15 else 1  # plain steps and drafted ones alike
@@ -165,7 +165,7 @@ def test_drafts_that_have_become_dear_do_look_so() -> None:
     assert statistics.mean(found[100:]) == pytest.approx(1.8, rel=0.1)
 
 
-def test_what_was_only_guessed_is_no_word_on_the_machine() -> None:
+def test_guessed_prices_do_not_judge_the_machines_speed() -> None:
     costs = StepCosts()
     for _ in range(20):
         costs.learn(None, Batch(1), 0, 0.004)
@@ -245,7 +245,7 @@ class Forwards:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_what_the_first_request_needs_is_measured_in_as_many_forwards_whatever_they_take(seconds: float) -> None:
+def test_first_calibration_takes_a_fixed_number_of_forwards(seconds: float) -> None:
     target = Forwards(seconds)
     found = first(Calibration(lambda: target, 8, lambda: {LOOKUP: PromptLookup()}, 8, max_batch=4))
     assert set(found.plain) == {1}

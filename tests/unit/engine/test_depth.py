@@ -58,7 +58,9 @@ def started(where: Machine, **more: object) -> Simulation:
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("stands", [0.6, 0.9])
 @pytest.mark.parametrize("wider", [flat, mild, linear, steep])
-def test_it_is_as_fast_as_the_best_fixed_depth(wider: Callable[[int, int], float], stands: float, rows: int) -> None:
+def test_automatic_depth_is_as_fast_as_the_best_fixed_one(
+    wider: Callable[[int, int], float], stands: float, rows: int
+) -> None:
     """Of 1,500 tokens a row after the first 64, whose acceptance alone scatters by some 2 %."""
     where = machine(wider, stands)
     simulation = started(where)
@@ -144,7 +146,7 @@ def test_drafting_returns_within_its_longest_wait_when_texts_become_easier() -> 
     assert resumed < 600
 
 
-def test_what_is_tried_in_vain_waits_longer_each_time() -> None:
+def test_failed_explorations_wait_longer_each_time() -> None:
     heard = Heard()
     started(machine(mild, 0.0), observer=heard).run([ask(4000)])
     tried = [i for i, depth in enumerate(heard.depths()) if depth]
@@ -207,7 +209,7 @@ def test_answers_that_are_short_are_not_taken_in_for_a_draft_that_would_only_pay
     assert rate(automatic(MOST)) > 0.9 * plain
 
 
-def test_what_a_plan_allows_is_never_exceeded_and_that_it_binds_is_told() -> None:
+def test_depth_never_exceeds_the_plan_and_reports_its_cap() -> None:
     heard = Heard()
     started(machine(flat, 0.95), observer=heard).run([ask(400, automatic(2)), ask(400, automatic(3))])
     assert max(heard.depths()) == 3

@@ -59,7 +59,7 @@ def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, n
         assert resident() - freed >= 0.7 * size
 
 
-def test_nothing_refers_to_a_draft_that_was_let_go(running, nano, prompts):
+def test_unloaded_draft_has_no_references_left(running, nano, prompts):
     gone = []
 
     def load():

@@ -151,7 +151,7 @@ def test_merging_keeps_each_sequences_own_draft():
     assert merged.tokens.tolist()[2] == [1, 2, 3]
 
 
-def test_nothing_proposed_is_no_draft():
+def test_merging_empty_proposals_gives_no_draft():
     empty = Draft(mx.zeros((1, 0), dtype=mx.uint32), [0], None, [0])
     assert merge([([0], empty)], 1, 10, deterministic=True) is None
     assert merge([], 3, 10, deterministic=True) is None

@@ -83,7 +83,7 @@ def test_a_step_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
     [[[1.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]], [[0.8] * 4], [[0.9] * 3, [0.6] * 3], [[0.8] * 4] * 4],
     ids=str,
 )
-def test_what_is_replayed_after_a_rejection_is_verified_again(sequences: list[list[float]]) -> None:
+def test_tokens_replayed_after_a_rejection_are_verified_again(sequences: list[list[float]]) -> None:
     batch = replace(estimate(*[candidate(expected(*rates)) for rates in sequences]), replays=True)
     depth = len(sequences[0])
     most = min(depth, MOST_REPLAYED)
@@ -164,7 +164,7 @@ def test_before_any_was_seen_it_is_a_guess_and_never_more_than_it_may_be() -> No
     assert lengths.left(sequence(allowed=50, emitted=40)) == 10
 
 
-def test_it_is_the_mean_of_its_kind_before_long() -> None:
+def test_expected_answer_length_approaches_its_classs_mean() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[20] * 12)
     assert lengths.left(sequence()) == pytest.approx(44, abs=3)
@@ -174,7 +174,7 @@ def test_it_is_the_mean_of_its_kind_before_long() -> None:
     assert lengths.left(sequence(CHAT)) == 128, "other kinds have lengths of their own"
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_answer_lengths_are_forgotten_over_time() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[20] * 300, *[200] * 300)
     assert lengths.left(sequence()) > 190

@@ -64,7 +64,7 @@ def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_t
     assert len(drafted) > heard.plain, "drafting is the rule"
 
 
-def test_what_the_target_turned_down_before_a_plain_step_does_not_stay_in_the_drafts_cache(clock: Clock) -> None:
+def test_rejected_tokens_leave_the_drafts_cache_before_plain_steps(clock: Clock) -> None:
     _, quiet, _ = run(clock, PlainMeasurement(1e9))
     _, heard, _ = run(clock, PlainMeasurement(5 * STEP))
     assert heard.plain >= 12

@@ -57,14 +57,14 @@ def test_the_peer_that_takes_most_waits_first() -> None:
     assert steps["light"] > 1.3 * steps["heavy"]
 
 
-def test_what_a_peer_had_while_there_was_no_other_is_soon_forgotten() -> None:
+def test_share_taken_by_a_lone_peer_is_soon_forgotten() -> None:
     time = FairShare()
     served({"light": 0}, each=0.3, most=10.0, time=time)
     _, steps = served({"heavy": 16, "light": 0}, each=0.3, most=1.0, time=time)
     assert steps["light"] > 20
 
 
-def test_it_is_forgotten_while_no_client_asks_too() -> None:
+def test_share_of_peers_is_forgotten_without_clients_too() -> None:
     time, heavy = FairShare(), sequence("heavy")
     served({"light": 0}, each=0.3, most=10.0, time=time)
     assert time._taken

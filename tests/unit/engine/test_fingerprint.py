@@ -55,7 +55,7 @@ class Reading(Fingerprints):
         return super()._hashed(file, size)
 
 
-def test_what_a_model_is_read_from_is_hashed_and_nothing_else(folder: Path) -> None:
+def test_fingerprint_hashes_exactly_the_files_of_the_model(folder: Path) -> None:
     taken = Fingerprints().of(folder)
     assert taken.quantization == "4 bits, groups of 64"
     kinds = {file.name: file.kind for file in taken.files}
@@ -150,9 +150,7 @@ def test_no_more_is_read_of_a_file_than_it_had(folder: Path) -> None:
     assert Fingerprints()._hashed(folder / "merges.txt", 2) == sha(b"a ")
 
 
-def test_what_cannot_be_read_is_refused_by_name_and_not_by_its_place(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_file_is_refused_by_name_without_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
 
     def refuse(path: Path, *args: object, **options: object) -> object:
@@ -206,7 +204,7 @@ def test_closing_ends_it_within_a_piece(folder: Path, monkeypatch: pytest.Monkey
         ({}, "unknown"),
     ],
 )
-def test_a_quantisation_in_words(config: dict[str, object], words: str) -> None:
+def test_quantisation_of_a_config_is_put_in_words(config: dict[str, object], words: str) -> None:
     assert quantization(config) == words
 
 

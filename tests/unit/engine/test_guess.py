@@ -52,7 +52,7 @@ def test_a_proposal_goes_on_with_the_guess_or_takes_its_place(
         pytest.param([9], 0, [], id="another way at once"),
     ],
 )
-def test_what_is_decided_is_text_and_the_guess_stays_where_it_agreed(
+def test_guess_keeps_what_agrees_with_decided_tokens(
     guess: Guess, tokens: list[int], agreed: int, pending: list[int]
 ) -> None:
     assert guess.decide(tokens) == agreed

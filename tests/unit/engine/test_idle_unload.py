@@ -87,7 +87,7 @@ def test_a_deadline_counts_while_they_are_read(engine):
     assert engine.worker.unloaded
 
 
-def test_what_cannot_be_read_fails_its_request_and_no_later_one(engine, tmp_path, caplog):
+def test_unreadable_weights_fail_only_the_request_that_loads_them(engine, tmp_path, caplog):
     (expected,) = engine.answer(request(PROMPT, autoregressive()))
     unloaded(engine)
     weights = tmp_path / "model" / "model.safetensors"

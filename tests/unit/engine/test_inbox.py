@@ -44,7 +44,7 @@ def test_a_request_that_is_ended_gives_its_place_up_at_once(taken: bool) -> None
     assert set(left.endings) == {one.id for one in requests[:2]}, "their ends are told all the same"
 
 
-def test_one_connection_leaves_places_for_others() -> None:
+def test_single_connection_cannot_take_all_queue_places() -> None:
     inbox = opened(64)
     for number in range(56):
         inbox.submit(Arrival(asked(number), Collected()))

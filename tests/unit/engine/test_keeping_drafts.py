@@ -24,7 +24,7 @@ def text(running, n: int = 40) -> list[int]:
     return running.answer(request(PROMPT, autoregressive(), max_tokens=n))[0]
 
 
-def test_what_is_kept_is_what_is_held(running):
+def test_keeping_drafters_loads_exactly_those_drafters(running):
     engine = running(lambda: scripted_models(0.7, light_acceptance=0.5))
     assert engine.info.drafters == (DRAFT, LIGHT, LOOKUP)
     assert engine.worker.status().loaded == {DRAFT}
@@ -150,7 +150,7 @@ def test_commands_end_when_the_engine_fails(running):
         waits.result(10)
 
 
-def test_commands_are_bounded(running):
+def test_commands_in_the_inbox_are_bounded(running):
     engine = running(slow)
     with engine.worker._inbox._wake:  # the engine cannot take any meanwhile
         for _ in range(64):

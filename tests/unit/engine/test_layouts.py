@@ -57,7 +57,7 @@ def own_loop(model: Any, prompt: list[int], tokens: int) -> list[int]:
     return [int(token) for token, _ in steps]
 
 
-def test_a_llama_is_batched():
+def test_llama_passes_the_trial_of_the_batched_layout():
     assert why_not_batched(tiny_llama(1)) == ""
 
 
@@ -145,7 +145,7 @@ def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_halves_pass_the_trial(dtype):
+def test_models_in_half_precision_pass_the_trial(dtype):
     model = tiny_llama(1, vocab=256)
     model.set_dtype(dtype)
     assert why_not_batched(model) == ""
@@ -173,7 +173,7 @@ def test_all_layers_roll_back_as_far_as_the_one_that_goes_furthest():
 
 
 @pytest.mark.parametrize("coarse", ["target", "draft", "both"])
-def test_what_is_rolled_back_too_far_is_fed_again(monkeypatch, coarse):
+def test_coarse_caches_are_fed_again_after_a_rollback(monkeypatch, coarse):
     target, draft = tiny_llama(1), tiny_llama(2)
     expected = [own_loop(target, prompt, 24) for prompt in PROMPTS]
     if coarse != "draft":

@@ -32,7 +32,7 @@ def trained() -> tuple[Machine, LearntCosts]:
     return where, simulation.depth.learnt()
 
 
-def test_it_survives_being_written_and_read() -> None:
+def test_learnt_costs_survive_being_written_and_read() -> None:
     _, learnt = trained()
     document = json.loads(json.dumps(learnt.to_document()))
     again = LearntCosts.of_document(document)
@@ -41,7 +41,7 @@ def test_it_survives_being_written_and_read() -> None:
     assert again.to_document() == document
 
 
-def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> None:
+def test_learnt_costs_are_scaled_to_a_machine_of_another_speed() -> None:
     where, learnt = trained()
     where.slowdown = 3.0
     costs = StepCosts(learnt.prices)
@@ -57,7 +57,7 @@ def test_what_was_learnt_is_known_at_once_on_a_machine_of_another_speed() -> Non
     assert 3 * first > 0.85 * best
 
 
-def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
+def test_learnt_remote_costs_are_used_for_the_same_verifier() -> None:
     first, workload, kind = RemoteControl(RemoteLimits()), WorkloadClass.CODE, DRAFT_MODEL
     first.follow(MODEL)
     sequence = DecodeSequence.of(replace(request([1, 2, 3], automatic(4)), workload=workload), Collected(), 100)
@@ -98,7 +98,7 @@ def test_what_is_known_of_a_verifier_is_taken_up_when_it_is_the_same() -> None:
         ({"acceptance": [["draft_model", False, False, None, [1.0], [1.0]]]}, "learnt.acceptance[0]"),
     ],
 )
-def test_what_is_not_such_a_document_is_refused_by_the_fields_name(change: dict[str, Any], field: str) -> None:
+def test_faulty_learnt_document_is_refused_by_its_field(change: dict[str, Any], field: str) -> None:
     _, learnt = trained()
     with pytest.raises(ConfigError) as refused:
         LearntCosts.of_document(learnt.to_document() | change)

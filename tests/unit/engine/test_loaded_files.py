@@ -58,7 +58,7 @@ def changed(engine, kind: DrafterName = DRAFT) -> bool:
     return engine.worker.files.drafts[kind].changed
 
 
-def test_what_was_loaded_at_start_is_known(engine):
+def test_files_loaded_at_start_are_known(engine):
     assert engine.worker.files.drafts[DRAFT].folder == engine.draft.folder
     assert not changed(engine)
     engine.draft.deploy()
@@ -103,7 +103,7 @@ def test_a_file_that_changes_while_it_is_read_is_seen_to_have(engine):
     assert changed(engine)
 
 
-def test_what_is_not_in_memory_is_not_out_of_date(engine):
+def test_draft_that_is_not_loaded_is_never_out_of_date(engine):
     assert not changed(engine, LIGHT)
     engine.light.deploy()
     assert not changed(engine, LIGHT)

@@ -34,7 +34,7 @@ def test_an_array_is_counted_whichever_thread_asks() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what the C library keeps is asked for on Linux only")
-def test_what_was_freed_goes_back_to_the_system() -> None:
+def test_freed_memory_is_given_back_to_the_system() -> None:
     load_blas()
     pieces = [bytearray(100_000) for _ in range(1000)]  # too small for a mapping of its own
     last = pieces.pop()  # what lies before it is not given back by itself

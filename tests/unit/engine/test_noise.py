@@ -18,7 +18,7 @@ def values(noise: mx.array) -> np.ndarray:
     return np.array(noise)
 
 
-def test_it_does_not_depend_on_who_else_asks_nor_in_which_pieces() -> None:
+def test_noise_of_a_seed_ignores_other_rows_and_block_sizes() -> None:
     alone = values(Noise([7]).block([3], 0, 4, 50))[0]
     shared = Noise([1, 7, 2**64 - 1])
     assert np.array_equal(values(shared.block([0, 3, 900], 0, 4, 50))[1], alone)
@@ -40,13 +40,13 @@ def test_the_state_of_mlxs_own_generator_is_neither_used_nor_changed() -> None:
     assert np.array_equal(values(Noise([7]).block([0], 0, 2, 50)), first)
 
 
-def test_it_is_the_same_as_ever() -> None:
+def test_noise_of_a_seed_stays_the_same_between_releases() -> None:
     """Texts with a seed can be had again after an update: the generator is part of what is promised."""
     found = values(Noise([7]).block([0], 0, 2, 3))[0]
     assert found == pytest.approx(np.array(FIXED), abs=1e-5)
 
 
-def test_it_is_standard_gumbel_and_no_place_or_seed_resembles_another() -> None:
+def test_noise_is_standard_gumbel_and_uncorrelated() -> None:
     """Kolmogorov–Smirnov over 200,000 draws, p above 1e-3; 64 places and seeds that are neighbours correlate by less
     than five deviations. Nothing is drawn anew in another run."""
     of_places = values(Noise([0]).block([0], 0, 64, 3125))[0]
@@ -57,7 +57,7 @@ def test_it_is_standard_gumbel_and_no_place_or_seed_resembles_another() -> None:
         assert np.abs(related).max() < 5 / 3125**0.5
 
 
-def test_what_is_left_of_one_token_is_that_token() -> None:
+def test_sampling_from_one_remaining_token_gives_that_token() -> None:
     """Whatever the noise: the other tokens have no mass."""
     logits = mx.random.normal((1, 500, 40), key=mx.random.key(3))
     chosen = Sampling([SamplingParams(2.0, top_k=1, seed=5)]).choose(logits, [0])
@@ -73,7 +73,7 @@ def test_the_extremes_of_the_uniforms_make_finite_noise(monkeypatch: pytest.Monk
     assert found[0] > found[1]
 
 
-def test_what_others_filter_changes_no_bit_of_a_row() -> None:
+def test_filters_of_other_rows_change_no_bit_of_a_row() -> None:
     """A near tie would fall otherwise."""
     logits = mx.random.normal((2, 30, 200), key=mx.random.key(4)) * 5
     row, filtering = SamplingParams(0.7), SamplingParams(1.0, top_p=0.8, min_p=0.01, top_k=50)

@@ -62,7 +62,7 @@ def test_a_failing_step_of_theirs_is_no_verifier_error_of_clients(running):
     assert engine.worker.status().verifier_errors == 0
 
 
-def test_they_are_bounded_and_take_no_place_of_clients_in_the_queue(running):
+def test_own_requests_are_bounded_and_take_no_clients_place(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.005), queue_capacity=2, max_batch=1)
     probe = own(Origin.PROBE, max_tokens=2000)
     runs = engine.ask(probe)

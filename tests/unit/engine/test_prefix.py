@@ -126,7 +126,7 @@ def test_a_slice_wider_than_a_forward_on_a_cpu_gives_the_same_text(monkeypatch):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_what_is_let_go_in_between_is_computed_again(plan):
+def test_evicted_prefixes_are_computed_again_with_the_same_text(plan):
     models = scripted_models(0.7)
     chats = [words(1, 300), words(1, 200) + words(2, 30), words(3, 40)]
     plain = converse(Rig(models), chats, plan)
@@ -269,7 +269,7 @@ def test_after_a_failed_step_nothing_that_was_kept_is_believed():
 
 
 @pytest.mark.parametrize("origin", [Origin.PROBE, Origin.CANARY])
-def test_what_the_daemon_asks_itself_neither_reads_nor_leaves_anything(origin):
+def test_own_requests_neither_read_nor_leave_prefixes(origin):
     rig = Rig(scripted_models(0.7), prefix_bytes=PLENTY)
     prompt = words(1, 100)
     (own,) = rig.run([replace(request(prompt, speculative(3)), origin=origin)])
@@ -282,7 +282,7 @@ def test_what_the_daemon_asks_itself_neither_reads_nor_leaves_anything(origin):
     assert not own.done.stats.looked_up
 
 
-def test_what_failed_is_not_kept():
+def test_prefix_of_a_failed_request_is_not_kept():
     rig = Rig(scripted_models(0.7), prefix_bytes=PLENTY)
 
     class Broken(Collected):

@@ -257,7 +257,7 @@ def test_a_damaged_file_is_never_read_as_something_else(tmp_path):
             read_prefix(path)
 
 
-def test_what_was_not_used_for_longest_goes_and_pins_stay(tmp_path):
+def test_least_recent_disk_prefix_is_evicted_and_pins_stay(tmp_path):
     disk = PrefixDisk(tmp_path, limit_bytes=10_000, pinned_bytes=5_000)
     disk.start().result(10)
     pinned = written(disk, 0, [])

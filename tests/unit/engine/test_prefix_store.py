@@ -127,7 +127,7 @@ def test_a_text_that_goes_on_adds_only_what_is_new():
     assert (budget.bytes, budget.texts) == (100 * EACH, 1)
 
 
-def test_what_was_used_last_stays_and_the_end_of_a_text_goes_before_its_beginning():
+def test_prefix_store_evicts_the_least_recent_text_from_its_end():
     budget = PrefixCache(100 * EACH)
     store = budget.store(Texts([]))  # type: ignore[arg-type]
     old, new = [1] * 20 + [2] * 20, [2] * 40
@@ -169,7 +169,7 @@ def test_less_may_be_held_while_memory_is_short_and_all_again_after():
     assert budget.bytes == 40 * EACH
 
 
-def test_what_cannot_be_copied_is_not_kept_and_hurts_nobody():
+def test_prefix_that_cannot_be_copied_is_not_kept():
     class Broken(Texts):
         def extract(self, row: int, start: int, end: int) -> CachedPrefix:
             raise MemoryError("no more")

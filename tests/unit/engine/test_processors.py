@@ -205,7 +205,7 @@ def test_log_probabilities_of_a_prompt_are_the_targets_own(
     assert max(computed) == min(widest, 16)
 
 
-def test_nothing_is_chosen_after_a_prompt_alone(models: Any) -> None:
+def test_request_for_no_tokens_chooses_none(models: Any) -> None:
     asked = [replace(ask(plan), max_tokens=0, prompt_logprobs=most) for plan in PLANS.values() for most in (0, None)]
     rig = Rig(models)
     for one, sink in zip(asked, rig.run(asked), strict=True):

@@ -123,7 +123,7 @@ def test_log_probabilities_of_a_prompt_are_those_of_one_rank() -> None:
     assert len(mirror.sent) == mirror.progress
 
 
-def test_what_fails_after_it_was_sent_ends_the_group() -> None:
+def test_failure_after_a_sent_record_ends_the_group() -> None:
     models, mirror = mirrored()
     assert models.ranks is not None
     caches = models.ranks.caches(CacheLayout(True, apart=True)).fresh()

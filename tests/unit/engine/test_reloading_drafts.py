@@ -109,7 +109,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, nano_pair, prompts, tmp_path, held):
+def test_unusable_new_draft_is_refused_and_the_old_one_stays(running, nano, nano_pair, prompts, tmp_path, held):
     engine = running(nano)
     good, texts = drafted(engine, prompts[:1])
     if not held:
@@ -132,7 +132,7 @@ def test_what_cannot_be_used_is_refused_and_the_old_draft_stays(running, nano, n
         assert drafted(engine, prompts[:1]) == (about(good), texts)
 
 
-def test_what_is_not_held_is_read_and_checked_and_not_kept(running, nano, tmp_path):
+def test_reload_checks_an_unloaded_draft_without_keeping_it(running, nano, tmp_path):
     engine = running(nano)
     engine.worker.keep(NONE).result(10)
     calibrated(engine.worker)

@@ -113,7 +113,7 @@ def test_drafting_ahead_hides_round_trips(edge):
     assert ahead < 0.6 * alone
 
 
-def test_what_is_proposed_in_vain_is_counted(edge):
+def test_proposals_made_in_vain_are_counted(edge):
     (sink,) = edge(acceptance=0.0, round_trip=0.05).run(asked(speculative(4)))
     assert sink.done.stats.counts.accepted == 0
     assert sink.remote.proposed == sink.done.stats.counts.drafted + sink.remote.wasted
@@ -197,7 +197,7 @@ def test_an_end_within_a_verdict_cuts_it(edge, answer):
     assert one.link.counts.discarded > 0
 
 
-def test_one_that_is_cancelled_hears_no_more(edge):
+def test_cancelled_remote_sequence_receives_no_more_tokens(edge):
     one = edge(round_trip=0.1)
     ask, late = asked(speculative(4)), replace(asked(autoregressive()), deadline=0.2)
     sinks = [one.add(ask), one.add(late)]
@@ -233,7 +233,7 @@ def test_no_token_is_lost_or_doubled_when_connections_are(edge, answer, seed):
     assert counts.tokens - counts.discarded == one.remote.status.counts.tokens
 
 
-def test_what_may_not_go_on_locally_ends_with_a_delay(edge, answer):
+def test_remote_only_request_ends_with_a_retry_delay(edge, answer):
     one = edge(round_trip=0.02)
     sink = one.add(replace(asked(speculative(4)), local_allowed=False))
     while len(sink.tokens) < 10:
@@ -290,7 +290,7 @@ def test_the_local_target_drafts_where_there_is_no_draft_model(texts, answer):
     assert TARGET not in one.rig.scheduler.local.drafting.drafters
 
 
-def test_one_whose_drafter_fails_streams_on(edge, answer):
+def test_remote_sequence_streams_on_when_its_drafter_fails(edge, answer):
     one = edge(round_trip=0.02)
     draft = one.rig.models.draft
     assert isinstance(draft, ScriptedModel)

@@ -94,7 +94,7 @@ class Machine:
         (0.15, 0.6, 0.4, 0.001),
     ],
 )
-def test_what_is_chosen_is_near_the_best_and_never_slower(round_trip, right, slope, draft):
+def test_chosen_remote_mode_is_near_the_best_and_never_slower(round_trip, right, slope, draft):
     machine = Machine(round_trip, right, slope, draft)
     stream, chosen = machine.rate((STREAM, 0)), machine.rate()
     best = max(machine.rate((mode, depth)) for mode in (STEPS, OVERLAPPED) for depth in (2, 6))

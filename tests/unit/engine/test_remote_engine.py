@@ -93,7 +93,7 @@ def ask(worker: EngineWorker, plan, strategy: Strategy) -> Heard:
     return sink
 
 
-def test_it_sleeps_between_verdicts_and_decodes_its_own_besides(started, text):
+def test_engine_sleeps_between_verdicts_and_decodes_local_requests(started, text):
     worker, link = started(round_trip=0.02, step=lambda drafted: 0.005)
     sinks = [
         ask(worker, autoregressive(), Strategy.REMOTE),

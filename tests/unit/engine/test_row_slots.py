@@ -49,7 +49,7 @@ def check(caches: BatchedCaches, texts: list[list[int]], forwards: int = 1) -> N
 
 
 @given(rows=st.integers(1, 9), data=st.data())
-def test_who_leaves_together_leaves_as_one_after_the_other(rows, data):
+def test_rows_leaving_together_equal_rows_leaving_in_turn(rows, data):
     gone = sorted(data.draw(st.sets(st.integers(0, rows - 1))))
     places = list(range(rows))
     for one in gone:
@@ -114,7 +114,7 @@ def test_whoever_joins_leaves_and_grows_what_is_held_is_in_proportion(data):
         check(caches, texts)
 
 
-def test_one_that_joins_is_not_copied_nor_are_the_others():
+def test_joining_row_copies_no_other_row():
     caches, texts = batch([200] * 3)
     check(caches, texts, forwards=LAYERS)
     new, text = row(caches, 700, 3)
@@ -142,7 +142,7 @@ def test_a_step_copies_no_array():
     assert mx.get_peak_memory() - before < caches.nbytes / LAYERS / 2
 
 
-def test_who_leaves_is_replaced_by_the_last_row_alone():
+def test_leaving_row_is_replaced_by_the_last_row():
     caches, texts = batch([300] * 8)
     for _ in range(11):  # its arrays are nearly full: so many slots are not too much for seven rows
         caches.forward(mx.array([[7] * 8] * 8), [8] * 8)
@@ -182,7 +182,7 @@ def test_a_row_with_nothing_in_it_joins_those_with_something_and_the_other_way()
         check(caches, texts)
 
 
-def test_what_is_given_back_is_memory_that_is_given_back():
+def test_memory_of_rows_that_left_is_given_back():
     caches, texts = batch([180] * 8)
     check(caches, texts, forwards=2 * LAYERS)
     before = mx.get_active_memory()

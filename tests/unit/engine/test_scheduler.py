@@ -97,7 +97,7 @@ class Heard(EngineObserver):
         self.steps.append(result)
 
 
-def test_what_is_counted_of_drafts_is_what_depth_control_learns_of_them():
+def test_draft_counts_equal_what_depth_control_learns():
     heard = Heard()
     rig = Rig(scripted_models(0.7, eos_after=12), observer=heard)
     asked = [request([7 * i, i], speculative(6)) for i in range(12)]
@@ -216,7 +216,7 @@ class VerifierErrors(EngineObserver):
         self.told.append((request.id, message))
 
 
-def test_one_poisonous_row_ends_alone_and_the_others_finish_exactly():
+def test_failing_row_ends_alone_and_the_others_finish_exactly():
     models = scripted_models(0.8)
     assert isinstance(models.target, ScriptedModel)
     good = text(models, 30)

@@ -61,7 +61,7 @@ def test_the_text_does_not_depend_on_depth(models, expected, name, depth):
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_nor_on_who_drafts(models, expected, name):
+def test_seeded_text_does_not_depend_on_the_drafter(models, expected, name):
     assert text(Rig(models), WAYS[name], LOOKUP) == expected[name]
 
 

@@ -224,7 +224,7 @@ def test_prompts_for_which_others_wait_share_no_forward() -> None:
     assert target.computed == 202
 
 
-def test_what_a_failed_step_threw_away_is_computed_once_again() -> None:
+def test_shared_prompt_is_computed_once_again_after_a_failed_step() -> None:
     models = scripted_models(0.7)
     rig, target = counted(models, prefill_chunk=128)
     running = rig.add(ask(words(7, 20), max_tokens=60))

@@ -163,7 +163,7 @@ def test_a_seed_gives_the_same_text_at_every_depth_beside_a_state(make):
 
 
 @pytest.mark.parametrize("make", [*MODELS.values(), lambda seed: tiny_llama(seed, sliding=16)], ids=[*MODELS, "window"])
-def test_what_a_third_conversation_begins_with_as_two_did_is_not_computed_again(make):
+def test_third_conversation_reuses_the_beginning_two_others_shared(make):
     models, found = pair(make(1), make(2)), []
     rig = Rig(models, prefix_bytes=64 << 20, prefill_chunk=48)
     for user in (30, 0, 31):

@@ -103,7 +103,7 @@ def test_the_flag_is_marked_as_well_and_what_looks_like_html_stays_text() -> Non
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 302])
-def test_what_grafana_will_not_take_is_left_and_the_next_is_sent(code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_annotation_rejected_by_grafana_is_skipped_for_the_next(code: int, caplog: pytest.LogCaptureFixture) -> None:
     refusal: Answer = (302, "/login") if code == 302 else (code, {"message": f"no, {TOKEN}"})
     desk = Desk(refusal, refusal, DONE)
     with serving(desk.answer) as url, desk.annotating(url):
@@ -115,7 +115,7 @@ def test_what_grafana_will_not_take_is_left_and_the_next_is_sent(code: int, capl
     assert TOKEN not in caplog.text
 
 
-def test_what_failed_is_tried_again_in_order_and_said_once_for_each_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_annotations_are_retried_in_order_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk((503, {"message": "starting"}), (503, {"message": "starting"}), (429, {"message": "slow"}), DONE)
     with serving(desk.answer) as url, desk.annotating(url):
@@ -178,7 +178,7 @@ def test_a_grafana_that_hangs_is_given_up_after_a_while() -> None:
         go.set()
 
 
-def test_what_waits_when_it_closes_is_still_sent() -> None:
+def test_annotations_waiting_at_close_are_still_sent() -> None:
     desk = Desk()
     with serving(desk.answer) as url, desk.annotating(url) as annotator:
         for number in range(5):

@@ -19,7 +19,7 @@ DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 PROMPTS, OTHERS = (one_prompt("p", "a question"),), (one_prompt("p", "another"),)
 
 
-def test_what_was_learnt_is_recalled_for_the_same_prompts_alone() -> None:
+def test_probe_baselines_are_recalled_for_the_same_prompts_only() -> None:
     same, others, earlier = (ProbeBaselines.of(prompts) for prompts in (PROMPTS, OTHERS, PROMPTS))
     earlier.drafters = {DRAFT: Baseline(0.9, 0.01), LOOKUP: Baseline(0.3, 0.2)}
     for one in (same, others):

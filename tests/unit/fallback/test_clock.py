@@ -46,7 +46,7 @@ def test_a_hold_and_a_lease_run_out_while_the_machine_sleeps() -> None:
     assert controlled.until(controlled.now + 5 * COOLDOWN) == TOP
 
 
-def test_what_must_last_to_count_does_not_last_by_sleep() -> None:
+def test_duration_of_a_signal_does_not_count_sleep() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=10)
     machine.reads(0, memory_pressure=MemoryPressure.CRITICAL)
@@ -59,7 +59,7 @@ def test_what_must_last_to_count_does_not_last_by_sleep() -> None:
     assert controlled.at(8 * HOUR + 13) == BOTTOM
 
 
-def test_what_is_shown_is_by_the_wall_clock_as_it_is_now() -> None:
+def test_state_shows_times_by_the_present_wall_clock() -> None:
     controlled = Controlled()
     controlled.controller.hold(LIGHT_DRAFT, 600.0)
     tell(controlled, notice(PLAIN))

@@ -41,7 +41,7 @@ from tests.unit.fallback.controlled import (
 Sense = Callable[[Controlled], None]
 
 
-def test_nothing_moves_while_acceptance_is_good() -> None:
+def test_level_does_not_move_while_acceptance_is_good() -> None:
     controlled = Controlled()
     assert controlled.traffic(20 * COOLDOWN, GOOD) == TOP
     assert controlled.told == []
@@ -311,7 +311,7 @@ def test_a_flood_of_ended_requests_is_bounded() -> None:
     assert len(controlled.requests.take()) == 4096
 
 
-def test_what_is_shown_is_what_is() -> None:
+def test_controller_state_shows_level_and_leading_signal() -> None:
     controlled = Controlled()
     tell(controlled, notice(LIGHT_DRAFT, hard=True))
     state = controlled.controller.state()

@@ -102,7 +102,7 @@ def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
     assert controlled.until(3 * COOLDOWN) == SHORT
 
 
-def test_what_was_tried_in_vain_before_a_step_is_tried_again_after_it() -> None:
+def test_level_whose_probe_failed_is_probed_again_after_a_step() -> None:
     controlled = Controlled()
     controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     controlled.runner.verdict = ProbeVerdict.TOO_FEW_SAMPLES

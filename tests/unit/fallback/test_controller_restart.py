@@ -138,7 +138,7 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     assert third.position == LIGHT  # the hold is over, the alert is not
 
 
-def test_nothing_is_written_before_something_has_changed() -> None:
+def test_controller_writes_no_state_before_a_change() -> None:
     store = MemoryStore()
     tell(Controlled(store), notice(LIGHT_DRAFT, hard=True))
     store.failure = OSError(28, "No space left on device")
@@ -275,7 +275,7 @@ def test_a_state_that_cannot_be_saved_is_logged_once_and_counted(
     assert Controlled(store, start=START + 12).position == BOTTOM
 
 
-def test_nothing_is_saved_while_nothing_changes() -> None:
+def test_controller_saves_no_state_without_a_change() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     controlled.until(100)

@@ -53,7 +53,7 @@ def test_a_notice_is_obeyed_when_its_sender_has_its_answer(running: Running) -> 
     assert running.controller.state().position == BOTTOM
 
 
-def test_it_is_on_the_disk_when_its_sender_has_its_answer() -> None:
+def test_alert_is_on_disk_before_its_sender_is_answered() -> None:
     store = MemoryStore()
     with Running(store) as running:
         running.controller.notices([notice()])
@@ -77,7 +77,7 @@ def test_errors_do_not_wait_for_the_next_look_and_samples_do() -> None:
     assert controlled.requests.woken.is_set()
 
 
-def test_what_woke_it_is_obeyed(running: Running) -> None:
+def test_controller_thread_obeys_an_error_that_wakes_it(running: Running) -> None:
     for _ in range(3):
         running.requests.on_verifier_error(a_request(), "broken")
     until(lambda: running.position == BOTTOM)
@@ -142,7 +142,7 @@ def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
     until(lambda: running.controller.state().position == BOTTOM)
 
 
-def test_who_asks_after_the_end_is_told_so() -> None:
+def test_requests_to_a_closed_controller_are_refused() -> None:
     running = Running()
     running.controller.start()
     assert running.controller.close(10)
@@ -152,11 +152,11 @@ def test_who_asks_after_the_end_is_told_so() -> None:
     assert running.controller.close(1)
 
 
-def test_it_closes_without_having_been_started() -> None:
+def test_controller_closes_without_having_been_started() -> None:
     assert Running().controller.close(0.1)
 
 
-def test_what_it_knew_last_is_saved_when_it_closes() -> None:
+def test_controller_saves_its_last_state_at_close() -> None:
     store = MemoryStore()
     store.failure = OSError(28, "No space left on device")
     running = Running(store)
@@ -182,7 +182,7 @@ def test_many_threads_ask_at_once_and_each_has_its_own_answer(running: Running) 
     assert answers == {number: [Applied.ACCEPTED, Applied.DUPLICATE] for number in range(40)}
 
 
-def test_what_the_engine_tells_takes_no_time() -> None:
+def test_request_feed_takes_events_without_blocking() -> None:
     intake = RequestFeed(capacity=100)
     request = a_request()
     began = time.perf_counter()

@@ -84,7 +84,7 @@ def test_a_fall_is_found_the_sooner_the_deeper_it_is() -> None:
     assert statistics.median(found[0.6]) <= 160
 
 
-def test_what_stays_as_it_is_raises_no_alarm() -> None:
+def test_steady_acceptance_raises_at_most_two_false_alarms() -> None:
     """With the baseline known, at most 2 false alarms in 20,000 requests; about 1.4 are to be expected."""
     alarms, state = 0, Cusum(Baseline(0.69, 0.19))
     samples = requests(0.7, 7)
@@ -121,7 +121,7 @@ def test_a_sample_too_short_to_say_anything_says_nothing() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 0.5), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=80))
-def test_no_samples_break_it(mean: float, spread: float, samples: list[tuple[int, int]]) -> None:
+def test_cusum_level_stays_in_range_for_any_samples(mean: float, spread: float, samples: list[tuple[int, int]]) -> None:
     for state in (Cusum(Baseline(mean, spread)), Cusum()):
         for accepted, rollbacks in samples:
             state = state.observe(AcceptanceSample(accepted, rollbacks), CUSUM)

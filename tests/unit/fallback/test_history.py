@@ -102,9 +102,7 @@ def test_lines_that_cannot_be_read_are_left_out_and_told_of(
     assert "1 lines cannot be read" in caplog.text
 
 
-def test_what_cannot_be_written_is_logged_once_and_stops_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_journal_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     journal = opened(folder / "history.jsonl")

@@ -121,7 +121,7 @@ def test_a_hard_signal_is_obeyed_at_once() -> None:
     assert hard().text == "memory: critical for 30 s"
 
 
-def test_the_lowest_signal_wins() -> None:
+def test_lowest_level_of_all_signals_wins() -> None:
     climb = Climb()
     assert climb.at(0, hard(SHORT), hard(LIGHT)) == 4
 
@@ -213,7 +213,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS)
-def test_it_climbs_by_one_after_its_wait_and_falls_where_asked(
+def test_ladder_climbs_by_one_after_waiting_and_falls_at_once(
     events: list[tuple[float, list[Signal], bool]],
 ) -> None:
     climb, now = Climb(), 0.0
@@ -239,7 +239,7 @@ def test_it_climbs_by_one_after_its_wait_and_falls_where_asked(
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_nothing_latches(events: list[tuple[float, list[Signal], bool]]) -> None:
+def test_ladder_returns_to_the_top_from_any_state(events: list[tuple[float, list[Signal], bool]]) -> None:
     """From wherever it got to, quiet and good probes bring it back to the top in a time that has a bound."""
     climb, now = Climb(), 0.0
     for seconds, signals, probe in events:
@@ -253,7 +253,7 @@ def test_nothing_latches(events: list[tuple[float, list[Signal], bool]]) -> None
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["fine", "soft", "hard"]), min_size=50, max_size=400))
-def test_nothing_flaps(course: list[str]) -> None:
+def test_ladder_does_not_flap_whatever_the_causes_do(course: list[str]) -> None:
     """A cause that comes and goes as it likes, as hard as it likes, and a probe that is always good."""
     causes: dict[str, list[Signal]] = {"fine": [], "soft": [soft(SHORT)], "hard": [hard()]}
     climb = Climb()

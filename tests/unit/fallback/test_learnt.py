@@ -21,7 +21,7 @@ def file_of(path: Path, of: Mapping[str, Any] = HERE) -> LearntFile:
     return LearntFile(StateStore(path), lambda: of)
 
 
-def test_what_was_kept_is_found_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_learnt_file_is_found_again_and_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "learnt.json"
     assert file_of(path).load() is None
     assert file_of(path).save(LEARNT)
@@ -134,7 +134,7 @@ class Disk(StateStore):
         return [document["pairs"][0]["learnt"] for document in self.documents]
 
 
-def test_it_is_kept_now_and_then_where_it_has_changed(caplog: pytest.LogCaptureFixture) -> None:
+def test_learnt_file_is_saved_only_where_it_changed(caplog: pytest.LogCaptureFixture) -> None:
     disk, asked, known = Disk(), threading.Semaphore(0), [None, {"n": 1}, {"n": 1}, {"n": 2}]
 
     def learnt() -> Mapping[str, Any] | None:
@@ -149,7 +149,7 @@ def test_it_is_kept_now_and_then_where_it_has_changed(caplog: pytest.LogCaptureF
     assert disk.kept == [{"n": 1}, {"n": 2}]
 
 
-def test_it_is_kept_a_last_time_at_the_end() -> None:
+def test_learnt_file_is_saved_a_last_time_at_close() -> None:
     disk = Disk()
     keeper = LearntFile(disk, lambda: HERE, period=3600)
     keeper.start(lambda: LEARNT)
@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCapt
     assert keeper.close(10)
 
 
-def test_one_that_cannot_say_what_it_learnt_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_learnt_file_survives_a_failing_source(caplog: pytest.LogCaptureFixture) -> None:
     def learnt() -> Mapping[str, Any]:
         raise RuntimeError("on purpose")
 

@@ -39,7 +39,7 @@ def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
     assert leases.signals() == ()
 
 
-def test_what_is_not_repeated_runs_out_and_a_repeat_renews_it() -> None:
+def test_lease_expires_unless_its_alert_is_repeated() -> None:
     leases, _ = applied(FIRES)
     leases, result = leases.apply(FIRES, 60.0, LEASE)
     assert result is Applied.RENEWED
@@ -98,7 +98,7 @@ def test_there_is_a_bound_and_what_is_held_can_still_be_renewed_and_ended() -> N
     assert result is Applied.ACCEPTED, "all had run out"
 
 
-def test_what_ended_is_remembered_within_a_bound() -> None:
+def test_ended_alerts_are_remembered_within_a_bound() -> None:
     leases, _ = applied(*[Notice("X", f"x{i}", False, BEGAN, SHORT) for i in range(1000)])
     assert len(leases.ended) == 256
     assert "x999" in leases.ended
@@ -118,7 +118,7 @@ def test_a_poll_leaves_alone_what_it_never_listed() -> None:
     assert not leases.reconcile([], 101.0, LEASE).signals(), "but not beyond its time"
 
 
-def test_what_a_poll_lists_again_is_no_old_news_and_lasts_until_it_lists_it_no_more() -> None:
+def test_polled_alert_holds_until_it_is_no_longer_listed() -> None:
     leases, _ = applied(FIRES, ENDS)
     leases = leases.reconcile([FIRES], 1.0, LEASE)  # a silence was lifted
     assert leases.signals()
@@ -141,7 +141,7 @@ def test_any_order_and_any_number_of_copies_ends_where_the_right_order_ends(seed
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 5), st.floats(-10, 60)), max_size=60))
-def test_nothing_holds_longer_than_a_lease_after_the_last_word(events: list[tuple[int, bool, int, float]]) -> None:
+def test_no_lease_outlasts_its_last_notice(events: list[tuple[int, bool, int, float]]) -> None:
     leases, now, latest = Leases(), 0.0, 0.0
     for which, firing, began, seconds in events:
         now += seconds

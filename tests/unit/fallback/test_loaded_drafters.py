@@ -38,7 +38,7 @@ def test_the_engine_is_asked_once_for_what_stays_the_same() -> None:
     assert engine.held == frozenset()
 
 
-def test_what_is_prepared_is_held_beside_what_is_stood_on_until_it_is_stood_on() -> None:
+def test_prepared_drafter_is_held_beside_the_current_one() -> None:
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[LIGHT])
@@ -48,7 +48,7 @@ def test_what_is_prepared_is_held_beside_what_is_stood_on_until_it_is_stood_on()
     assert engine.held == {DRAFT}
 
 
-def test_what_is_borrowed_stays_whatever_is_stood_on_and_goes_with_its_last_borrower() -> None:
+def test_borrowed_drafter_stays_until_its_last_borrower_returns_it() -> None:
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[BOTTOM])
@@ -60,7 +60,7 @@ def test_what_is_borrowed_stays_whatever_is_stood_on_and_goes_with_its_last_borr
     assert engine.held == {LOOKUP}
 
 
-def test_what_is_revoked_goes_though_it_is_borrowed_and_may_be_borrowed_anew() -> None:
+def test_revoked_drafter_is_unloaded_although_borrowed() -> None:
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[BOTTOM])
@@ -76,7 +76,7 @@ def test_what_is_revoked_goes_though_it_is_borrowed_and_may_be_borrowed_anew() -
         assert engine.held == {DRAFT, LOOKUP}
 
 
-def test_who_borrows_waits_until_the_weights_are_there() -> None:
+def test_borrower_waits_until_the_weights_are_loaded() -> None:
     engine = FakeEngine()
     engine.slow = True
     drafters = LoadedDrafters(engine)

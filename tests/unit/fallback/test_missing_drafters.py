@@ -37,7 +37,7 @@ def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:
     return controlled
 
 
-def test_what_cannot_be_drafted_is_not_tried_and_the_model_says_why() -> None:
+def test_levels_without_a_drafter_are_not_probed() -> None:
     with probe_runner(Answering(info=LOOKUP_ALONE)) as (runner, told):
         for ask in (lambda: runner.probe(FULL), lambda: runner.probe(FULL, learn=True), runner.canaries):
             with pytest.raises(NotNow, match=f"nothing is drafted at full: {WHY}"):
@@ -57,7 +57,7 @@ def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> No
         runner.canaries()
 
 
-def test_nothing_is_tried_unasked_where_nothing_is_drafted() -> None:
+def test_ladder_without_drafters_starts_no_probe_by_itself() -> None:
     controlled = without_draft(PROMPT_LOOKUP, canary_period_seconds=COOLDOWN)
     assert controlled.until(10 * COOLDOWN) == TOP
     assert (controlled.runner.probed, controlled.runner.learnt, controlled.runner.tested) == ([], [], 0)
@@ -79,7 +79,7 @@ def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tupl
     assert WHY in str(controlled.controller.state().signal)
 
 
-def test_such_a_level_is_stepped_up_to_no_sooner() -> None:
+def test_level_without_a_drafter_is_reached_no_sooner() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
     tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     assert controlled.position == LIGHT

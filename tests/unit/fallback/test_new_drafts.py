@@ -37,7 +37,7 @@ def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool,
         assert controlled.controller.state().drift == {"code": 0.0}  # it is learnt of in its turn
 
 
-def test_that_it_is_another_is_written_down_where_a_restart_and_a_person_find_it() -> None:
+def test_reload_of_a_new_draft_is_saved_and_journalled() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     controlled.traffic(12 * COOLDOWN, GOOD)
@@ -85,7 +85,7 @@ def test_its_baseline_is_learnt_soon() -> None:
     assert controlled.runner.learnt == [LADDER[TOP]]
 
 
-def test_nothing_is_forgotten_where_it_cannot_be_read() -> None:
+def test_failed_reload_keeps_the_baselines() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     controlled.traffic(12 * COOLDOWN, GOOD)

@@ -82,7 +82,7 @@ def test_weights_are_borrowed_for_what_is_drafted_and_for_nothing_else() -> None
     assert engine.lent == [PROMPT_LOOKUP]
 
 
-def test_what_it_is_compared_with_is_asked_once_for_as_long_as_the_target_stays() -> None:
+def test_probe_asks_its_autoregressive_reference_once_per_target() -> None:
     engine = Answering()
     with probe_runner(engine) as (runner, _):
         for _ in range(2):
@@ -142,7 +142,7 @@ def test_where_near_ties_flip_only_a_divergence_beyond_them_is_bad() -> None:
     assert probed(Answering(drafted="yet", gap=0.125)).verdict is ProbeVerdict.BAD
 
 
-def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_with() -> None:
+def test_probes_are_compared_with_the_baseline_learnt_in_good_times() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
@@ -158,7 +158,7 @@ def test_what_was_learnt_while_all_was_well_is_what_later_probes_are_compared_wi
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
-def test_nothing_is_learnt_of_a_probe_that_was_not_good() -> None:
+def test_bad_probe_teaches_no_baseline() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.BAD
@@ -257,7 +257,7 @@ def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
         (Answering(queued=[3]), "it gave way to 3 waiting requests"),
     ],
 )
-def test_what_could_not_be_run_is_a_failed_report_that_says_why(engine: Answering, reason: str) -> None:
+def test_probe_that_could_not_run_reports_failed_with_its_reason(engine: Answering, reason: str) -> None:
     limits = ProbeLimits(answer=5.0, patience=0.0)
     report = probed(engine, limits=limits)
     assert (report.verdict, report.reason, report.acceptance) == (ProbeVerdict.FAILED, reason, None)
@@ -345,7 +345,7 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
         assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
 
 
-def test_nothing_is_tried_out_while_the_weights_are_unloaded() -> None:
+def test_no_probe_runs_while_the_weights_are_unloaded() -> None:
     engine = Answering(unloaded=True)
     with probe_runner(engine) as (runner, _):
         for begin in (lambda: runner.probe(FULL), runner.canaries):

@@ -54,7 +54,7 @@ def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
     assert judged(0.9).verdict is ProbeVerdict.GOOD
 
 
-def test_what_is_cut_at_the_end_of_a_text_does_not_make_a_draft_pay() -> None:
+def test_tokens_cut_at_a_texts_end_do_not_make_a_draft_pay() -> None:
     level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
     whole = judge_probe(level, [probed(40, 70, 30, 60.0)], "", None, None, FLOOR)
     ended = judge_probe(level, [probed(40, 70, 30, 60.0, cut=20)], "", None, None, FLOOR)
@@ -71,7 +71,7 @@ def test_a_probe_whose_speed_was_not_measured_has_no_verdict() -> None:
     assert judge_probe(level, [unpriced, probed(40, 70, 30, 60.0)], "", None, None, FLOOR).speedup == 110 / 100
 
 
-def test_what_the_guard_would_call_drift_again_does_not_pass() -> None:
+def test_probe_that_would_drift_again_does_not_pass() -> None:
     assert judged(0.6).verdict is ProbeVerdict.BAD
     assert judged(0.6).reason == "acceptance 0.60, baseline 0.70, at most 0.08 less"
     assert judged(0.65).verdict is ProbeVerdict.GOOD

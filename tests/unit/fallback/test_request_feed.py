@@ -86,7 +86,7 @@ def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
     ],
     ids=["lowered on its way", "not drafted", "a probe", "a canary"],
 )
-def test_one_that_says_nothing_of_its_level_is_not(origin: Origin, outcome: Outcome) -> None:
+def test_request_without_evidence_of_its_level_is_not_fed(origin: Origin, outcome: Outcome) -> None:
     intake = RequestFeed()
     intake.on_finish(a_request(origin=origin), outcome)
     assert intake.take() == []

@@ -49,7 +49,7 @@ def written(saved: SavedLevels) -> dict[str, Any]:
 
 @pytest.mark.parametrize("hold", [None, Hold(4), Hold(0, NOW + 60)])
 @pytest.mark.parametrize("position", range(len(LADDER)))
-def test_what_was_saved_is_what_is_read(position: int, hold: Hold | None) -> None:
+def test_saved_state_is_read_as_it_was_written(position: int, hold: Hold | None) -> None:
     assert parse(state(position, hold).model_dump_json(), LADDER) == state(position, hold)
 
 
@@ -127,7 +127,7 @@ def test_another_ladders_level_becomes_the_nearest_lower_one(
         (("quality",), None, "quality: got None; allowed: a valid string"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(path: tuple[str, ...], value: object, said: str) -> None:
+def test_faulty_saved_state_is_named_with_what_is_allowed(path: tuple[str, ...], value: object, said: str) -> None:
     broken: Any = written(state())
     at = broken
     for name in path[:-1]:

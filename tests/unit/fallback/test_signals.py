@@ -67,7 +67,7 @@ class Watched:
         return next(signal.hard for signal in self.guard.signals(self.now) if signal.cause is cause)
 
 
-def test_nothing_seen_asks_for_nothing() -> None:
+def test_signals_without_evidence_ask_for_no_level() -> None:
     assert SignalState.new(SETTINGS, {}).signals(1e9) == ()
     assert Watched().requests(100, 0.8).asked() == {}
 
@@ -123,7 +123,7 @@ def test_prompt_lookup_rightly_misses_and_only_its_cost_counts() -> None:
     }
 
 
-def test_what_costs_more_than_it_brings_in_two_windows_asks_for_no_draft_at_all() -> None:
+def test_two_windows_below_break_even_ask_for_autoregressive() -> None:
     watched = Watched().requests(30, 0.8, costs=90.0)
     assert watched.asked() == {}, "one window"
     watched.requests(35, 0.8, costs=90.0)

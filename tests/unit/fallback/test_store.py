@@ -19,7 +19,7 @@ from draftd.planning.planner import FlagContext
 from draftd.settings import FallbackSettings, FlagSettings, ModelSettings, ServerSettings, Settings
 
 
-def test_what_is_saved_is_found_again_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_state_file_is_found_again_and_private(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "state.json")
     assert store.load() is None
     store.save('{"n": 1}')
@@ -71,7 +71,7 @@ def test_a_folder_in_place_of_the_file_is_no_state(tmp_path: Path) -> None:
         StateStore(tmp_path / "state.json").load()
 
 
-def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:
+def test_half_written_state_file_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".state.json.abc").write_text("half")
     (tmp_path / "state.json").write_text("{}")
     assert StateStore(tmp_path / "state.json").load() == "{}"

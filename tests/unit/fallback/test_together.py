@@ -132,7 +132,7 @@ def play(course: Course, event: Event) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVENTS)
-def test_nothing_flaps_whatever_comes(events: list[Event]) -> None:
+def test_fallback_does_not_flap_whatever_comes(events: list[Event]) -> None:
     course = Course()
     for event in events:
         play(course, event)
@@ -141,7 +141,7 @@ def test_nothing_flaps_whatever_comes(events: list[Event]) -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVENTS)
-def test_nothing_latches_once_all_is_well(events: list[Event]) -> None:
+def test_fallback_returns_to_the_top_once_all_is_well(events: list[Event]) -> None:
     """The draft is good, the machine at ease, alerts are over: it comes back in a time that has a bound."""
     course = Course()
     for event in events:

@@ -225,7 +225,7 @@ def chatting(**fields: Any) -> pb.GenerateRequest:
         (request(mode=77, workload=-1), "mode", "DECODE_MODE_AUTO"),
     ],
 )
-def test_what_has_no_meaning_is_the_requests_problem(given: pb.GenerateRequest, field: str, allowed: str) -> None:
+def test_meaningless_field_becomes_the_requests_problem(given: pb.GenerateRequest, field: str, allowed: str) -> None:
     problem = request_of(given).problem
     assert problem is not None
     assert problem.field == field

@@ -74,7 +74,7 @@ async def test_a_stream_adds_up_to_its_message(front: Fronted, client: AsyncAnth
     assert (done.stop_reason, done.usage.output_tokens) == ("tool_use", 5)
 
 
-async def test_errors_have_its_shape(front: Fronted, client: AsyncAnthropic) -> None:
+async def test_errors_have_the_shape_of_anthropics_protocol(front: Fronted, client: AsyncAnthropic) -> None:
     picture: Any = {"role": "user", "content": [{"type": "image", "source": {}}]}
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].type: got 'image'"):
         await client.messages.create(model="scripted", max_tokens=5, messages=[picture])

@@ -50,7 +50,7 @@ def chat(request: Request) -> Chat:
     return request.prompt
 
 
-async def test_open_webui_is_understood(front: Fronted) -> None:
+async def test_requests_of_open_webui_are_understood(front: Fronted) -> None:
     body = {
         "stream": True,
         "model": "scripted",
@@ -96,7 +96,7 @@ async def test_open_webui_is_understood(front: Fronted) -> None:
     assert front.asked.max_tokens == 1000
 
 
-async def test_continue_is_understood(front: Fronted) -> None:
+async def test_requests_of_continue_are_understood(front: Fronted) -> None:
     body = {
         "messages": [
             {"role": "user", "content": "Read a"},
@@ -125,7 +125,7 @@ async def test_continue_is_understood(front: Fronted) -> None:
     assert "".join(one["text"] for event in events for one in event["choices"]) == "Done."
 
 
-async def test_zed_is_understood(front: Fronted) -> None:
+async def test_requests_of_zed_are_understood(front: Fronted) -> None:
     body = {
         "model": "scripted",
         "messages": [
@@ -149,7 +149,7 @@ async def test_zed_is_understood(front: Fronted) -> None:
     assert (front.asked.max_tokens, front.asked.stop, chat(front.asked).tool_choice) == (500, (), ToolMode.AUTO)
 
 
-async def test_aider_is_understood(front: Fronted) -> None:
+async def test_requests_of_aider_are_understood(front: Fronted) -> None:
     body = {
         "model": "scripted",
         "messages": [
@@ -229,7 +229,7 @@ async def test_codex_is_understood_and_answered() -> None:
     assert len(front.server._store) == 0, "store: false"
 
 
-async def test_claude_code_is_understood(front: Fronted) -> None:
+async def test_requests_of_claude_code_are_understood(front: Fronted) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     body = {
         "model": "scripted",

@@ -169,7 +169,7 @@ def test_each_field_of_a_clients_package_is_served_refused_or_a_hint(protocol: P
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)
-async def test_what_demands_something_is_refused_by_name_and_a_hint_is_not(
+async def test_unserved_demands_are_refused_by_name_and_hints_ignored(
     session: aiohttp.ClientSession, front: Fronted, protocol: Protocol
 ) -> None:
     for name, value in protocol.refused.items():
@@ -190,7 +190,9 @@ async def test_a_field_of_another_server_is_refused_unless_it_is_off(
         assert await refusal(session, front, protocol.path, {**protocol.question, name: off}) == ""
 
 
-async def test_what_only_completions_take_is_refused_elsewhere(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_fields_of_completions_alone_are_refused_elsewhere(
+    session: aiohttp.ClientSession, front: Fronted
+) -> None:
     assert await refusal(session, front, CHAT, {"messages": [USER], "echo": True}) == "echo"
     assert await refusal(session, front, CHAT, {"messages": [USER], "echo": False}) == ""
     assert await refusal(session, front, COMPLETIONS, {"prompt": "a", "add_special_tokens": False}) == (

@@ -111,7 +111,7 @@ async def test_a_tool_can_be_demanded(front: Fronted, client: AsyncOpenAI, given
     assert (chat_of(front).tool_choice, chat_of(front).parallel_tool_calls) == (understood, False)
 
 
-async def test_structured_output_is_parsed(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_openai_client_parses_structured_output(front: Fronted, client: AsyncOpenAI) -> None:
     ann = '{"name": "Ann", "age": 30}'
     front.will_say(*(Says(said(ann)) for _ in range(3)))
     done = await client.chat.completions.parse(model="scripted", messages=[ASKED], response_format=Person)
@@ -130,7 +130,7 @@ async def test_structured_output_is_parsed(front: Fronted, client: AsyncOpenAI) 
     assert front.asked.response_format.source == "a+"
 
 
-async def test_logprobs_have_their_tokens(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_log_probabilities_come_with_their_tokens(front: Fronted, client: AsyncOpenAI) -> None:
     logprobs = [TokenLogprobs(-0.5, ((104, -0.5), (255, float("-inf")))), TokenLogprobs(-1.0)]
     front.will_say(*(Says(text=["hi"], logprobs=logprobs) for _ in range(4)))
     done = await client.chat.completions.create(model="scripted", messages=[ASKED], logprobs=True, top_logprobs=2)
@@ -158,7 +158,7 @@ async def test_logprobs_have_their_tokens(front: Fronted, client: AsyncOpenAI) -
     assert [one.token for one in part.logprobs or []] == ["h", "i"]  # type: ignore[union-attr]
 
 
-async def test_choices_are_told_apart(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_choices_of_one_request_keep_their_index(front: Fronted, client: AsyncOpenAI) -> None:
     front.service.together = True
     front.will_say(Says(said("a")), Says(said("b"), choice=1, reason=FinishReason.LENGTH))
     done = await client.chat.completions.create(model="scripted", messages=[ASKED], n=2)

@@ -107,7 +107,7 @@ def _with_result(path: str, part: dict[str, Any]) -> dict[str, Any]:
         (MESSAGES, {"type": "tool_reference", "tool_name": "a"}),
     ],
 )
-async def test_what_cannot_be_shown_of_a_tools_result_is_named_and_a_users_is_refused(
+async def test_unshowable_part_is_named_in_tool_results_and_refused_from_users(
     session: aiohttp.ClientSession, front: Fronted, path: str, part: dict[str, Any]
 ) -> None:
     await asked(session, front, path, _with_result(path, part))
@@ -191,7 +191,7 @@ async def test_hosted_tools_of_every_protocol_are_left_out(session: aiohttp.Clie
     assert [tool.name for tool in chat_of(front).tools] == ["look"]
 
 
-async def test_what_other_servers_take_is_taken(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_values_other_servers_accept_are_accepted(session: aiohttp.ClientSession, front: Fronted) -> None:
     body = {"messages": [USER], "user": "é" * 100, "max_tokens": -1, "top_p": 0, "stop": ""}
     await asked(session, front, CHAT, body)
     assert front.asked.caller == "é" * 64
@@ -263,7 +263,7 @@ async def test_two_formats_or_one_that_is_none_are_refused(
 
 
 @pytest.mark.parametrize("field", UnservedFields.model_fields)
-async def test_what_would_change_the_text_and_is_not_served_is_refused_by_name(
+async def test_unserved_field_that_changes_the_text_is_refused_by_name(
     session: aiohttp.ClientSession, front: Fronted, field: str
 ) -> None:
     body: dict[str, Any] = {"messages": [USER], "max_tokens": 9}
@@ -282,7 +282,7 @@ async def test_a_token_is_taken_however_its_scheme_is_written(session: aiohttp.C
             assert (await session.get(f"{front.url}/v1/models", headers={"Authorization": wrong})).status == 401
 
 
-async def test_aliases_may_be_patterns(session: aiohttp.ClientSession) -> None:
+async def test_model_aliases_may_be_patterns(session: aiohttp.ClientSession) -> None:
     async with fronted(http_aliases="claude-*,gpt-4o") as front:
         for name in ("claude-opus-4-8", "gpt-4o", "scripted"):
             told = await asked(session, front, CHAT, {"messages": [USER], "model": name})
@@ -292,16 +292,14 @@ async def test_aliases_may_be_patterns(session: aiohttp.ClientSession) -> None:
         assert [one["id"] for one in listed["data"]] == ["org/scripted", "scripted", "gpt-4o"]
 
 
-async def test_what_will_never_be_served_is_not_to_be_asked_again(
-    session: aiohttp.ClientSession, front: Fronted
-) -> None:
+async def test_endpoints_never_served_tell_clients_not_to_retry(session: aiohttp.ClientSession, front: Fronted) -> None:
     for path in ("/v1/embeddings", "/v1/audio/speech", f"{RESPONSES}/compact"):
         assert (await session.post(front.url + path, json={})).headers["X-Should-Retry"] == "false", path
     message = await session.post(front.url + MESSAGES, json={"messages": []})
     assert message.headers["Request-Id"] == message.headers["X-Request-Id"]
 
 
-async def test_thoughts_have_both_names(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_reasoning_is_sent_under_both_field_names(session: aiohttp.ClientSession, front: Fronted) -> None:
     front.will_say(Says([*thought("hm"), *said("ok")]), Says([*thought("hm"), *said("ok")]))
     whole = await (await session.post(front.url + CHAT, json={"messages": [USER]})).json()
     message = whole["choices"][0]["message"]

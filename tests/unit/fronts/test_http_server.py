@@ -96,7 +96,7 @@ async def test_choices_are_a_list_of_texts(session: aiohttp.ClientSession) -> No
             assert (await refused(response))[:2] == (400, "structured_outputs.choice"), wrong
 
 
-async def test_what_is_not_there_says_so(session: aiohttp.ClientSession) -> None:
+async def test_unknown_path_or_model_is_refused_by_name(session: aiohttp.ClientSession) -> None:
     async with fronted() as front:
         assert (await refused(await session.post(f"{front.url}/v1/embeddings", json={})))[0] == 501
         assert (await refused(await session.get(f"{front.url}/v1/audio/speech")))[0] == 404
@@ -169,7 +169,7 @@ async def exchange(front: Fronted, sent: Sequence[bytes], *, half: bool = False)
         writer.close()
 
 
-async def test_what_is_no_http_is_answered_and_hung_up_on() -> None:
+async def test_bytes_that_are_no_http_get_400_and_a_hang_up() -> None:
     async with fronted() as front:
         assert b" 400 " in (await exchange(front, [b"\x16\x03\x01 no HTTP\r\n\r\n"]))[:13]
         many = b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(200)) + b"\r\n"

@@ -173,7 +173,7 @@ def test_two_daemons_that_differ_in_one_thing_differ_in_that_field(
 
 
 @pytest.mark.parametrize(("change", "fields"), NO_MATTER, ids=[one[1][0] for one in NO_MATTER])
-def test_what_decides_no_figure_keeps_none_from_being_compared(
+def test_change_that_decides_no_figure_keeps_manifests_comparable(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
     one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
@@ -182,7 +182,7 @@ def test_what_decides_no_figure_keeps_none_from_being_compared(
     assert [(d.field, d.matters) for d in found] == [(name, False) for name in fields]
 
 
-def test_another_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_of_another_machine_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = world(tmp_path / "a" / "pair")
     before = one.manifest()
     real = device()
@@ -201,7 +201,7 @@ def test_another_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert [d.field for d in differences(before, one.manifest()) if d.matters] == [name]
 
 
-def test_other_packages_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_names_other_package_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = world(tmp_path / "pair")
     before, real = one.manifest(), importlib.metadata.version
     for name in ("mlx", "mlx-lm", "tokenizers", "transformers", "grpcio"):
@@ -244,7 +244,7 @@ def test_before_the_models_are_loaded_there_is_none(tmp_path: Path) -> None:
         one.manifest()
 
 
-async def test_closing_ends_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_fingerprints_ends_waiting_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is at a file, the next has not begun: neither is left waiting, nor is the thread left at work."""
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()

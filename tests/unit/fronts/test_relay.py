@@ -201,7 +201,7 @@ async def test_reloaded_credentials_are_the_next_calls_alone(remote: Served) -> 
     await answers.close()
 
 
-async def test_what_the_remote_refuses_is_refused(remote: Served) -> None:
+async def test_refusal_by_the_remote_is_passed_on(remote: Served) -> None:
     async with edge(remote.target) as (front, service):
         with pytest.raises(RemoteUnavailable, match="the remote daemon: prompt: got '5000 tokens'"):
             await service.generate(replace(asking(), prompt=RawText("x" * 5000)), Told().take)

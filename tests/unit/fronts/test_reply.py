@@ -131,14 +131,14 @@ def test_before_the_first_sample_there_is_nothing_to_tell() -> None:
     assert hardware(HardwareView(), 5.0) is None
 
 
-def test_what_is_not_known_is_unset() -> None:
+def test_unknown_hardware_values_are_unset() -> None:
     found = hardware(HardwareView(HardwareState(HardwareSample(), at=3.0)), 5.0)
     assert found is not None
     assert [field.name for field, _ in found.ListFields()] == ["age"]
     assert found.age.seconds == 2
 
 
-def test_zero_is_set() -> None:
+def test_hardware_values_of_zero_are_set() -> None:
     calm = HardwareSample(
         memory_pressure=MemoryPressure.NORMAL, swap_used=0, mlx_active=0, gpu_utilization=0.0, low_power=False,
         plugged_in=False,

@@ -105,7 +105,7 @@ class RecordedApple:
         return value
 
 
-def test_a_whole_sample() -> None:
+def test_macos_readings_make_a_whole_sample() -> None:
     probe = HardwareProbe(darwin.darwin_readings(RecordedApple(), "/opt/homebrew/bin/macmon"))
     assert probe.sample() == HardwareSample(
         memory_free_share=0.37,
@@ -188,11 +188,11 @@ def told(**answers: object) -> HardwareSample:
 @pytest.mark.parametrize(
     ("raw", "level"), [(1, MemoryPressure.NORMAL), (2, MemoryPressure.WARN), (4, MemoryPressure.CRITICAL)]
 )
-def test_levels_of_memory_pressure(raw: int, level: MemoryPressure) -> None:
+def test_macos_memory_pressure_levels_are_decoded(raw: int, level: MemoryPressure) -> None:
     assert darwin.pressure_sample(int32(raw)).memory_pressure is level
 
 
-def test_levels_of_heat() -> None:
+def test_macos_thermal_levels_are_decoded() -> None:
     levels = [told(thermal_pressure=raw).thermal_level for raw in range(5)]
     assert levels == list(ThermalLevel)
     assert [level.name for level in levels] == ["NOMINAL", "MODERATE", "HEAVY", "TRAPPING", "SLEEPING"]
@@ -230,11 +230,11 @@ def test_zero_is_a_value_and_not_absent() -> None:
     assert [darwin.free_share_sample(int32(n)).memory_free_share for n in (0, 1, 100)] == [0.0, 0.01, 1.0]
 
 
-def test_memory_statistics_may_grow() -> None:
+def test_longer_vm_statistics_are_still_decoded() -> None:
     assert darwin.pages_sample(VM_STATISTICS + bytes(64), PAGE) == darwin.pages_sample(VM_STATISTICS, PAGE)
 
 
-def test_accelerators() -> None:
+def test_missing_accelerator_values_are_absent() -> None:
     assert darwin.gpu_sample("") == HardwareSample(), "none"
     without_memory = IOREG.replace('"In use system memory"=', '"Something else"=')
     assert darwin.gpu_sample(without_memory) == HardwareSample(gpu_utilization=0.04)
@@ -247,7 +247,7 @@ def test_accelerators() -> None:
     assert two == HardwareSample(gpu_memory=2 * 1073741824, gpu_utilization=0.87), "the busier one; memory adds up"
 
 
-def test_what_macmon_does_not_measure_is_absent() -> None:
+def test_values_macmon_does_not_measure_are_absent() -> None:
     without = darwin.macmon_sample(json.dumps({**MACMON, "fans": [], "sys_power": 0.0}))
     assert without.fans is None
     assert set(without.power or ()) == {"cpu", "gpu", "ane", "ram"}

@@ -218,7 +218,7 @@ def test_the_tightest_control_group_counts(
     assert found.memory_bytes == (memory or psutil.virtual_memory().total)
 
 
-def test_this_machine() -> None:
+def test_sample_of_this_machine_has_sane_values() -> None:
     probe = system_probe()
     found = probe.sample()
     assert probe.errors == {}

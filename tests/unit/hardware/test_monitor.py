@@ -125,7 +125,7 @@ def test_a_reading_that_is_added_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("plugged_in", [True, False, None])
-def test_the_power_source(monkeypatch: pytest.MonkeyPatch, plugged_in: bool | None) -> None:
+def test_power_source_of_the_sample_is_psutils(monkeypatch: pytest.MonkeyPatch, plugged_in: bool | None) -> None:
     battery = None if plugged_in is None else type("Battery", (), {"power_plugged": plugged_in})()
     monkeypatch.setattr("psutil.sensors_battery", lambda: battery)
     assert HardwareProbe(common_readings()).sample().plugged_in is plugged_in

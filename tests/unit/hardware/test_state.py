@@ -41,7 +41,7 @@ def swapped(*amounts: int | None) -> int | None:
     return after(*(HardwareSample(swap_in_bytes=amount) for amount in amounts)).swap_ins
 
 
-def test_nothing_known_says_nothing() -> None:
+def test_state_of_an_empty_sample_is_empty() -> None:
     assert after(HardwareSample()) == HardwareState(HardwareSample(), 100.0)
     assert after(HardwareSample(), HardwareSample()) == HardwareState(HardwareSample(), 105.0)
 
@@ -89,7 +89,7 @@ def test_a_group_over_its_limit_has_nothing_available() -> None:
         ([CRITICAL, NORMAL, None], 5.0),
     ],
 )
-def test_time_in_critical_pressure(levels: list[MemoryPressure | None], seconds: float | None) -> None:
+def test_time_in_critical_pressure_is_summed(levels: list[MemoryPressure | None], seconds: float | None) -> None:
     assert pressed(*levels) == seconds
 
 

@@ -263,12 +263,12 @@ def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, dama
         rewritten("notes.json", POINTER),  # nothing is read from it
     ],
 )
-def test_what_mlx_lm_can_load_passes(folder: Path, change: Callable[[Path], object]) -> None:
+def test_folders_that_mlx_lm_loads_pass_the_check(folder: Path, change: Callable[[Path], object]) -> None:
     change(folder)
     ModelFolder(str(folder)).open()
 
 
-def test_links_are_followed(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_symbolic_links_of_a_folder_are_followed(nano_pair: NanoPair, tmp_path: Path) -> None:
     for file in Path(nano_pair.draft).iterdir():
         (tmp_path / file.name).symlink_to(file)
     ModelFolder(str(tmp_path)).open()

@@ -274,7 +274,7 @@ def test_a_pair_of_unlike_padding_is_one_vocabulary(wide: str, nano_pair: NanoPa
 
 
 @pytest.mark.parametrize("rows", [-96, 96])
-def test_what_is_drafted_is_of_the_targets_vocabulary(rows: int, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_drafted_tokens_are_of_the_targets_vocabulary(rows: int, nano_pair: NanoPair, tmp_path: Path) -> None:
     """`rows`: how many more the draft has. They would be all that it drafts, were they not cut."""
     like = nano_pair.draft if rows < 0 else widened(nano_pair.draft, tmp_path / "wide", rows, value=-5.0)
     model, _ = ModelFolder(str(like)).open()

@@ -160,7 +160,7 @@ def test_either_version_of_a_configuration_gives_mlx_lms_logits(form: str, tmp_p
         assert mx.allclose(logits(served), expected, rtol=0, atol=1e-3).item(), name
 
 
-def test_what_an_architecture_reads_already_stays_as_it_is() -> None:
+def test_configuration_the_architecture_reads_stays_unchanged() -> None:
     own = {FULL: table(500.0), SLIDING: table(50.0)}
     assert normalised(of("gemma4_text", rope_parameters=own)) == of("gemma4_text", rope_parameters=own)
     whole = {"model_type": "gemma4_unified", "text_config": {"model_type": "of its own", "rope_parameters": own}}
@@ -218,7 +218,7 @@ ONE_VERSION = (
 
 
 @pytest.mark.parametrize("architecture", BOTH_VERSIONS)
-def test_what_transformers_writes_is_read_alike_in_both_versions(architecture: str) -> None:
+def test_configurations_of_both_transformers_versions_read_alike(architecture: str) -> None:
     config = written(architecture)
     assert "rope_parameters" in config.get("text_config", config)
     older = version_4(config)
@@ -232,7 +232,7 @@ RENAMED = ("cohere2", "qwen3_next", "exaone4", "gemma3", "gemma4_text", "bailing
 
 
 @pytest.mark.parametrize("architecture", RENAMED)
-def test_what_one_version_names_otherwise_is_computed_alike(architecture: str) -> None:
+def test_renamed_configuration_fields_give_the_same_computation(architecture: str) -> None:
     read, *written = forms(architecture)
     for form in written:
         check_read(form)
@@ -256,7 +256,7 @@ def test_a_neutral_value_is_not_refused(config: Config) -> None:
 
 
 @pytest.mark.parametrize("architecture", ONE_VERSION)
-def test_what_transformers_writes_in_one_form_is_not_refused(architecture: str) -> None:
+def test_configuration_written_in_one_form_is_not_refused(architecture: str) -> None:
     check_read(written(architecture))
 
 

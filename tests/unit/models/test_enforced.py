@@ -63,7 +63,7 @@ def test_branches_that_may_overlap_keep_their_one_of(branches: list[Any]) -> Non
     assert in_enforced_words({"oneOf": branches}) == {"oneOf": branches}
 
 
-def test_one_of_beside_any_of_is_demanded_too() -> None:
+def test_schema_with_anyof_and_oneof_demands_both() -> None:
     schema = {"anyOf": [STRING, INTEGER], "oneOf": [STRING, {"type": "null"}]}
     assert in_enforced_words(schema) == {"anyOf": schema["anyOf"], "allOf": [{"anyOf": schema["oneOf"]}]}
 
@@ -103,7 +103,7 @@ def test_unevaluated_properties_are_those_that_no_part_names() -> None:
     assert in_enforced_words(left) == left
 
 
-def test_what_is_never_there_is_false() -> None:
+def test_schema_that_allows_nothing_becomes_false() -> None:
     schema = {"properties": {"a": {"not": {}}, "b": {"not": {"not": {}}}}, "additionalProperties": {"not": True}}
     assert in_enforced_words(schema) == {"properties": {"a": False, "b": {}}, "additionalProperties": False}
     assert in_enforced_words({"not": STRING}) == {"not": STRING}
@@ -143,7 +143,7 @@ def test_bounds_of_integers_are_those_of_64_bits_and_wider_ones_of_numbers_are_n
         {"oneOf": [], "pattern": 3, "minimum": "x"},
     ],
 )
-def test_what_is_no_schema_is_left_to_the_compiler(schema: dict[str, Any]) -> None:
+def test_value_that_is_no_schema_is_left_to_the_compiler(schema: dict[str, Any]) -> None:
     in_enforced_words(schema)
 
 

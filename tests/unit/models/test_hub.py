@@ -127,7 +127,7 @@ REFUSALS: dict[str, tuple[Callable[[Hub], object], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_the_hub_refuses_is_one_line_with_its_cure(fake: Hub, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_the_hub_are_one_line_with_a_cure(fake: Hub, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail, what, cure = REFUSALS[case]
     monkeypatch.setattr(download, "_SILENT_SECONDS", 0.0)
     if case == "no listing":
@@ -161,7 +161,7 @@ def test_what_the_hub_refuses_is_one_line_with_its_cure(fake: Hub, case: str, mo
         ("a/b/c", "no such folder", "OWNER/NAME on the hub"),
     ],
 )
-def test_what_is_no_models_name_is_refused_without_asking_the_hub(fake: Hub, given: str, what: str, cure: str) -> None:
+def test_invalid_model_name_is_refused_without_asking_the_hub(fake: Hub, given: str, what: str, cure: str) -> None:
     for error in (refused(given), refused(str(Path(__file__).parent), adapter=given)):
         assert what in error.what
         assert cure in error.cure.replace("(--adapter-path), or its", "")
@@ -284,7 +284,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_with_both_figures(fake: Hub) -> 
     assert re.search(r"300 KB are still to be downloaded, and .* are free", refused().what)
 
 
-def test_what_is_cached_is_served_without_the_hub(
+def test_cached_model_is_served_without_the_hub(
     fake: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, asked = folder_of(), len(fake.asked)

@@ -43,7 +43,7 @@ def grammars() -> Grammars:
         ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308}, {}),
     ],
 )
-def test_what_demands_nothing_is_left_out_at_every_depth(
+def test_idle_keywords_are_left_out_at_every_depth(
     schema: dict[str, Any], left: dict[str, Any], grammars: Grammars
 ) -> None:
     expected = {"type": schema["type"], **left}
@@ -62,7 +62,7 @@ def test_what_demands_nothing_is_left_out_at_every_depth(
 @pytest.mark.parametrize(
     "schema", [{"type": "array", "uniqueItems": True}, {"not": STRING}, {"propertyNames": {"format": "email"}}]
 )
-def test_what_demands_something_stays_and_is_refused(schema: dict[str, Any], grammars: Grammars) -> None:
+def test_keywords_with_demands_stay_and_are_refused(schema: dict[str, Any], grammars: Grammars) -> None:
     assert without_idle_keywords(schema) == schema
     with pytest.raises(ValueError, match="not|uniqueItems|propertyNames|Unimplemented"):
         grammars.compile(json_schema(json.dumps(schema)))

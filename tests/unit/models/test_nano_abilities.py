@@ -67,14 +67,14 @@ def test_the_capital_of_france_is_paris(pair: _Pair) -> None:
     assert "Paris" in pair.say(_asked("What is the capital of France?"))[0]
 
 
-def test_it_adds_small_numbers(pair: _Pair) -> None:
+def test_embedded_pair_adds_small_numbers(pair: _Pair) -> None:
     sums = [(a, b) for a in range(2, 40, 10) for b in range(3, 30, 6)]
     said = pair.say(*(_asked(f"What is {a} + {b}?") for a, b in sums))
     right = sum(text.split()[-1:] == [str(a + b)] for text, (a, b) in zip(said, sums, strict=True))
     assert right >= 0.9 * len(sums)
 
 
-def test_it_completes_a_function_that_runs(pair: _Pair) -> None:
+def test_embedded_pair_completes_a_function_that_runs(pair: _Pair) -> None:
     (said,) = pair.say(_asked('Complete this function:\ndef is_even(n):\n    """Return True if n is even."""'))
     namespace: dict[str, Any] = {}
     exec(said, namespace)

@@ -35,7 +35,7 @@ def folder(nano_pair: NanoPair, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_what_the_index_does_not_name_changes_no_weights(folder: Path, nano_pair: NanoPair) -> None:
+def test_files_not_in_the_index_change_no_weights(folder: Path, nano_pair: NanoPair) -> None:
     found, _ = ModelFolder(str(folder)).open()
     expected, _ = ModelFolder(nano_pair.draft).open()
     assert all(mx.array_equal(*pair).item() for pair in zip(parameters(found), parameters(expected), strict=True))
@@ -47,7 +47,7 @@ def test_a_broken_file_beside_the_indexed_ones_is_not_looked_at(folder: Path) ->
     ModelFolder(str(folder)).open()
 
 
-def test_what_is_left_out_is_said_in_the_log_and_by_doctor(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_left_out_are_named_by_log_and_doctor(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     said = f"files that {INDEX} does not name are not read: {', '.join(LEFT)}"
     with caplog.at_level(logging.WARNING, "draftd"):
         load_models(str(folder), progress=lambda line: None)

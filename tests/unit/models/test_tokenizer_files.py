@@ -198,7 +198,7 @@ def test_a_class_replaces_no_other_part_of_the_file(name: str, make: Callable[[]
 
 
 @pytest.mark.parametrize("make", [byte_level, stripping, not_stripping, metaspace, word_piece])
-def test_nothing_is_changed_where_the_libraries_follow_the_file(
+def test_tokenizer_stays_unchanged_where_libraries_follow_its_file(
     make: Callable[[], Fast], folder: Path, nano_pair: NanoPair
 ) -> None:
     write(folder, make())
@@ -206,7 +206,7 @@ def test_nothing_is_changed_where_the_libraries_follow_the_file(
     assert opened(Path(nano_pair.target))[1] == ""
 
 
-def test_nothing_is_changed_where_a_class_builds_what_the_file_has(folder: Path) -> None:
+def test_tokenizer_stays_unchanged_where_its_class_builds_the_same(folder: Path) -> None:
     write(folder, byte_level(), tokenizer_class="GPT2Tokenizer")
     rewrite(folder / "config.json", model_type="gpt2")
     assert opened(folder)[1] == ""

@@ -101,7 +101,7 @@ def opened(folder: Path, made: Fast) -> tuple[Tokenizer, Any]:
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_what_is_streamed_is_the_whole_text(make: Callable[[], Fast], folder: Path) -> None:
+def test_streamed_text_is_the_whole_text(make: Callable[[], Fast], folder: Path) -> None:
     tokenizer, wrapper = opened(folder, make())
     dice = random.Random(5)
     known = [i for token, i in wrapper.get_vocab().items() if not token.startswith("<0x")]
@@ -285,7 +285,7 @@ def test_templates_of_which_none_can_be_used_are_told_in_one_line(folder: Path, 
     assert "\n" not in caught.value.message
 
 
-def test_what_a_template_computes_is_not_computed_when_it_is_looked_at(folder: Path) -> None:
+def test_inspecting_a_chat_template_does_not_run_it(folder: Path) -> None:
     rewrite(folder / "tokenizer_config.json", chat_template="{{ 'x' * 10 ** 11 }}")
     assert Tokenizer(ModelFolder(str(folder)).tokenizer()).template is not None
     assert json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]

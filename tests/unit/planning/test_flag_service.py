@@ -196,7 +196,7 @@ def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
     assert f"the flag is {variant} until there is one" in caplog.text
 
 
-def test_what_a_killed_daemon_left_of_the_file_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_daemons_flag_file_are_removed(tmp_path: Path) -> None:
     old, new = tmp_path / ".flags.json.abcdefgh", tmp_path / ".flags.json.ijklmnop"
     old.touch()
     new.touch()  # another daemon's, which is about to replace the file
@@ -343,7 +343,7 @@ def test_a_look_at_the_flag_is_no_evaluation(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_a_flagd_server_changes_is_in_the_journal_and_unknown_before_it_answers() -> None:
+def test_flagd_server_changes_are_journalled_after_it_answers() -> None:
     journal = Journal()
     flagd = FlagdServer(document("on"))
     server = grpc.server(ThreadPoolExecutor(4))

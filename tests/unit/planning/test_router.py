@@ -92,7 +92,7 @@ def test_the_class_wanted_and_the_reason_travel_with_the_plan() -> None:
         ),
     ],
 )
-def test_what_cannot_be_had_is_refused_by_name(
+def test_unavailable_strategy_is_refused_by_name(
     wish: dict[str, Any], link: LinkState, refusal: type[RemoteUnavailable], said: str
 ) -> None:
     with pytest.raises(refusal, match=said) as refused:
@@ -105,7 +105,7 @@ def test_what_cannot_be_had_is_refused_by_name(
     ("remote", "setting"),
     [({"local_callers": ("ann",)}, "remote.local_callers"), ({"local_workloads": ("code",)}, "remote.local_workloads")],
 )
-def test_what_is_pinned_never_leaves_the_machine(remote: dict[str, Any], setting: str) -> None:
+def test_requests_of_local_callers_never_leave_the_machine(remote: dict[str, Any], setting: str) -> None:
     by = planner(remote=remote, flag=FixedFlag(strategy=Strategy.REMOTE))
     mine = FlagContext("m", WorkloadClass.CODE, "ann", 10)
     assert planned(by, mine).strategy is Strategy.LOCAL
@@ -114,7 +114,7 @@ def test_what_is_pinned_never_leaves_the_machine(remote: dict[str, Any], setting
         planned(by, mine, strategy=Strategy.REMOTE)
 
 
-def test_what_only_the_local_target_answers_is_not_sent() -> None:
+def test_requests_only_the_local_target_can_answer_stay_local() -> None:
     by = planner(flag=FixedFlag(strategy=Strategy.REMOTE))
     assert planned(by, here="prompt_logprobs: own").strategy is Strategy.LOCAL
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):

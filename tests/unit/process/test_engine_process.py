@@ -198,7 +198,7 @@ def test_lost_process_is_told_and_begins_anew(engine, number, loss):
     until(lambda: engine.status().loaded == frozenset(), 60, "what was held before")
 
 
-def test_refusals_ends_and_draining(engine):
+def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
     with pytest.raises(InvalidRequest, match="prompt"):
         engine.submit(request((), autoregressive()), Collected())
     running = [ask(engine, max_tokens=900) for _ in range(2)]
@@ -222,7 +222,7 @@ def test_refusals_ends_and_draining(engine):
         ask(engine)
 
 
-def test_what_cannot_begin_fails(begun, tmp_path):
+def test_engine_process_that_cannot_begin_is_failed(begun, tmp_path):
     nothing = begun(served=ModelPaths(str(tmp_path)))
     assert nothing.state is EngineState.FAILED
     assert str(tmp_path) in nothing.error

@@ -86,7 +86,7 @@ def test_records_arrive_whole_and_in_order(nano_pair: NanoPair) -> None:
         assert made.channels.lost == {}
 
 
-def test_ranks_tell_their_state(nano_pair: NanoPair) -> None:
+def test_ranks_report_records_memory_and_collective_time(nano_pair: NanoPair) -> None:
     with group(nano_pair) as made:
         made.send(2)
         until(lambda: made.leader.ranks()[1].records == 2, BOUND)
@@ -96,7 +96,7 @@ def test_ranks_tell_their_state(nano_pair: NanoPair) -> None:
         assert one.host == socket.gethostname()
 
 
-def test_idle_group_lasts(nano_pair: NanoPair) -> None:
+def test_idle_group_of_ranks_is_not_lost(nano_pair: NanoPair) -> None:
     with group(nano_pair, timeout_seconds=0.5) as made:
         made.send(1)
         time.sleep(1.5)

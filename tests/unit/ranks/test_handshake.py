@@ -104,7 +104,7 @@ def test_files_of_one_machine_are_not_hashed(begun: Begun) -> None:
     assert proof.progress["hashed"] == 0
 
 
-def test_strangers_do_not_disturb(begun: Begun) -> None:
+def test_strangers_at_the_port_do_not_disturb_a_handshake(begun: Begun) -> None:
     leading = begun.lead()
     strangers = [socket.create_connection(begun.listener.getsockname()) for _ in range(5)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")

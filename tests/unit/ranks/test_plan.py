@@ -143,7 +143,7 @@ def test_local_ranks_have_free_ports() -> None:
     assert (environment.beside, environment.place) == ([3, 3, 3], [0, 1, 2])
 
 
-def test_one_rank_is_no_group(tmp_path: Path) -> None:
+def test_plan_of_one_rank_is_no_group(tmp_path: Path) -> None:
     assert plan_group(DistributedSettings(), {}) is None
     assert plan_group(DistributedSettings(hostfile=written(tmp_path, TWO[:1])), {}) is None
 

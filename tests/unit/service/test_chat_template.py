@@ -150,7 +150,7 @@ async def test_a_connection_whose_texts_all_loop_delays_another_by_one_of_them(r
     await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def test_what_a_template_refuses_or_makes_too_long_is_the_callers_error(renderer: ChatRenderer) -> None:
+async def test_refused_or_endless_template_is_the_callers_error(renderer: ChatRenderer) -> None:
     refuses = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match="roles must alternate"):
         await renderer.render(refuses, TALK, 100, "a")

@@ -57,7 +57,7 @@ async def test_choices_are_requests_with_seeds_of_their_own(letters: int, cached
         assert front.worker.status().finished[FinishReason.LENGTH] == 6
 
 
-async def test_choices_are_refused_together() -> None:
+async def test_choices_of_a_request_are_refused_together() -> None:
     async with fronting(slow, max_batch=1, queue_capacity=4) as front:
         with pytest.raises(InvalidRequest, match="n: got 5; allowed: 1 to 4"):
             await front.ask("x", n=5)
@@ -72,7 +72,7 @@ async def test_choices_are_refused_together() -> None:
         await asyncio.gather(running, waiting)
 
 
-async def test_cancelling_ends_all_choices() -> None:
+async def test_cancelling_a_request_ends_all_its_choices() -> None:
     async with fronting(slow) as front:
         told, running = front.begin("x", 4000, n=3)
         await eventually(lambda: len({chunk.choice for chunk in told.chunks}) == 3)
@@ -99,7 +99,7 @@ async def test_an_error_follows_the_ends_of_all_choices() -> None:
 
 
 @pytest.mark.parametrize("wish", [SPECULATIVE, AUTOREGRESSIVE])
-async def test_what_ends_a_text_and_whether_that_is_in_it(wish: RequestedPlan) -> None:
+async def test_stop_conditions_end_a_text_with_or_without_themselves(wish: RequestedPlan) -> None:
     async with fronting(lambda: models(eos_after=60)) as front:
         whole = await front.ask("stop here", 80, wish=wish)
         ignoring = await front.ask("stop here", 80, ignore_eos=True, wish=wish)

@@ -298,7 +298,7 @@ async def test_a_wrong_request_is_refused_and_counted(prompt: Prompt, fields: di
         assert (front.service.refused, front.service.in_hand) == (1, 0)
 
 
-async def test_what_the_template_rejects_is_the_callers_error() -> None:
+async def test_messages_rejected_by_the_template_are_the_callers_error() -> None:
     def refuse(messages: object, *more: object) -> list[int]:
         raise ValueError("roles must alternate")
 

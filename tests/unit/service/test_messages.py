@@ -87,7 +87,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("chat", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_is_wrong_is_named_by_its_field(chat: Chat, field: str, allowed: str) -> None:
+def test_fault_in_a_chat_is_named_by_its_field(chat: Chat, field: str, allowed: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_chat(chat)
     assert caught.value.field == field

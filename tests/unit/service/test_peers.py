@@ -34,7 +34,7 @@ def test_messages_that_come_to_nothing_are_read_slowly() -> None:
     assert asyncio.run(seconds(verdicts=True)) < 0.2
 
 
-def test_who_reads_nothing_is_cut_off() -> None:
+def test_peer_that_reads_nothing_is_cut_off() -> None:
     async def read() -> None:
         connection = PeerConnection(Peer("e"), "address")
         for message in range(MOST_UNREAD + 100):
@@ -59,7 +59,7 @@ def held(connection: PeerConnection, number: int) -> VerifiedSequence:
     )
 
 
-def test_nothing_is_decided_for_who_does_not_read() -> None:
+def test_no_step_is_due_for_a_peer_that_does_not_read() -> None:
     woken = list[bool]()
 
     async def due() -> list[bool]:

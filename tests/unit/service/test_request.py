@@ -38,7 +38,7 @@ def chat(*messages: tuple[str, str]) -> Request:
     return Request(Chat(tuple(Message(*message) for message in messages)))
 
 
-def test_what_is_in_order_passes_unchanged() -> None:
+def test_valid_request_passes_the_check_unchanged() -> None:
     full = request(
         max_tokens=7,
         sampling=SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((0, -100.0), (49, 100.0)), 10.0, -2.0, 2.0),
@@ -63,7 +63,7 @@ def test_what_is_in_order_passes_unchanged() -> None:
         assert checked(Request(prompt, max_tokens=1), MODEL).prompt == prompt
 
 
-def test_defaults_are_filled_in() -> None:
+def test_missing_request_fields_get_their_defaults() -> None:
     valid = checked(request(stop=("a", "b", "", "a")), MODEL)
     assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
     assert checked(request(), served(16, 50, 256)).max_tokens == 16

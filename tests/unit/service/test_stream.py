@@ -26,7 +26,7 @@ def stream() -> TokenStream:
     return TokenStream(Mailbox(asyncio.get_running_loop()), lambda outcome: None)
 
 
-async def test_what_the_engine_says_arrives_whole_and_in_order() -> None:
+async def test_tokens_of_the_engine_arrive_whole_and_in_order() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     streams = [TokenStream(mailbox, lambda outcome: None) for _ in range(4)]
 
@@ -127,7 +127,7 @@ async def test_a_slow_client_gets_what_has_gathered_in_one_message() -> None:
     assert taken == emission(*range(100))
 
 
-async def test_a_message_is_bounded() -> None:
+async def test_tokens_merged_into_a_message_are_bounded() -> None:
     s = stream()
     for i in range(5000):
         s.on_tokens(emission(i))

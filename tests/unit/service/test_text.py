@@ -221,7 +221,7 @@ def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) 
     assert (shown, stream.stop) == ("one", "\nUser:")
 
 
-def test_what_only_looked_like_a_stop_string_is_shown_at_the_end() -> None:
+def test_beginning_of_a_stop_string_is_shown_at_the_end() -> None:
     stream = PlainText(ByteTokenizer(257), StopConditions(["<end>"]))
     assert "".join(stream.add(b"text <en")) == "text "
     assert stream.finish() == "<en"

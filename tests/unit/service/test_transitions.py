@@ -61,7 +61,7 @@ async def feed(transitions: Transitions, after: int | None) -> AsyncIterator[Rea
     await asyncio.gather(watch, return_exceptions=True)
 
 
-def test_what_is_kept_comes_first_then_what_happens() -> None:
+def test_kept_transitions_come_before_new_ones() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
@@ -108,7 +108,7 @@ def test_a_transition_between_listening_and_looking_comes_once() -> None:
     assert asyncio.run(watched()) == [1, 2, 3, 4, 5]
 
 
-def test_what_is_recorded_on_other_threads_wakes_the_watcher() -> None:
+def test_transition_recorded_on_another_thread_wakes_the_watcher() -> None:
     journal, room = Journal(), threading.Semaphore(32)
 
     def recording() -> None:

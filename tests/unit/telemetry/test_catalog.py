@@ -61,7 +61,7 @@ def test_no_metric_carries_an_id() -> None:
         (Metric("draftd.some.share", InstrumentKind.COUNTER, "1", ""), "draftd_some_share_total"),
     ],
 )
-def test_prometheus_names(metric: Metric, prometheus: str) -> None:
+def test_metric_names_match_those_of_prometheus(metric: Metric, prometheus: str) -> None:
     assert metric.prometheus == prometheus
 
 

@@ -52,7 +52,9 @@ def evaluated(scene: Scene, receiver: OtlpReceiver) -> dict[str, object]:
     return event.attributes
 
 
-def test_an_evaluation_by_targeting(client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver) -> None:
+def test_targeted_flag_evaluation_is_logged_with_its_rule(
+    client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
+) -> None:
     context = EvaluationContext("caller-7", {"workload": "prose"})
     assert client.get_boolean_value(KEY, True, context) is False
     assert evaluated(scene, receiver) == {
@@ -72,7 +74,9 @@ def test_an_evaluation_without_a_caller(client: OpenFeatureClient, scene: Scene,
     assert "feature_flag.context.id" not in found
 
 
-def test_an_evaluation_that_fails(client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver) -> None:
+def test_failed_flag_evaluation_is_logged_with_its_error(
+    client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
+) -> None:
     assert client.get_boolean_value("no-such-flag", True) is True
     found = evaluated(scene, receiver)
     assert found["feature_flag.key"] == "no-such-flag"

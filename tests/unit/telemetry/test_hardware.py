@@ -52,7 +52,7 @@ SERIES = [
 ]
 
 
-def test_every_value_is_exported(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_every_known_machine_value_is_exported(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.telemetry.shutdown(30.0)
     points = {metric: [(point.value, point.attributes) for point in receiver.points(metric.name)] for metric in VALUES}
     assert points == {metric: [(value, {})] for metric, value in VALUES.items()}
@@ -64,7 +64,7 @@ def test_every_value_is_exported(scene: Scene, receiver: OtlpReceiver) -> None:
 @pytest.mark.parametrize(
     "state", [None, HardwareState(HardwareSample(), 100.0)], ids=["no sample yet", "nothing known"]
 )
-def test_what_is_absent_is_not_exported(
+def test_absent_machine_values_are_not_exported(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, state: HardwareState | None
 ) -> None:
     scene = open_scene(receiver.environ(), hardware=HardwareView(state))
@@ -77,7 +77,7 @@ def test_what_is_absent_is_not_exported(
     assert errors_of(scene.telemetry) == {}
 
 
-def test_zero_is_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_machine_values_of_zero_are_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     calm = HardwareState(HardwareSample(memory_pressure=MemoryPressure.NORMAL), 100.0, headroom=0, throttles=0)
     scene = open_scene(receiver.environ(), hardware=HardwareView(calm))
     scene.serve()

@@ -43,7 +43,7 @@ def test_the_registry_defines_all_of_the_catalog_and_no_more() -> None:
     }
 
 
-def test_what_weaver_would_refuse_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_check_finds_what_weaver_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(registry.problems()) == []
     bad = registry.attributes()
     bad["groups"][0]["attributes"][1:] = [{"id": "draftd.bad", "type": "string", "brief": "."}]
@@ -82,7 +82,7 @@ def test_what_weaver_would_refuse_is_said(monkeypatch: pytest.MonkeyPatch) -> No
         ),
     ],
 )  # fmt: skip
-def test_each_violation_is_found(
+def test_live_check_finds_each_violation(
     name: str, unit: str, instrument: str, attributes: Mapping[str, Any], resource: Mapping[str, Any], found: list[str]
 ) -> None:
     assert [one.id for one in violations(received(name, unit, instrument, attributes, resource))] == found
@@ -112,7 +112,7 @@ def test_each_violation_is_found(
     ],
     ids=["whole", "recommended", "values"],
 )
-def test_milder_findings(attributes: Mapping[str, Any], found: set[tuple[str, str]]) -> None:
+def test_live_check_reports_milder_findings_too(attributes: Mapping[str, Any], found: set[tuple[str, str]]) -> None:
     receiver = received("gen_ai.server.request.duration", "s", "histogram", attributes, {})
     assert {(one.id, one.name) for one in findings(receiver) if one.id != "not_stable"} == found
 

@@ -172,7 +172,7 @@ def test_a_probe_is_a_span_of_its_own(scene: Scene, receiver: OtlpReceiver) -> N
     assert probe.end - probe.start == pytest.approx(0.25e9, rel=0.01)
 
 
-def test_labels(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_metrics_of_requests_have_the_declared_labels(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(workload=WorkloadClass.PROSE)
     scene.serve(workload=WorkloadClass.PROSE, plan=AUTOREGRESSIVE)
     scene.serve(workload=WorkloadClass.PROSE, plan=LOOKUP)
@@ -248,7 +248,7 @@ def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) ->
     assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900, 7]
 
 
-def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_errors_of_a_drafter_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     scene.telemetry.observer.on_drafter_error(request, request.plan.drafter, "on purpose")
     scene.telemetry.shutdown(30.0)
@@ -261,7 +261,7 @@ def test_a_request_span_is_the_exemplar_of_its_duration(scene: Scene, receiver: 
     assert receiver.points("gen_ai.server.request.duration")[0].exemplars == 1
 
 
-def test_one_collection_reads_one_state() -> None:
+def test_single_collection_reads_one_consistent_state() -> None:
     ledger = Ledger(ModelNames(lambda: INFO))
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     entry = ledger.entry_of(request)
@@ -293,7 +293,7 @@ def test_one_collection_reads_one_state() -> None:
     assert seen == sorted(seen)
 
 
-def test_labels_stay_few(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_label_values_stay_few_over_many_requests(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ())
     for number in range(300):
         scene.serve(request_id=f"id-{number}", max_tokens=number, steps=1)

@@ -225,7 +225,7 @@ async def test_a_deadline_is_an_error(scene: Scene, receiver: OtlpReceiver) -> N
         assert late.status == "ERROR"
 
 
-async def test_requests_may_stream_too(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_rpc_span_covers_streaming_requests_too(scene: Scene, receiver: OtlpReceiver) -> None:
     async def several() -> AsyncIterator[bytes]:
         yield b"12"
         yield b"345"

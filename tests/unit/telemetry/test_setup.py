@@ -46,7 +46,9 @@ def otel_threads() -> int:
         },
     ],
 )
-def test_nothing_to_export_is_no_cost(open_scene: Callable[..., Scene], environ: dict[str, str]) -> None:
+def test_telemetry_without_an_endpoint_starts_no_thread(
+    open_scene: Callable[..., Scene], environ: dict[str, str]
+) -> None:
     before = otel_threads()
     scene = open_scene(environ)
     assert not scene.telemetry.exporting
@@ -56,7 +58,7 @@ def test_nothing_to_export_is_no_cost(open_scene: Callable[..., Scene], environ:
     assert scene.telemetry.shutdown(1.0)
 
 
-def test_nothing_global_is_set(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_telemetry_sets_no_global_provider(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     tracers = opentelemetry.trace.get_tracer_provider()
     meters = opentelemetry.metrics.get_meter_provider()
     open_scene(receiver.environ())
@@ -65,7 +67,7 @@ def test_nothing_global_is_set(open_scene: Callable[..., Scene], receiver: OtlpR
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_both_protocols(open_scene: Callable[..., Scene], protocol: str) -> None:
+def test_telemetry_exports_over_both_otlp_protocols(open_scene: Callable[..., Scene], protocol: str) -> None:
     with OtlpReceiver(protocol, 60_000) as receiver:
         scene = open_scene(receiver.environ())
         scene.serve(steps=4)
@@ -105,7 +107,9 @@ def test_without_spans_the_counts_are_all_there(
     assert receiver.total("draftd.spec_decode.drafts") == 3
 
 
-def test_headers_and_compression(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_otlp_headers_and_compression_come_from_the_environment(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     scene = open_scene(
         receiver.environ(
             OTEL_EXPORTER_OTLP_HEADERS="x-tenant=blue",
@@ -154,7 +158,7 @@ def test_the_sdks_own_metrics_may_be_turned_off(open_scene: Callable[..., Scene]
     ],
     ids=["completed", "the environment wins"],
 )
-def test_resource(
+def test_resource_attributes_come_from_the_environment(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, variables: dict[str, str], resource: dict[str, str]
 ) -> None:
     scene = open_scene(receiver.environ(**variables))
@@ -221,7 +225,9 @@ def test_a_failure_while_starting_stops_nothing(
         ({"OTEL_SDK_DISABLED": "no", ENDPOINT: "http://x"}, ["otlp"]),
     ],
 )
-def test_which_exporters_are_wanted(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], names: list[str]) -> None:
+def test_exporters_are_chosen_by_the_otel_variables(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], names: list[str]
+) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert wanted_exporters("traces") == names
@@ -235,7 +241,9 @@ def test_which_exporters_are_wanted(monkeypatch: pytest.MonkeyPatch, environ: di
         ("none", set()),
     ],
 )
-def test_propagators(monkeypatch: pytest.MonkeyPatch, asked: str | None, fields: set[str]) -> None:
+def test_propagators_are_chosen_by_the_otel_variable(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, fields: set[str]
+) -> None:
     if asked is not None:
         monkeypatch.setenv("OTEL_PROPAGATORS", asked)
     assert propagator().fields == fields

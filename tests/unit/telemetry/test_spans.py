@@ -29,7 +29,7 @@ def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
     return span
 
 
-def test_how_depth_was_chosen(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_says_how_depth_was_chosen(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP], request_id="automatic")
     scene.serve(request_id="fixed")
     scene.serve(plan=AUTOREGRESSIVE, request_id="plain")
@@ -131,9 +131,7 @@ def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver
     assert set(span.attributes) <= {attribute.name for attribute in catalog.INFERENCE_SPAN.attributes}
 
 
-def test_what_lies_beyond_the_end_of_a_text_is_neither_rolled_back_nor_gained(
-    scene: Scene, receiver: OtlpReceiver
-) -> None:
+def test_tokens_beyond_a_texts_end_are_neither_rolled_back_nor_gained(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(steps=0, more=[CUT_STEP])
     scene.telemetry.shutdown(30.0)
     told = only(receiver).attributes
@@ -203,7 +201,7 @@ def test_an_early_end_has_the_spans_it_reached(
     assert "draftd.time_to_first_token" not in whole.attributes
 
 
-def test_status_of_each_outcome(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_has_a_status_for_each_outcome(scene: Scene, receiver: OtlpReceiver) -> None:
     for reason in FinishReason:
         scene.serve(reason=reason, error="the cache is gone" if reason is FinishReason.ERROR else "")
     scene.telemetry.shutdown(30.0)
@@ -283,7 +281,7 @@ def test_text_is_exported_only_when_opted_in(
         assert answered[0]["finish_reason"] == "stop"
 
 
-def test_captured_text_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_text_captured_in_a_span_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ(), capture_content=True)
     texts = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
     messages = tuple((role, (text_part(text),)) for role, text in texts)
@@ -305,7 +303,7 @@ def test_a_request_before_the_model_is_known(open_scene: Callable[..., Scene], r
     assert attributes["error.type"] == "NotServing"
 
 
-def test_nothing_handed_over_makes_it_raise(
+def test_inference_span_never_raises_on_broken_values(
     scene: Scene, receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: object = None

@@ -141,7 +141,7 @@ def test_a_connection_lost_before_opening_loses_no_step(fake: FakeVerifier, prox
         assert sink.remote.reopened == 0
 
 
-def test_what_is_sent_over_a_lost_connection_is_dropped(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_messages_for_a_lost_connection_are_dropped(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port) as edge:
         options = SequenceOptions(len(PROMPT), len(PROMPT), SamplingParams(seed=1))
         opened = OpenSequence(1, PROMPT, options, 40)

@@ -89,7 +89,7 @@ def test_not_judged_ends_with_2_and_names_the_field(draftd: Draftd, measured: Pa
 
 
 @pytest.mark.parametrize("option", ["--spec", "--run", "--baseline"])
-def test_what_is_not_there_ends_with_2(draftd: Draftd, measured: Path, tmp_path: Path, option: str) -> None:
+def test_gate_with_a_missing_file_exits_with_2(draftd: Draftd, measured: Path, tmp_path: Path, option: str) -> None:
     arguments = {"--run": str(measured), "--spec": wanting(tmp_path)} | {option: str(tmp_path / "none")}
     ran = draftd("gate", *(part for pair in arguments.items() for part in pair))
     assert ran.code == 2

@@ -33,7 +33,7 @@ def written(draftd: Run, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_written_is_a_manifest_and_what_is_shown_says_the_same(draftd: Run, written: Path) -> None:
+def test_written_manifest_and_shown_one_are_the_same(draftd: Run, written: Path) -> None:
     made = taken(written.read_bytes())
     assert (made.backend, set(made.models)) == ("scripted", {"target", "draft"})
     assert set(made.prompts) == {f"sweep.{group}" for group in GROUPS}
@@ -60,7 +60,7 @@ def test_the_same_daemon_passes_the_check(draftd: Run, written: Path) -> None:
     assert json.loads(draftd("freeze", "--check", str(written), "--json").out)["same"] is True
 
 
-def test_what_differs_is_named_with_both_values_and_fails_the_check(draftd: Run, written: Path) -> None:
+def test_freeze_check_fails_and_names_differences_with_both_values(draftd: Run, written: Path) -> None:
     other = rewritten(written, python="2.7.18", created="long ago")
     ran = draftd("freeze", "--check", other)
     assert ran.code == 1
@@ -75,7 +75,7 @@ def test_what_differs_is_named_with_both_values_and_fails_the_check(draftd: Run,
     assert said["differences"][0] == {"field": "python", "left": "2.7.18", "right": python, "matters": True}
 
 
-def test_what_does_not_matter_passes_the_check_and_is_named(draftd: Run, written: Path) -> None:
+def test_freeze_check_passes_differences_that_do_not_matter(draftd: Run, written: Path) -> None:
     ran = draftd("freeze", "--check", rewritten(written, harness="0.0.1"))
     assert ran.code == 0
     assert "harness" in ran.out

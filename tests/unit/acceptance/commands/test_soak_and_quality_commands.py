@@ -116,7 +116,7 @@ def test_quality_of_a_run_says_which_answer_its_schema_does_not_allow(draftd: Ru
         (("quality", "--repeat", "0"), "repeats: got 0; allowed: greater than or equal to 1"),
     ],
 )
-def test_what_is_asked_wrongly_is_named_and_leaves_no_run(
+def test_faulty_soak_and_quality_arguments_leave_no_run(
     draftd: Run, daemon: Served, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     ran = draftd(*arguments, "--target", daemon.target, "--run", "run")

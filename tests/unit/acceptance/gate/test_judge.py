@@ -124,7 +124,7 @@ def test_all_tokens_of_requests_that_run_at_a_time(ticks: list[Tick]) -> None:
     assert found.reading.value == expected.estimate
 
 
-def test_what_was_not_swept_is_not_measured(ticks: list[Tick]) -> None:
+def test_criteria_of_arms_not_swept_are_not_measured(ticks: list[Tick]) -> None:
     for evidence, chosen, narrowed, why in (
         (run(), K4, {}, "no sweep"),
         (run(ticks), PromotionCandidate(), {}, "no knee"),
@@ -193,7 +193,7 @@ def test_only_what_a_machine_cannot_say_is_excused() -> None:
     assert weigh(criterion("soak.throttles", "==", 0), unreadable, metric)[0] is CriterionOutcome.NOT_MEASURED
 
 
-def test_what_is_there_and_too_little_to_tell_is_too_few_samples() -> None:
+def test_reading_from_too_little_data_is_too_few_samples() -> None:
     wanted = criterion("soak.days_to_exhaustion", ">=", 7, min_samples=60, unreadable="excuse")
     found = weigh(wanted, MetricReading.none("nothing to tell", "too_few", 5), METRICS["soak.days_to_exhaustion"])
     assert found == (CriterionOutcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")
@@ -217,7 +217,7 @@ def test_what_is_there_and_too_little_to_tell_is_too_few_samples() -> None:
         ("acceptance", ">=", 0.3, 0.4, CriterionOutcome.TOO_FEW_SAMPLES),
     ],
 )
-def test_what_more_samples_cannot_mend_has_failed_however_few_there_are(
+def test_criterion_no_sample_could_mend_fails_at_once(
     metric: str, comparison: str, value: float, threshold: float, outcome: CriterionOutcome
 ) -> None:
     wanted = criterion(metric, comparison, threshold, min_samples=30)
@@ -237,7 +237,7 @@ def test_what_more_samples_cannot_mend_has_failed_however_few_there_are(
     moves=st.sampled_from(get_args(Moves)),
     further=st.floats(0, 20),
 )
-def test_nothing_passes_from_too_few_samples_and_nothing_fails_that_more_could_mend(
+def test_too_few_samples_neither_pass_nor_fail_a_criterion(
     value: float,
     threshold: float,
     samples: int,
@@ -334,7 +334,7 @@ def test_sessions_of_different_things_are_not_judged(
     assert f"{field} is {left} in session 1 of run, and {right} in session 2" in said
 
 
-def test_what_two_later_sessions_differ_in_is_seen_though_the_first_one_lacks_it(tmp_path: Path) -> None:
+def test_difference_between_two_later_sessions_is_found(tmp_path: Path) -> None:
     sessions = [manifest(prompts={}), manifest(prompts={"own": "aa"}), manifest(prompts={"own": "bb"})]
     said = refused(judge_run(small(tmp_path / "run", *sessions), spec()))
     assert said == "prompts.own is aa in session 2 of run, and bb in session 3"
@@ -346,7 +346,7 @@ def test_a_session_that_measured_nothing_is_nothing_to_differ_from(tmp_path: Pat
     assert judge_run(path, spec()).decision is Decision.PROMOTED
 
 
-def test_what_only_a_sample_shows_of_a_session_counts(tmp_path: Path) -> None:
+def test_sessions_with_only_a_sample_are_compared_too(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest())
     folder = RunFolder.open(path)
     folder.begin_session(manifest(backend="cpu"))
@@ -398,7 +398,7 @@ def break_file(path: Path) -> None:
         ("sweep.json", break_file),
     ],
 )
-def test_what_cannot_be_read_is_not_judged_and_named(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
+def test_unreadable_run_files_are_named_and_not_judged(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
     path = small(tmp_path / "run", manifest())
     harm(path / name)
     said = refused(judge_run(path, spec()))
@@ -430,7 +430,7 @@ def test_a_baseline_of_another_thing_is_not_judged_against(tmp_path: Path) -> No
         ("backend", False),
     ],
 )
-def test_what_may_differ_is_said_field_by_field(tmp_path: Path, may_differ: str, judged: bool) -> None:
+def test_allowed_differences_are_given_field_by_field(tmp_path: Path, may_differ: str, judged: bool) -> None:
     run, other = small(tmp_path / "run", manifest()), small(tmp_path / "other", with_draft("aa" * 32))
     verdict = judge_run(run, spec(AGAINST), baseline=other, may_differ=[may_differ])
     assert (verdict.decision is not Decision.NOT_JUDGED) == judged

@@ -54,14 +54,14 @@ def test_an_interval_shares_its_unit_where_both_ends_have_the_same() -> None:
     assert shown.measured(judged(MetricReading(None))) == "–"
 
 
-def test_what_is_wanted_says_against_what_and_by_which_end() -> None:
+def test_criterion_text_names_its_reference_and_bound() -> None:
     plain = judged(MetricReading(1.0)).criterion
     assert shown.wanted(plain) == "≤ 1.08 s"
     both = judged(MetricReading(1.0), against="autoregressive", judge="bound", group="code").criterion
     assert shown.wanted(both) == "≤ 1.080 × autoregressive, by its bound"
 
 
-def test_one_line_explains_it_all() -> None:
+def test_explanation_of_a_judgement_fits_one_line() -> None:
     told = judged(MetricReading(1.2, 1.1, 1.3, 24), against="baseline", group="code")
     assert shown.explanation(told) == (
         "time_to_first_token 1.200 × (1.100 … 1.300), wanted ≤ 1.080 × baseline; k4, code; 24 requests"
@@ -171,12 +171,12 @@ def test_the_document_holds_every_figure() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, None])
-def test_what_json_has_no_number_for_is_none(value: float | None) -> None:
+def test_non_finite_values_are_null_in_json(value: float | None) -> None:
     told = GateDecision(Decision.PROMOTED, "x", "y", judgements=(judgement(CriterionOutcome.PASSED, value=value),))
     assert document(told)["criteria"][0]["value"] is None
 
 
-def test_exit_codes() -> None:
+def test_each_gate_decision_has_its_exit_code() -> None:
     assert {one: one.exit_code for one in Decision} == {"promoted": 0, "not_promoted": 1, "not_judged": 2}
 
 

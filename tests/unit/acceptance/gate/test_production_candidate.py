@@ -187,7 +187,9 @@ def test_too_few_samples_are_a_failure_to_prove(short: GateDecision, name: str) 
         (Stage.QUALITY, OF_THE_SWEEP + OF_THE_SOAK),
     ],
 )
-def test_what_was_not_run_is_not_measured(good: Path, tmp_path: Path, stage: Stage, missing: tuple[str, ...]) -> None:
+def test_criteria_of_missing_stages_are_not_measured(
+    good: Path, tmp_path: Path, stage: Stage, missing: tuple[str, ...]
+) -> None:
     path = shutil.copytree(good, tmp_path / "run")
     for other in set(Stage) - {stage}:
         (path / f"{other}.jsonl").unlink()
@@ -206,7 +208,7 @@ def blind(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_what_a_machine_cannot_say_is_not_measured(blind: Path) -> None:
+def test_criteria_without_machine_readings_are_not_measured(blind: Path) -> None:
     verdict = judge_run(blind, load_spec())
     wanted = {
         name: CriterionOutcome.NOT_MEASURED if name in OF_THE_MACHINE else CriterionOutcome.PASSED for name in ALL
@@ -223,7 +225,7 @@ def excusing() -> Spec:
     )
 
 
-def test_what_a_machine_cannot_say_is_excused_where_the_spec_lets_that_pass(blind: Path) -> None:
+def test_spec_may_excuse_criteria_without_machine_readings(blind: Path) -> None:
     verdict = judge_run(blind, excusing())
     wanted = {name: CriterionOutcome.EXCUSED if name in OF_THE_MACHINE else CriterionOutcome.PASSED for name in ALL}
     assert outcomes(verdict) == wanted

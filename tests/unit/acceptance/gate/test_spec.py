@@ -107,7 +107,7 @@ FIRST, SECOND = "criterion 1 (speed): ", "criterion 2 (first token): "
         (GOOD, 'name = "broken\n', "ours.toml", "line 1"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(old: str, new: str, field: str, allowed: str) -> None:
+def test_faults_of_a_spec_are_named_with_their_line(old: str, new: str, field: str, allowed: str) -> None:
     error = refused(changed(old, new))
     assert error.field.startswith("ours.toml")
     assert field in error.field
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, field: str, al
         ('metric = "total_tokens_per_second"\nagainst = "baseline"', "against", "has no ratio"),
     ],
 )
-def test_what_a_metric_does_not_have_is_not_asked_of_it(lines: str, field: str, allowed: str) -> None:
+def test_criterion_asking_a_metric_for_absent_fields_is_refused(lines: str, field: str, allowed: str) -> None:
     error = refused(f'name = "ours"\n[[criterion]]\nname = "x"\ncomparison = "<="\nthreshold = 0\n{lines}\n')
     assert f"line 7: criterion 1 (x): {field}" in error.field
     assert allowed in error.allowed

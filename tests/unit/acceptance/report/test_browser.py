@@ -94,7 +94,7 @@ def seen(page: str, folder: Path, width: int, *, dark: bool = False) -> dict[str
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_cut_nothing_overlaps_and_nothing_is_fetched(full_html: str, tmp_path: Path, width: int) -> None:
+def test_report_page_cuts_overlaps_and_fetches_nothing(full_html: str, tmp_path: Path, width: int) -> None:
     page = seen(full_html, tmp_path, width)
     assert page["wrong"] == []
     assert page["charts"] >= 18

@@ -23,7 +23,9 @@ def swept(run: Path) -> Path:
     ).path
 
 
-def test_it_writes_both_files_with_prices_from_the_settings(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_command_writes_both_files_with_prices_from_the_settings(
+    swept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAFTD_COST__PER_HOUR", "0.36")
     said = CliRunner().invoke(build_app(), ["report", "--run", str(swept)], catch_exceptions=False)
     assert said.exit_code == 0
@@ -41,7 +43,7 @@ def test_a_program_is_told_the_verdict_and_the_files(swept: Path) -> None:
     assert told["verdict"]["decision"] == "not_promoted"
 
 
-def test_it_says_what_is_missing_or_no_run(tmp_path: Path) -> None:
+def test_report_command_names_a_missing_or_invalid_run(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match="--run"):
         CliRunner().invoke(build_app(), ["report"], catch_exceptions=False)
     with pytest.raises(RunError, match=r"run\.json"):

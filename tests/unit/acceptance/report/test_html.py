@@ -73,7 +73,7 @@ def test_every_tag_is_closed_where_it_was_opened(tree: Parsed) -> None:
     assert not tree.open
 
 
-def test_nothing_is_fetched_and_nothing_runs(tree: Parsed, full_html: str) -> None:
+def test_report_page_fetches_nothing_and_runs_nothing(tree: Parsed, full_html: str) -> None:
     assert not {"script", "link", "iframe", "img", "object", "embed", "base"} & {tag for tag, _ in tree.tags}
     for tag, attributes in tree.tags:
         assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "data")], tag
@@ -148,7 +148,7 @@ def test_the_page_is_light_enough_to_send(full_html: str) -> None:
     assert len(full_html.encode()) < 1_500_000
 
 
-def test_what_others_named_is_text_and_never_markup(tmp_path: Path) -> None:
+def test_foreign_names_in_the_report_are_text_never_markup(tmp_path: Path) -> None:
     evil = '<script>alert("&")</script>'
     one = manifest(device=evil, os=evil, draftd=evil, python=evil, settings={evil: evil}, models=_models(evil))
     stages = (Stage.SWEEP, Stage.SOAK)

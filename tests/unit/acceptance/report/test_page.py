@@ -107,7 +107,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return drawn(folder)
 
 
-def test_one_text_that_differs_is_not_hidden_in_a_share_that_is_rounded(odd: Page) -> None:
+def test_differing_text_is_not_hidden_by_a_rounded_share(odd: Page) -> None:
     table, *_ = odd.tables("approaches")
     found = next(r for r in table.rows if detail(r[0]).startswith("4 a step"))
     same = table.cells("Speculative", detail(found[0]))["Same text"]
@@ -134,7 +134,7 @@ def test_an_arm_is_known_by_its_id(
     assert Arm.parse(arm.id) == arm
 
 
-def test_what_was_left_out_and_what_failed_is_said(full_page: Page) -> None:
+def test_report_lists_left_out_arms_and_failures(full_page: Page) -> None:
     said = words(full_page.section("left-out"))
     assert "the daemon drafts 6 tokens a step at most" in said
     assert "Speculative, 8 a step" in said
@@ -214,7 +214,7 @@ def test_drafts_without_autoregressive_decoding_beside_them_are_shown_without_ra
     assert "No speed-up is known" in made.lead("approaches")
 
 
-def test_what_the_machine_does_not_tell_is_not_told_as_nought(run: Path) -> None:
+def test_unread_machine_values_are_not_shown_as_zero(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=150, tokens=16, throttles=None)
     (run / "machine.jsonl").write_text("")
     made = drawn(folder)

@@ -52,7 +52,7 @@ def page(one: dict[str, Any]) -> Page:
     return Page(html(one))
 
 
-def test_what_would_be_one_point_is_told_with_its_figure(page: Page) -> None:
+def test_chart_of_one_point_becomes_a_sentence(page: Page) -> None:
     assert charts(page.section("lengths")) == ["Decode throughput by block length"]  # beside autoregressive decoding
     said = words(page.section("lengths"))
     assert "The target accepts 100 % of the tokens that blocks of 1 draft" in said
@@ -83,7 +83,7 @@ def test_markdown_has_the_same_sentences_without_axes(one: dict[str, Any]) -> No
     assert "axis" not in told
 
 
-def test_one_approach_in_common_with_another_run_is_a_sentence(run: Path) -> None:
+def test_comparison_with_one_common_approach_is_a_sentence(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.SWEEP,), **{**SMALL, "arms": (AUTOREGRESSIVE,)})
     section = drawn(folder, folder).section("comparison")
     assert charts(section) == []
@@ -111,7 +111,7 @@ def test_drafts_that_never_pay_are_said_to_and_no_gain_is_explained(run: Path) -
     assert "is slower than autoregressive decoding" in made.lead("approaches")
 
 
-def test_every_sentence_is_whole(page: Page, full_page: Page) -> None:
+def test_sentences_of_the_report_are_whole(page: Page, full_page: Page) -> None:
     for made in (page, full_page):
         said = [
             words(one) for one in made.root.iter() if {"lead", "note", "reading"} & set(one.get("class", "").split())

@@ -27,7 +27,7 @@ def sweep(daemon: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_it_ends_in_a_table_the_knee_and_what_was_left_out(sweep, daemon: Served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_sweep_prints_a_table_the_knee_and_left_out_arms(sweep, daemon: Served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     ran = sweep(*ASKED, "--target", daemon.target, "--run", "run", "--concurrency", "none", "--temperatures", "none")
     assert ran.code == 0, ran.err
     for arm in ("ar", "k2", "k3", "k4", "k4-prompt_lookup"):
@@ -70,7 +70,7 @@ def test_prompts_of_ones_own_are_kept_with_the_run(sweep, daemon: Served, tmp_pa
         (("--file", "absent.jsonl"), "absent.jsonl: No such file"),
     ],
 )
-def test_what_is_asked_wrongly_is_named_and_leaves_no_run(  # type: ignore[no-untyped-def]
+def test_faulty_sweep_arguments_are_named_and_leave_no_run(  # type: ignore[no-untyped-def]
     sweep, daemon: Served, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     ran = sweep(*arguments, "--target", daemon.target, "--run", "run")

@@ -90,13 +90,13 @@ def test_a_run_remembers_all_of_it(options: SweepOptions) -> None:
         ("seed", -1, "seed: got -1"),
     ],
 )
-def test_what_is_out_of_bounds_is_named(field: str, value: Any, message: str) -> None:
+def test_sweep_options_out_of_bounds_are_named(field: str, value: Any, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         SweepOptions.resumed(None, **{field: value})
     assert message in str(caught.value)
 
 
-def test_what_is_not_given_is_as_the_run_began() -> None:
+def test_options_not_given_are_those_the_run_began_with() -> None:
     plan = SweepOptions(repetitions=7, cool_down=0.5).plan()
     assert SweepOptions.resumed(plan, repetitions=None, seed=4) == SweepOptions(repetitions=7, cool_down=0.5, seed=4)
     assert SweepOptions.resumed(None, temperatures=()) == SweepOptions(temperatures=())
@@ -248,7 +248,7 @@ def ids(plan: SweepPlan) -> list[str]:
     return [arm.id for arm in plan.arms]
 
 
-def test_one_knob_at_a_time_from_the_base() -> None:
+def test_sweep_varies_one_option_at_a_time() -> None:
     plan = plan_sweep(ALL, model(DRAFT, LIGHT, LOOKUP), 8)
     assert ids(plan) == [
         "ar", "k2", "k3", "k4", "k6", "auto6", "k4-light_draft_model", "k4-prompt_lookup",
@@ -385,7 +385,7 @@ def test_the_order_of_arms_is_drawn_anew_for_each_prompt() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(plans, st.data())
-def test_what_is_pending_is_what_is_missing_in_the_same_order(plan: SweepPlan, data: st.DataObject) -> None:
+def test_pending_steps_are_the_missing_ones_in_order(plan: SweepPlan, data: st.DataObject) -> None:
     steps = schedule(plan)
     done = set(data.draw(st.lists(st.sampled_from([key for step in steps for key in step.keys]))))
     left = pending(steps, done)

@@ -64,7 +64,7 @@ def curve(
         ({0: 100, 2: 100, 3: 90, 4: 80, 6: 70}, [0], [0, 2]),  # it brings nothing
     ],
 )
-def test_it_is_the_shortest_block_that_cannot_be_told_from_the_best(
+def test_knee_is_the_shortest_block_as_good_as_the_best(
     rates: dict[int, float], at: Sequence[int], best: Sequence[int], seed: int
 ) -> None:
     found = knee(curve(rates, seed=seed))
@@ -90,14 +90,14 @@ def test_prompts_that_differ_do_not_hide_it() -> None:
     assert found.block_length == 4
 
 
-def test_what_is_too_noisy_to_tell_gets_the_shorter_block() -> None:
+def test_noisy_curve_gives_the_shorter_block() -> None:
     found = knee(curve({0: 100, 2: 195, 4: 200}, noise=0.2, prompts=4))
     assert found is not None
     assert found.block_length == 2
     assert "The knee is at 2: blocks of 2 reach" in found.sentence
 
 
-def test_what_it_says() -> None:
+def test_sentence_of_the_knee_says_how_it_was_chosen() -> None:
     def sentence(rates: dict[int, float]) -> str:
         found = knee(curve(rates))
         assert found is not None
@@ -137,7 +137,7 @@ def test_there_is_none_without_arms_to_compare() -> None:
     assert knee(apart) is None  # not one prompt that both have
 
 
-def test_on_a_whole_run(tmp_path: Path) -> None:
+def test_knee_of_a_whole_run_is_the_true_one(tmp_path: Path) -> None:
     truth = Truth()
     ticks = synthetic_run(tmp_path / "run", truth=truth, stages=[Stage.SWEEP], prompts=6).ticks(Stage.SWEEP)
     found = knee(ticks)

@@ -248,9 +248,7 @@ class TestStopped:
 
 
 class TestLess:
-    def test_what_the_daemon_lowers_is_not_of_the_arm_and_ends_the_sweep_in_the_end(
-        self, daemon: Served, begin: BEGUN, tmp_path: Path
-    ) -> None:
+    def test_answers_lowered_by_the_daemon_end_the_sweep(self, daemon: Served, begin: BEGUN, tmp_path: Path) -> None:
         """The daemon says that it drafts 4, and its ladder stands at 2."""
         options = SweepOptions.resumed(
             SMALL.plan(), block_lengths=(0, 2, 4), temperatures=(), concurrency=(), repetitions=3, max_tokens=2
@@ -312,7 +310,7 @@ class TestLess:
         assert result.missing == 8 * 6 + 6 * 2
         assert result.errors
 
-    def test_one_that_fails_spoils_those_beside_it_and_is_asked_again_with_them(
+    def test_failed_request_is_asked_again_with_its_whole_group(
         self, daemon: Served, begin: BEGUN, tmp_path: Path
     ) -> None:
         """A byte is a token to this model: the longest prompt does not fit, and that shows only when it is asked."""

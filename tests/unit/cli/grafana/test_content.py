@@ -6,7 +6,7 @@ from draftd.cli.grafana.content import read_content
 from tests.unit.cli.grafana.conftest import Push, Site
 
 
-def test_what_is_shipped_is_pushed_and_then_found_as_it_is(site: Site, draftd: Push) -> None:
+def test_pushed_dashboards_and_rules_are_found_as_shipped(site: Site, draftd: Push) -> None:
     dashboards, group = read_content({})
     environ = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": "secret"}
     ran = draftd("push", "--route", **environ)

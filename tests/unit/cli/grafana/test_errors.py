@@ -31,11 +31,11 @@ def _fails(push: Push, told: str, *arguments: str, code: int = 1, **environ: str
     return ran.err
 
 
-def test_no_server_there(push: Push) -> None:
+def test_push_says_that_no_server_answers(push: Push) -> None:
     _fails(push, "nothing answers at http://127.0.0.1:1: is Grafana running there", "--url", "http://127.0.0.1:1")
 
 
-def test_an_unknown_host(push: Push) -> None:
+def test_push_says_that_the_host_is_unknown(push: Push) -> None:
     _fails(push, "nothing answers at https://no-such-host.invalid", "--url", "https://no-such-host.invalid")
 
 
@@ -93,7 +93,7 @@ def test_a_redirect_is_not_followed(site: Site, push: Push) -> None:
 
 
 @pytest.mark.parametrize("version", ["11.6.2", "9.5.0"])
-def test_a_grafana_too_old(site: Site, push: Push, version: str) -> None:
+def test_push_refuses_a_grafana_that_is_too_old(site: Site, push: Push, version: str) -> None:
     site.grafana.version = version
     _fails(push, f"is Grafana {version}; the oldest that signs alerts for the daemon is 12.0: upgrade it")
 
@@ -120,7 +120,7 @@ def test_a_permission_that_is_missing_is_named(site: Site, push: Push, permissio
     assert site.grafana.writes in ([], ["POST /api/folders"])
 
 
-def test_what_was_made_before_an_error_is_said_and_the_next_push_makes_the_rest(site: Site, push: Push) -> None:
+def test_push_after_an_error_makes_the_remaining_changes(site: Site, push: Push) -> None:
     site.grafana.denied = {"alert.provisioning:write"}
     ran = push()
     assert ran.code == 1
@@ -131,7 +131,7 @@ def test_what_was_made_before_an_error_is_said_and_the_next_push_makes_the_rest(
     assert push().out.splitlines()[-1] == "2 created, 3 as shipped"
 
 
-def test_a_server_that_fails(site: Site, push: Push) -> None:
+def test_push_tells_the_failure_of_the_server(site: Site, push: Push) -> None:
     site.grafana.answers[("GET", "/api/folders/draftd")] = (500, {"message": "database is locked"})
     _fails(push, "could not read the folder: Grafana failed (500: database is locked): its own log says why")
 
@@ -145,7 +145,7 @@ def test_a_dashboard_that_grafana_saved_in_its_newer_format(site: Site, push: Pu
     )
 
 
-def test_what_grafana_finds_fault_with_is_in_its_own_words(site: Site, push: Push) -> None:
+def test_push_quotes_what_grafana_rejects(site: Site, push: Push) -> None:
     site.change(RULES, lambda content: content["groups"][0].update(interval="15s"))
     told = "could not save rule group draftd: Grafana rejects it (400: invalid alert rule group: interval (15)"
     assert told in push().err
@@ -212,7 +212,7 @@ def test_policies_that_were_changed_meanwhile_are_not_overwritten(site: Site, pu
     }
 
 
-def test_no_prometheus_or_several(site: Site, push: Push) -> None:
+def test_push_asks_which_prometheus_to_use(site: Site, push: Push) -> None:
     site.grafana.add_datasource("prometheus", "prom-2", "Long term")
     _fails(push, "--prometheus UID picks one of prom-1 (Prometheus), prom-2 (Long term)")
     told = "prometheus: got 'prom-3'; allowed: the uid of one of its prometheus data sources: prom-1 (Prometheus), "

@@ -76,7 +76,7 @@ def _of_others(grafana: Grafana) -> object:
     )
 
 
-def test_what_others_made_is_the_same_after_every_kind_of_push(site: Site, push: Push) -> None:
+def test_push_leaves_what_others_made_unchanged(site: Site, push: Push) -> None:
     _populate(site.grafana)
     before, policies = _of_others(site.grafana), copy.deepcopy(site.grafana.policies)
     assert push().code == 0
@@ -182,7 +182,7 @@ OBSTACLES: list[tuple[str, Callable[[Grafana], None], tuple[str, ...]]] = [
 @pytest.mark.parametrize(
     ("told", "obstacle", "arguments"), OBSTACLES, ids=[case[0].split(";")[0] for case in OBSTACLES]
 )
-def test_what_stands_in_the_way_is_named_and_nothing_is_sent(
+def test_push_names_an_obstacle_and_sends_nothing(
     site: Site, push: Push, told: str, obstacle: Callable[[Grafana], None], arguments: tuple[str, ...]
 ) -> None:
     obstacle(site.grafana)

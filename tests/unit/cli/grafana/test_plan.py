@@ -40,12 +40,12 @@ def test_empty_counts_as_absent_and_zero_does_not() -> None:
     ("text", "length"),
     [("0", 0), ("0s", 0), ("5m", 300), ("1m30s", 90), ("1h", 3600), ("1d12h", 129600), ("100ms", 0.1)],
 )
-def test_durations(text: str, length: float) -> None:
+def test_grafana_durations_are_read_in_seconds(text: str, length: float) -> None:
     assert seconds(text) == length
 
 
 @pytest.mark.parametrize("text", ["5", "m", "5 m", "1.5h", "-1m", "5min"])
-def test_no_durations(text: str) -> None:
+def test_text_that_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         seconds(text)
 

@@ -133,7 +133,7 @@ def test_a_dashboard_and_a_rule_moved_by_hand_are_brought_back(site: Site, push:
     assert site.grafana.rules["draftd-absent"]["ruleGroup"] == "draftd"
 
 
-def test_what_grafana_fills_in_is_no_drift(site: Site, push: Push) -> None:
+def test_fields_filled_in_by_grafana_are_no_drift(site: Site, push: Push) -> None:
     push()
     site.model.update(schemaVersion=43, editable=False, description="", annotations={"list": []}, gnetId=None)
     site.grafana.rules["draftd-absent"].update(

@@ -193,7 +193,7 @@ async def test_where_not_all_of_it_has_room_the_essential_comes_first(size: tupl
 
 
 @pytest.mark.parametrize("size", [(60, 20), (60, 50), (80, 24), (87, 24), (120, 36)])
-async def test_no_figure_is_cut(size: tuple[int, int]) -> None:
+async def test_top_cuts_no_figure_at_any_width(size: tuple[int, int]) -> None:
     large = pb.Hardware(
         memory_headroom_bytes=98_200_000_000,
         memory_floor_bytes=101_300_000_000,

@@ -28,7 +28,7 @@ def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: R
     assert (now["tokens_per_second"], now["drafting"]["acceptance"]) == (0.0, None)
 
 
-def test_what_the_machine_does_not_tell_is_null_in_json(draftd: Run) -> None:
+def test_unread_machine_values_are_null_in_tops_json(draftd: Run) -> None:
     hardware = json.loads(draftd("top", "--json", "--interval", "0.2").out)["status"]["hardware"]
     assert hardware["memory_limit_bytes"] > 0
     assert hardware["gpu_utilization"] is None

@@ -124,5 +124,5 @@ def test_while_the_daemon_is_silent_its_present_is_not_known() -> None:
     assert found.past[-1] is None
 
 
-def test_the_curve_is_bounded() -> None:
+def test_curve_of_past_rates_is_bounded() -> None:
     assert len(filled(2_000).past) == 400

@@ -95,7 +95,7 @@ def test_a_lost_daemon_is_said_with_what_is_done(retry: float | None, text: str)
         ({"drafter_errors": 3, "verifier_errors": 1}, "failed", "0, errors: 3 drafter, 1 verifier"),
     ],
 )
-def test_what_is_out_of_the_ordinary_is_said(fields: dict[str, Any], row: str, text: str) -> None:
+def test_top_rows_say_what_is_out_of_the_ordinary(fields: dict[str, Any], row: str, text: str) -> None:
     assert said(history(status(**fields)))[row] == text
 
 
@@ -157,7 +157,7 @@ def style(shown: StatusHistory, words: str) -> str:
         ({"queued_requests": 64}, "64 of 64 waiting", "bold red"),
     ],
 )
-def test_what_matters_stands_out(fields: dict[str, Any], words: str, wanted: str) -> None:
+def test_top_rows_colour_the_figures_that_matter(fields: dict[str, Any], words: str, wanted: str) -> None:
     assert style(history(status(**fields)), words) == wanted
 
 

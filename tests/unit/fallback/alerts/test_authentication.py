@@ -122,7 +122,7 @@ def test_headers_that_come_twice_are_refused() -> None:
     assert outcome(ONLY_SECRET, headers, {TIMESTAMP: headers[TIMESTAMP]}) == "bad_timestamp"
 
 
-def test_what_is_not_configured_is_no_way_in() -> None:
+def test_credentials_of_a_kind_not_configured_are_refused() -> None:
     assert outcome(ONLY_TOKEN, signed(BODY, at=NOW)) == "no_credentials"
     assert outcome(ONLY_SECRET, bearer()) == "no_credentials"
     assert outcome(ONLY_SECRET, bearer(SECRET)) == "no_credentials"
@@ -135,7 +135,7 @@ def test_another_name_for_the_header_of_the_time() -> None:
     assert outcome(other, {SIGNATURE: headers[SIGNATURE], "x-time": headers[TIMESTAMP]}) == "signature"
 
 
-def test_who_is_refused_is_told_what_would_be_taken() -> None:
+def test_refused_sender_is_told_which_credentials_are_accepted() -> None:
     with pytest.raises(
         NotificationRefused, match=re.escape(f"bearer token in Authorization, or a signature in {SIGNATURE}")
     ):

@@ -59,7 +59,7 @@ def test_every_level_that_the_rules_ask_for_is_taken() -> None:
         assert found.hard == (rule.severity == "critical")
 
 
-def test_what_the_rules_select_by_is_what_the_daemon_counts() -> None:
+def test_alert_rules_select_by_values_the_daemon_counts() -> None:
     assert set(REFUSED_NOTIFICATIONS) < set(NotificationResult)
     (canaries,) = (rule for rule in alert_rules(Alerting()) if rule.name == "DraftdCanariesFail")
     assert f'draftd_signal="{Cause.QUALITY}"' in canaries.value

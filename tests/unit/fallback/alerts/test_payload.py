@@ -95,7 +95,7 @@ def changed(path: str, value: Any) -> bytes:
         ("alerts/0/startsAt", "2026-01-31T12:00:00+99:00", "alerts[0].startsAt: got '2026-01-31T12:00:00+99:00'; allo"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place_its_value_and_what_is_allowed(path: str, value: Any, said: str) -> None:
+def test_faulty_notification_field_is_named_with_value_and_allowed(path: str, value: Any, said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_notification(changed(path, value))
     assert refused.value.message.startswith(said), refused.value.message
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_named_with_its_place_its_value_and_what_is_allowed(pat
     ],
     ids=lambda body: repr(body[:16]),
 )
-def test_what_is_no_json_is_refused_without_harm(body: bytes) -> None:
+def test_notification_that_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_notification(body)
     assert len(refused.value.message) < 300

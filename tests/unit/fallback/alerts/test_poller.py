@@ -102,7 +102,7 @@ def test_a_reloaded_token_is_the_next_polls() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/api/alertmanager/grafana"])
-def test_it_asks_alertmanager_and_grafana_alike(path: str) -> None:
+def test_poller_asks_alertmanager_and_grafana_alike(path: str) -> None:
     with served() as source, Polling(source.url + path, poll_token="sesame") as polling:
         until(lambda: bool(polling.told))
     asked = source.asked[0]
@@ -117,7 +117,7 @@ def test_it_asks_alertmanager_and_grafana_alike(path: str) -> None:
     }
 
 
-def test_it_listens_to_no_more_than_the_webhook_would() -> None:
+def test_poller_ignores_alerts_the_webhook_would_ignore() -> None:
     others = [
         listed(labels={"alertname": "Disk"}),
         listed(labels={"instance": "mini-2"}),
@@ -193,7 +193,7 @@ def test_closing_does_not_wait_for_an_answer() -> None:
         assert polling.poller.close(0)
 
 
-def test_what_cannot_be_taken_now_is_told_at_the_next_poll() -> None:
+def test_alerts_refused_as_busy_are_delivered_at_the_next_poll() -> None:
     def full(firing: Sequence[Notice]) -> None:
         raise QueueFull("many wait")
 

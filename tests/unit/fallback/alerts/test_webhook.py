@@ -100,7 +100,7 @@ def test_the_answer_and_the_count_say_what_became_of_it(applied: Applied, counte
 
 
 @pytest.mark.parametrize("error", [QueueFull("many wait", retry_after=2.5), NotServing("it is being loaded")])
-def test_what_cannot_be_taken_now_is_to_be_sent_again(error: Exception) -> None:
+def test_webhook_asks_the_sender_to_repeat_what_it_cannot_take(error: Exception) -> None:
     def refuse(notices: Sequence[Notice]) -> list[Applied]:
         raise error
 
@@ -187,7 +187,7 @@ def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
 
 
 @pytest.mark.parametrize("by", ["bearer", "signed"])
-def test_who_comes_too_often_is_told_so_before_a_body_is_read(by: str) -> None:
+def test_webhook_limits_rates_before_it_reads_a_body(by: str) -> None:
     headers = bearer() if by == "bearer" else signed(b"")  # now: a signature ages
     with Webhook(max_per_second=0.1, body_seconds=60.0, request_seconds=60.0) as webhook:
         assert webhook.send().status == 200
@@ -227,7 +227,7 @@ def test_an_address_that_is_not_this_machines_is_named(tmp_path: Path) -> None:
     assert refused.value.field == "webhook.host"
 
 
-def test_it_can_be_started_where_the_one_before_it_listened() -> None:
+def test_webhook_starts_on_the_port_of_the_one_before() -> None:
     with Webhook() as first:
         first.send()
     with Webhook(port=first.port) as second:
@@ -245,7 +245,7 @@ def test_closing_ends_its_threads_and_refuses_what_comes_then() -> None:
     until(lambda: not any(thread.name.startswith("draftd-webhook") for thread in threading.enumerate()))
 
 
-def test_it_listens_again_after_its_thread_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_listens_again_after_its_thread_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("whatever it is")
 
@@ -264,7 +264,7 @@ def test_it_listens_again_after_its_thread_has_failed(monkeypatch: pytest.Monkey
         until(answered, 30, "it is begun again")
 
 
-def test_what_hangs_behind_it_does_not_hang_its_closing() -> None:
+def test_webhook_closes_while_its_controller_hangs() -> None:
     release = threading.Event()
 
     def hang(notices: Sequence[Notice]) -> list[Applied]:
@@ -353,6 +353,6 @@ def test_a_certificate_that_cannot_be_used_is_named(certified: tuple[Path, Path]
     assert refused.value.field == "webhook.tls_key"
 
 
-def test_it_does_not_say_what_it_is_made_with() -> None:
+def test_webhook_server_header_names_no_library() -> None:
     with Webhook() as webhook:
         assert webhook.send().headers["Server"] == "draftd"
