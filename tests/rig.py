@@ -226,9 +226,9 @@ class Rig:
             one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
             first = SequenceStep(0, [], token, 0)
-            local.delivery.tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
+            local.delivery.send_tokens(row, first, DecodeStep([first], 0.0, 0.0, []), now)
         local._running, local._max_batch = rows, len(rows)
-        local.interrupted()
+        local.mark_interruption()
         for kind, drafter in local.drafting.drafters.items():
             drafting = [row for row in rows if row.drafter == kind]
             if drafting and isinstance(drafter, DraftModel):

@@ -32,7 +32,7 @@ class Layout:
     context_length: int
     window_bytes: int = 0  # of one sequence, however long: of layers that keep a window of it
 
-    def held(self, lengths: Sequence[int]) -> int:
+    def needed_bytes(self, lengths: Sequence[int]) -> int:
         """Bytes at most, for sequences of these lengths."""
         return sum(room(length) for length in lengths) * self.position_bytes + len(lengths) * self.window_bytes
 
@@ -40,28 +40,32 @@ class Layout:
         """Tokens of the longest text that a request may have, prompt and answer, where all may take `limit` bytes, 0
         for no limit."""
         lengths = range(self.context_length + 1)
-        return max(0, bisect_right(lengths, limit, key=lambda n: self.held([n])) - 1) if limit else self.context_length
+        return (
+            max(0, bisect_right(lengths, limit, key=lambda n: self.needed_bytes([n])) - 1)
+            if limit
+            else self.context_length
+        )
 
-    def kept(self, limit: int) -> int:
+    def longest_cached(self, limit: int) -> int:
         """Tokens of the longest text of which the prefix cache keeps all in `limit` bytes."""
         left = limit - self.window_bytes
         if left < 0 or not self.position_bytes:
             return self.context_length if left >= 0 else 0
         return left // self.position_bytes
 
-    def kept_bytes(self, tokens: int) -> int:
+    def cached_bytes(self, tokens: int) -> int:
         """What the prefix cache takes for a text of so many."""
         return tokens * self.position_bytes + self.window_bytes
 
 
-def derived(layout: Layout, headroom: int | None, memory: int) -> int:
+def default_limit(layout: Layout, headroom: int | None, memory: int) -> int:
     """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
     machine's `memory`; but as much as a text as long as the context needs, where that is not too much either."""
     share = memory * _MEMORY_SHARE if headroom is None else headroom * _HEADROOM_SHARE
-    return max(1, int(share), min(layout.held([layout.context_length]), int(memory * _MEMORY_SHARE)))
+    return max(1, int(share), min(layout.needed_bytes([layout.context_length]), int(memory * _MEMORY_SHARE)))
 
 
-def derived_prefixes(layout: Layout, limit: int, headroom: int | None, memory: int, texts: int) -> int:
+def default_prefix_limit(layout: Layout, limit: int, headroom: int | None, memory: int, texts: int) -> int:
     """The prefix cache's limit where the settings name none: a quarter of the headroom when the model has been loaded,
     as far as the `limit` of running requests leaves it, or else a share of the machine's `memory`; but no more than so
     many `texts` need that are as long as the context, and a little in any case."""
@@ -69,7 +73,7 @@ def derived_prefixes(layout: Layout, limit: int, headroom: int | None, memory: i
     if headroom is None:
         return least
     share = min(int(headroom * _PREFIX_SHARE), headroom - limit)
-    return max(least, min(share, int(memory * _MEMORY_SHARE), layout.held([layout.context_length] * texts)))
+    return max(least, min(share, int(memory * _MEMORY_SHARE), layout.needed_bytes([layout.context_length] * texts)))
 
 
 class Admission:
@@ -87,15 +91,15 @@ class Admission:
         self.layout, self.limit = layout, limit
         self._limits, self._prefix = limits or Limits(), prefix or PrefixCache()
 
-    def check(self, request: DecodeRequest, held: int = 0) -> None:
+    def check(self, request: DecodeRequest, cache_bytes: int = 0) -> None:
         """`held`: bytes of the caches of all others, which will end. Raises InvalidRequest where the request would
         never fit, NoMemory where the machine has less memory left than it needs."""
         prompt = len(request.prompt)
         whole = min(prompt + request.max_tokens, self.layout.context_length)
-        need = self.layout.held([whole])
+        need = self.layout.needed_bytes([whole])
         if not self.limit or need <= self.limit:
             free = self._limits.available()
-            if free is not None and need > (left := free + self._prefix.bytes + held):
+            if free is not None and need > (left := free + self._prefix.bytes + cache_bytes):
                 what = f"a text of {whole} tokens, {prompt} of them the prompt, needs {need} bytes of key-value caches"
                 raise NoMemory(f"{what}; the machine has {left} bytes left", retry_after=_RETRY_SECONDS)
             return
@@ -108,23 +112,23 @@ class Admission:
 
     def keeps(self, tokens: int) -> bool:
         """Whether the prefix cache has room for all of such a text, while memory is not short; also where it is off."""
-        return not self._prefix.limit or tokens <= self.layout.kept(self._prefix.limit)
+        return not self._prefix.limit or tokens <= self.layout.longest_cached(self._prefix.limit)
 
     def fits(
         self,
         sequence: DecodeSequence,
         prefilling: Sequence[DecodeSequence],
         running: Sequence[DecodeSequence],
-        held: int,
+        cache_bytes: int,
     ) -> bool:
         """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nothing
         would make room for it."""
         if not prefilling and not running:
             return True
-        need = self.layout.held([_whole(one) for one in (*running, *prefilling, sequence)])
+        need = self.layout.needed_bytes([_whole(one) for one in (*running, *prefilling, sequence)])
         if self.limit and need > self.limit:
             return False
-        headroom, more = self._limits.headroom(), max(0, need - held)
+        headroom, more = self._limits.headroom(), max(0, need - cache_bytes)
         if headroom is None:
             return True
         if more > headroom:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 from draftd.core import DRAFT_MODEL, FinishReason
-from draftd.engine.admission import Admission, Layout, derived, derived_prefixes
+from draftd.engine.admission import Admission, Layout, default_limit, default_prefix_limit
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_disk import PrefixDisk
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.calibration import Calibration
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
-from draftd.engine.draft_weights import Drafters
+from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.jobs import BackgroundJobs
@@ -57,7 +57,7 @@ class Engine:
     `drafters` the drafts'."""
 
     models: LoadedModels
-    drafters: Drafters
+    drafters: DraftWeights
     prefix: PrefixCache
     disk: PrefixDisk | None
     prefixes: PrefixJobs
@@ -81,9 +81,11 @@ class Engine:
             counted,
             bytes=memory.bytes,
             limit_bytes=memory.bound,
-            limit_tokens=layout.kept(memory.bound),
+            limit_tokens=layout.longest_cached(memory.bound),
             entries=memory.texts,
-            warning=counted.too_small(layout.kept(memory.limit), layout.kept_bytes(counted.longest_unfit_tokens)),
+            warning=counted.too_small(
+                layout.longest_cached(memory.limit), layout.cached_bytes(counted.longest_unfit_tokens)
+            ),
             **({} if self.disk is None else self.disk.usage._asdict()),
         )
 
@@ -109,8 +111,8 @@ class Engine:
 
     def learnt(self) -> LearntCosts:
         """To be saved."""
-        found = self.local.depth.learnt()
-        return found if self.remote is None else replace(found, remote=self.remote.control.learnt())
+        costs = self.local.depth.learnt()
+        return costs if self.remote is None else replace(costs, remote=self.remote.control.learnt())
 
 
 def assemble_engine(
@@ -132,7 +134,7 @@ def assemble_engine(
     prefix = PrefixCache(prefix_limit(layout, limit, limits, free_bytes()))
     if models.ranks is not None:
         prefix.given_back = models.ranks.give_back
-    drafters = Drafters(models, prefix)
+    drafters = DraftWeights(models, prefix)
     admission = Admission(layout, limit, limits, prefix)
     target, source = models.target, models.target_source
     models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
@@ -146,10 +148,10 @@ def assemble_engine(
         context_length=info.context_length,
         max_batch=limits.max_batch,
     )
-    known, acceptance = StepCosts(), None
+    costs, acceptance = StepCosts(), None
     if learnt is not None:
-        known, acceptance = StepCosts(learnt.prices), learnt.rates(limits.max_draft_tokens + 1)
-    depth = DepthControl(known, limits.max_draft_tokens, acceptance=acceptance)
+        costs, acceptance = StepCosts(learnt.prices), learnt.rates(limits.max_draft_tokens + 1)
+    depth = DepthControl(costs, limits.max_draft_tokens, acceptance=acceptance)
     if info.speculation_available:  # nothing else asks what a step costs
         calibration.begin()
     decoder = LocalDecoder(
@@ -206,7 +208,7 @@ def _prefixes(
     decoder: LocalDecoder,
     target: LocalTarget,
     weights: Weights,
-    drafters: Drafters,
+    drafters: DraftWeights,
     limits: Limits,
     cache: PrefixCache,
     backend: str,
@@ -216,12 +218,12 @@ def _prefixes(
     folder = limits.prefix_folder
 
     def texts() -> list[KeptTexts]:
-        found = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]
+        kept_texts = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]
         draft = decoder.drafting.drafters.get(DRAFT_MODEL)
         if isinstance(draft, DraftModel):
-            files = drafters.held.files.get(DRAFT_MODEL)
-            found.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))
-        return found
+            files = drafters.loaded.files.get(DRAFT_MODEL)
+            kept_texts.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))
+        return kept_texts
 
     disk = None
     if folder is not None and cache.limit:
@@ -239,7 +241,7 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
     layout = Layout(position, models.info.context_length, window)
     limit = limits.kv_cache_bytes
     if limit is None:
-        limit = derived(layout, limits.headroom(), psutil.virtual_memory().total)
+        limit = default_limit(layout, limits.headroom(), psutil.virtual_memory().total)
     longest = layout.longest(limit)
     return (
         layout,
@@ -256,4 +258,4 @@ def prefix_limit(layout: Layout, limit: int, limits: Limits, free: int | None = 
     headroom = limits.headroom()
     if headroom is not None and free is not None:
         headroom = min(headroom, free)
-    return derived_prefixes(layout, limit, headroom, psutil.virtual_memory().total, limits.max_batch)
+    return default_prefix_limit(layout, limit, headroom, psutil.virtual_memory().total, limits.max_batch)

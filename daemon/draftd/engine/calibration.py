@@ -61,7 +61,7 @@ class Calibration:
         self._stopped = False  # something was pending
         self._began, self._wait = -math.inf, _FIRST_WAIT
         self._busy_at = clock()
-        self._run: _Run | None = None
+        self._measurement: _Measurement | None = None
         self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
 
     @property
@@ -92,12 +92,12 @@ class Calibration:
     def step(self) -> CalibratedCosts | None:
         """Measures a forward, and returns the prices of a batch size when these are complete."""
         assert self._pieces is not None
-        found = next(self._pieces, None)
-        if found is not None and self._beside:
+        prices = next(self._pieces, None)
+        if prices is not None and self._beside:
             self.close()
             if _MEASURES_THE_REST:
                 self._begin(self._whole())
-        return found
+        return prices
 
     def stop(self) -> None:
         """Lets go of model and drafters, as others may take their place. What is pending begins anew when it is due."""
@@ -108,20 +108,20 @@ class Calibration:
     def close(self) -> None:
         """Ends what is pending, and lets go of model and drafters."""
         self._pieces, self._beside, self._stopped = None, False, False
-        if self._run is not None:
-            self._run.close()
-            self._run = None
+        if self._measurement is not None:
+            self._measurement.close()
+            self._measurement = None
 
     def _begin(self, pieces: Iterator[CalibratedCosts | None]) -> None:
         self.close()
         self._pieces, self._began = pieces, self._clock()
 
-    def _started(self) -> _Run:
-        self._run = _Run(self._model(), self._vocabulary, self._make(), self._depths)
-        return self._run
+    def _start_run(self) -> _Measurement:
+        self._measurement = _Measurement(self._model(), self._vocabulary, self._make(), self._depths)
+        return self._measurement
 
     def _first(self) -> Iterator[CalibratedCosts | None]:
-        run = self._started()
+        run = self._start_run()
         yield from run.join()
         self.prefill_seconds = run.prefill_seconds
         yield from run.plain_steps(_FIRST_STEPS, at_once=True)
@@ -129,7 +129,7 @@ class Calibration:
         yield run.prices(1)
 
     def _whole(self) -> Iterator[CalibratedCosts | None]:
-        run, size = self._started(), 1
+        run, size = self._start_run(), 1
         while True:
             while run.size < size:
                 yield from run.join()
@@ -145,7 +145,7 @@ class Calibration:
         self.close()
 
 
-class _Run:
+class _Measurement:
     """One measurement: its own sequences of the target, and what was found so far. Each method is a list of forwards,
     of which it does one at a time."""
 
@@ -177,8 +177,8 @@ class _Run:
         """What was found of a batch size, the least of several steps: those that the rest of the machine did not
         disturb."""
         drafted = {
-            kind: {key: seconds for key, seconds in found.items() if key[0] == size}
-            for kind, found in self._drafted.items()
+            kind: {key: seconds for key, seconds in by_depth.items() if key[0] == size}
+            for kind, by_depth in self._drafted.items()
         }
         return CalibratedCosts({size: self._plain[size]}, drafted, dict(self.growth), _PROMPT, dict(self._prefill))
 
@@ -190,14 +190,14 @@ class _Run:
         (result,) = self._steps.result(self._steps.submit([PlanEntry(index, 0, prompt)])).entries
         self.prefill_seconds = (time.perf_counter() - began) / _PROMPT
         assert result.following is not None
-        one = Text([*prompt, result.following])
+        sequence = Text([*prompt, result.following])
         for kind, drafter in self._drafters.items():
             yield None
             began = time.perf_counter()
-            while not drafter.prefill(one, _PROMPT):
+            while not drafter.prefill(sequence, _PROMPT):
                 pass
             self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
-        self._sequences.append(one)
+        self._sequences.append(sequence)
         yield None
 
     def plain_steps(self, steps: int, *, at_once: bool = False) -> Iterator[None]:
@@ -238,7 +238,7 @@ class _Run:
     def longer(self, long: int) -> Iterator[None]:
         """Measures what context adds to a step: the one sequence claims to hold `long` tokens, which costs the same
         whatever they are."""
-        held = self._target.lengths
+        lengths = self._target.lengths
         if long < 4 * _PROMPT or not self._target.pretend([long]):
             return
         verified = self._drafted.get(PROMPT_LOOKUP, {})
@@ -250,7 +250,7 @@ class _Run:
             yield None
         for width in short.keys() & again.keys():
             self.growth[width] = max(0.0, again[width] - short[width]) / (long - _PROMPT)
-        self._target.pretend(held)
+        self._target.pretend(lengths)
 
     def _draft(self, drafter: Drafter) -> float:
         """Seconds of one forward of a draft model."""
@@ -273,15 +273,15 @@ class _Run:
         least[after] = min(time.perf_counter() - began, least.get(after, math.inf))
 
     def _entries(self, depth: int = 0) -> list[PlanEntry]:
-        held = self._target.lengths
-        held += [_PROMPT] * (len(self._sequences) - len(held))  # of those that begin to run now
-        return [PlanEntry(sequence, position, (), depth) for sequence, position in enumerate(held)]
+        lengths = self._target.lengths
+        lengths += [_PROMPT] * (len(self._sequences) - len(lengths))  # of those that begin to run now
+        return [PlanEntry(sequence, position, (), depth) for sequence, position in enumerate(lengths)]
 
     def _read(self, plan: StepPlan) -> int:
         """The width of its forward."""
         result = self._steps.result(plan)
-        for one, entry in zip(self._sequences, result.entries, strict=True):
+        for sequence, entry in zip(self._sequences, result.entries, strict=True):
             assert entry.following is not None
-            one.tokens += [*entry.accepted, entry.following]
+            sequence.tokens += [*entry.accepted, entry.following]
         self._replays = max(entry.replays for entry in result.entries)
         return result.width

@@ -43,5 +43,5 @@ class Decoder(Protocol):
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
         """Lets go of these, which have a reason to end: keeps what serves other requests, and frees the rest."""
 
-    def lowered(self) -> None:
+    def review_drafting(self) -> None:
         """Decides anew how sequences go on: what they may draft has changed."""

@@ -24,13 +24,13 @@ class Delivery:
         self._eos, self.observer, self._load = eos, observer, load
         self._ending = threading.Lock()
 
-    def ends(self, request: DecodeRequest) -> frozenset[int]:
+    def end_tokens(self, request: DecodeRequest) -> frozenset[int]:
         """The tokens that end its text."""
         if not (request.ignore_eos or request.stop_ids):
             return self._eos
         return request.stop_ids if request.ignore_eos else self._eos | request.stop_ids
 
-    def tokens(
+    def send_tokens(
         self,
         sequence: DecodeSequence,
         result: SequenceStep,
@@ -77,18 +77,18 @@ class Delivery:
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
         if sequence.of_peer:
-            self._tell(sequence, result, tokens, reason, done.verify_seconds)
+            self._report_to_peer(sequence, result, tokens, reason, done.verify_seconds)
         if reason is not None:
             sequence.end(reason)
 
-    def prompt(self, sequence: DecodeSequence, told: Sequence[TokenLogprobs]) -> None:
+    def send_prompt(self, sequence: DecodeSequence, logprobs: Sequence[TokenLogprobs]) -> None:
         """Sends the log-probabilities of its prompt."""
         try:
-            sequence.sink.on_tokens(Emission((), (), prompt=tuple(told)))
+            sequence.sink.on_tokens(Emission((), (), prompt=tuple(logprobs)))
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"the receiver failed: {error}")
 
-    def _tell(
+    def _report_to_peer(
         self,
         sequence: DecodeSequence,
         result: SequenceStep,
@@ -143,7 +143,7 @@ class Delivery:
         kept, reason = len(tokens), None
         if kept >= sequence.remaining:
             kept, reason = sequence.remaining, FinishReason.LENGTH
-        ends = self.ends(sequence.request)
+        ends = self.end_tokens(sequence.request)
         if not ends.isdisjoint(tokens[:kept]):
             kept, reason = next(i for i, token in enumerate(tokens, 1) if token in ends), FinishReason.STOP
         if sequence.request.stop is not None:

@@ -29,7 +29,7 @@ class HeldWeights:
     files: Mapping[DrafterName, ModelFiles] = field(default_factory=dict)
 
 
-class Drafters:
+class DraftWeights:
     """Owns the draft models, on the engine thread; `held` may be read on any. Nothing else may refer to the models, or
     a release would free nothing."""
 
@@ -44,7 +44,7 @@ class Drafters:
             self._models[DRAFT_MODEL] = models.draft
         self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not held yet
         self.loadable = frozenset(self._sources)
-        self.held = HeldWeights(files=models.files.drafts)
+        self.loaded = HeldWeights(files=models.files.drafts)
         self._update({})
 
     def make(self) -> dict[DrafterName, Drafter]:
@@ -86,7 +86,7 @@ class Drafters:
     def release(self, kind: DrafterName) -> None:
         """Frees the weights, and returns their memory to the system if it takes it."""
         self._models.pop(kind, None)
-        files = self.held.files.get(kind)
+        files = self.loaded.files.get(kind)
         self._update({} if files is None else {kind: replace(files, stamps=None)})
 
     def _source(self, kind: DrafterName) -> DraftSource:
@@ -97,8 +97,8 @@ class Drafters:
 
     def _update(self, files: Mapping[DrafterName, ModelFiles]) -> None:
         """Updates `held` after a change of models; `files`: those that new weights were read from."""
-        sizes, before = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.held
-        self.held = HeldWeights(
+        sizes, before = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.loaded
+        self.loaded = HeldWeights(
             frozenset(sizes), sum(sizes.values()), {**before.sizes, **sizes}, {**before.files, **files}
         )
         give_back()

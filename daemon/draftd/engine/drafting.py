@@ -84,12 +84,12 @@ class DraftDispatch:
     def forget(self, sequences: Sequence[DecodeSequence]) -> None:
         """Those of these that their peers have drafted for, for long: what would have to take all of that in need not
         hold their texts."""
-        for one in sequences:
-            drafter = self.drafters.get(one.plan.drafter or PEER) if one.proposed else None
-            if drafter is not None and (drafter.behind(one) or 0) > _FORGOTTEN:
-                drafter.leave(one)
+        for sequence in sequences:
+            drafter = self.drafters.get(sequence.plan.drafter or PEER) if sequence.proposed else None
+            if drafter is not None and (drafter.behind(sequence) or 0) > _FORGOTTEN:
+                drafter.leave(sequence)
 
-    def failed(self, sequence: DecodeSequence, message: str) -> None:
+    def handle_failure(self, sequence: DecodeSequence, message: str) -> None:
         """Its drafter failed: the sequence goes on autoregressively, or with what its peer proposes."""
         failed = sequence.latest_drafter
         sequence.degrade(f"the drafter failed: {message}")
@@ -116,13 +116,13 @@ class DraftDispatch:
         parts: list[tuple[list[int], Draft]] = []
         errors: list[tuple[DecodeSequence, str]] = []
         for kind, members in groups.items():
-            asked = [sequences[i] for i in members]
-            own = sampling if len(asked) == len(sequences) else sampling.select(members)
+            drafting = [sequences[i] for i in members]
+            own = sampling if len(drafting) == len(sequences) else sampling.select(members)
             try:
                 depths = [wanted[i].depth for i in members]
-                parts.append((members, self.drafters[kind].propose(asked, depths, own)))
+                parts.append((members, self.drafters[kind].propose(drafting, depths, own)))
             except Exception as error:
-                errors += [(sequence, str(error)) for sequence in asked]
+                errors += [(sequence, str(error)) for sequence in drafting]
         return self._cut(sequences, merge(parts, len(sequences), self._vocabulary, sampling.deterministic)), errors
 
     def _cut(self, sequences: Sequence[DecodeSequence], draft: Draft | None) -> Draft | None:

@@ -33,10 +33,10 @@ def charge(
 ) -> None:
     """To each its share of a forward, by the positions that it had in it, and of what this daemon's own draft took, by
     its `forwards`."""
-    positions = [1 + depth + one.replays for one, depth in zip(taking_part, depths, strict=True)]
+    positions = [1 + depth + sequence.replays for sequence, depth in zip(taking_part, depths, strict=True)]
     whole, drafted = sum(positions), sum(forwards)
-    for one, own, made in zip(taking_part, positions, forwards, strict=True):
-        one.seconds += seconds * own / whole + (draft_seconds * made / drafted if made else 0.0)
+    for sequence, own, own_forwards in zip(taking_part, positions, forwards, strict=True):
+        sequence.seconds += seconds * own / whole + (draft_seconds * own_forwards / drafted if own_forwards else 0.0)
 
 
 class FairShare:
@@ -90,17 +90,17 @@ class FairShare:
             sequences.sort(key=lambda one: (rests(one), one.stats.last_token or 0.0))  # oldest token first
             others = wanting - len(sequences)
             if others:  # a place is left for what comes next
-                room = min(most - others - 1, together(seconds, others, self._widths.get(party, 1.0)))
+                room = min(most - others - 1, affordable_sequences(seconds, others, self._widths.get(party, 1.0)))
                 del sequences[max(1, room) :]
             places += [(place, self._taken.get(party, 0.0), latest, one) for place, one in enumerate(sequences)]
         if clients:
             places.sort(key=lambda place: place[:3])
             width = max((self._widths.get(party, 1.0) for party in parties), default=1.0)
-            del places[max(1, min(most - clients - 1, together(seconds, clients, width))) :]
+            del places[max(1, min(most - clients - 1, affordable_sequences(seconds, clients, width))) :]
         chosen = {sequence.id for *_, sequence in places}
         return [sequence for sequence in running if not sequence.of_peer or sequence.id in chosen]
 
-    def prefilled(self, sequence: DecodeSequence, seconds: float) -> None:
+    def charge_prefill(self, sequence: DecodeSequence, seconds: float) -> None:
         """Charges a sequence for a slice of its text, by the target or by a drafter."""
         sequence.seconds += seconds
         if not sequence.of_peer:
@@ -108,7 +108,7 @@ class FairShare:
         else:
             self._took(seconds, 0.0, {sequence.request.client: 1})
 
-    def decoded(self, taking_part: Sequence[DecodeSequence], step: DecodeStep) -> None:
+    def charge_step(self, taking_part: Sequence[DecodeSequence], step: DecodeStep) -> None:
         """Charges a step, by what it gave."""
         clients, tokens, positions = 0, 0, dict[str, int]()
         for sequence, result in zip(taking_part, step.sequences, strict=True):
@@ -118,12 +118,15 @@ class FairShare:
             party, width = sequence.request.client, 1 + result.drafted
             positions[party] = positions.get(party, 0) + width
             self._widths[party] = self._widths.get(party, 1.0) * (1 - _RECENT) + width * _RECENT
-        seconds, (given, took) = step.draft_seconds + step.verify_seconds, self._alone.get(clients, (0.0, 0.0))
+        seconds, (tokens_before, took) = (
+            step.draft_seconds + step.verify_seconds,
+            self._alone.get(clients, (0.0, 0.0)),
+        )
         if not positions:
-            self._alone[clients] = given * _KEPT + tokens, took * _KEPT + seconds
+            self._alone[clients] = tokens_before * _KEPT + tokens, took * _KEPT + seconds
             self._took(seconds, seconds, {})
         else:  # a part counts in any case, so that clients are seen alone now and then
-            alone = tokens * took / given if given else 0.0
+            alone = tokens * took / tokens_before if tokens_before else 0.0
             self._took(seconds, min(alone, seconds * (1 - _LEAST_PART)), positions)
 
     def _took(self, seconds: float, clients: float, parties: Mapping[str, int]) -> None:
@@ -149,16 +152,18 @@ class FairShare:
             self._waiting = set()
 
 
-def together(seconds: Sequence[float], others: int, width: float) -> int:
+def affordable_sequences(seconds: Sequence[float], others: int, width: float) -> int:
     """How many sequences with `width` positions each make a step at most twice as long as it is with `others` alone.
     `seconds`: of a plain step of 1, 2, … sequences; where that is not known, as many as they."""
     if not seconds or not seconds[0]:
         return max(1, others)
 
     def step(positions: float) -> float:
-        known = len(seconds)
-        more = (seconds[-1] - seconds[0]) / max(1, known - 1)
-        return seconds[max(1, round(positions)) - 1] if positions <= known else seconds[-1] + more * (positions - known)
+        count = len(seconds)
+        slope = (seconds[-1] - seconds[0]) / max(1, count - 1)
+        return (
+            seconds[max(1, round(positions)) - 1] if positions <= count else seconds[-1] + slope * (positions - count)
+        )
 
     bound, most = _LONGER * step(others), 1
     while most < 2 * len(seconds) and step(others + (most + 1) * width) <= bound:

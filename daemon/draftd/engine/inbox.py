@@ -105,7 +105,7 @@ class Inbox:
         self._waiting: dict[str, str] = {}
         self._endings: dict[str, FinishReason] = {}
         self._ready = self._closing = self._woken = False
-        self._told = False  # of the closing
+        self._close_seen = False  # of the closing
         self._drain_until = 0.0
         self._active = self._own = 0  # in the engine's hand
         self._seconds_per_request = 1.0  # moving average, for the retry delay
@@ -207,9 +207,11 @@ class Inbox:
         """What has gathered; None for nothing. Waits for up to so many seconds where there is nothing to say that was
         not said before."""
         with self._wake:
-            if wait > 0 and not (self._gathered or self._endings or self._woken or (self._closing and not self._told)):
+            if wait > 0 and not (
+                self._gathered or self._endings or self._woken or (self._closing and not self._close_seen)
+            ):
                 self._wake.wait(wait)
-            self._woken, self._told = False, self._closing
+            self._woken, self._close_seen = False, self._closing
             if not (self._gathered or self._endings or self._closing):
                 return None
             taken = InboxContents(self._gathered, self._endings, self._closing, self._drain_until)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from draftd.core import DRAFT_MODEL, DrafterName
-from draftd.engine.draft_weights import Drafters
+from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.inbox import KeepDrafts, LogitGap, ReloadDrafts
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.sequence import DecodeSequence
@@ -40,11 +40,11 @@ class _Job:
 class BackgroundJobs:
     """Carries commands out. Engine thread only."""
 
-    def __init__(self, decoder: LocalDecoder, drafters: Drafters, target: Callable[[], Any], chunk: int) -> None:
+    def __init__(self, decoder: LocalDecoder, drafters: DraftWeights, target: Callable[[], Any], chunk: int) -> None:
         """`target`: its model now."""
         self._decoder, self._drafters, self._target, self._chunk = decoder, drafters, target, chunk
         self._idle = False
-        self._wanted = drafters.held.drafters
+        self._wanted = drafters.loaded.drafters
         self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
         self._commands: deque[ReloadDrafts | LogitGap] = deque()
         self._job: _Job | None = None
@@ -100,11 +100,11 @@ class BackgroundJobs:
         self.busy = False
 
     def _review(self) -> None:
-        missing = not self._idle and self._wanted != self._drafters.held.drafters
+        missing = not self._idle and self._wanted != self._drafters.loaded.drafters
         self.busy = self._job is not None or bool(self._commands) or missing
 
     def _next(self) -> _Job | None:
-        for kind in () if self._idle else sorted(self._wanted - self._drafters.held.drafters):
+        for kind in () if self._idle else sorted(self._wanted - self._drafters.loaded.drafters):
             return _Job(self._load(kind), kind)
         if not self._commands:
             return None
@@ -122,20 +122,20 @@ class BackgroundJobs:
             job.done.set_result(end.value)
         except Exception as error:
             self._job = None
-            told = error if isinstance(error, DraftdError) else job.failure(in_one_line(error))
+            failure = error if isinstance(error, DraftdError) else job.failure(in_one_line(error))
             # Its traceback refers to frames that hold weights, and whoever is told may keep it.
-            told.__traceback__ = told.__cause__ = told.__context__ = None
-            job.done.set_exception(told)
+            failure.__traceback__ = failure.__cause__ = failure.__context__ = None
+            job.done.set_exception(failure)
             if job.kind is not None:
-                _log.warning("the %s could not be loaded: %s", job.kind, told)
+                _log.warning("the %s could not be loaded: %s", job.kind, failure)
                 self._wanted -= {job.kind}
-                self._settle(told)
+                self._settle(failure)
 
     # holding drafts
 
     def _release(self) -> bool:
         """Lets go of one draft that is not wanted, and that no sequence drafts with any more."""
-        for kind in self._drafters.held.drafters - self._wanted:
+        for kind in self._drafters.loaded.drafters - self._wanted:
             if not self._decoder.uses(kind):
                 self._decoder.drafting.remove(kind)
                 self._drafters.release(kind)
@@ -151,14 +151,14 @@ class BackgroundJobs:
 
     def _settle(self, error: Exception | None = None) -> None:
         """Who waits for what is wanted to be held is told when it is, or that it will not be."""
-        held = self._drafters.held
-        self._decoder.drafting.barred = held.drafters - self._wanted
-        if error is None and held.drafters != self._wanted and not self._idle:
+        loaded = self._drafters.loaded
+        self._decoder.drafting.barred = loaded.drafters - self._wanted
+        if error is None and loaded.drafters != self._wanted and not self._idle:
             return
         keeping, self._keeping = self._keeping, []
         for done in keeping:
             if error is None:
-                done.set_result(held.weight_bytes)
+                done.set_result(loaded.weight_bytes)
             else:
                 done.set_exception(error)
 
@@ -167,9 +167,9 @@ class BackgroundJobs:
     def _reload(self) -> Generator[None, None, int]:
         """All are read before one is used. The draft is read even where it is not held: then it is only checked."""
         total, fresh = 0, dict[DrafterName, Any]()
-        held = self._drafters.held.drafters
-        for kind in sorted({DRAFT_MODEL} | held):
-            if kind in held:
+        loaded = self._drafters.loaded.drafters
+        for kind in sorted({DRAFT_MODEL} | loaded):
+            if kind in loaded:
                 fresh[kind] = yield from self._drafters.load(kind)
                 total += weight_bytes(fresh[kind])
             else:
@@ -181,20 +181,20 @@ class BackgroundJobs:
     def _exchange(self, kind: DrafterName, model: Any) -> Generator[None, None, None]:
         """The new draft takes the sequences in, one chunk at a time, while the old one goes on drafting for them."""
         drafter = self._drafters.drafter(kind, model)
-        known, inside = set[DecodeSequence](), set[DecodeSequence]()
+        taking_in, taken_in = set[DecodeSequence](), set[DecodeSequence]()
         try:
             while True:
                 sequences = self._decoder.drafting_with(kind)
-                for gone in known.difference(sequences):
-                    drafter.leave(gone)
-                known.intersection_update(sequences)
-                inside &= known
-                sequence = next((one for one in sequences if one not in inside), None)
+                for departed in taking_in.difference(sequences):
+                    drafter.leave(departed)
+                taking_in.intersection_update(sequences)
+                taken_in &= taking_in
+                sequence = next((sequence for sequence in sequences if sequence not in taken_in), None)
                 if sequence is None:
                     break
-                known.add(sequence)
+                taking_in.add(sequence)
                 if drafter.prefill(sequence, max(self._chunk, _LEAST_CHUNK)):
-                    inside.add(sequence)
+                    taken_in.add(sequence)
                 yield
             self._decoder.drafting.put(kind, drafter)
             self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again

@@ -27,7 +27,7 @@ from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver
 from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continued
+from draftd.engine.step import DecodeStep, DraftPlan, SequenceStep, StepMode, StepPlan, continuing_entries
 from draftd.engine.targets.base import PlanNumbers, Target
 from draftd.engine.targets.choice import masks_first
 from draftd.engine.turn import BatchWait, Turn, Wave, awake, plan_turn, rests, runs_ahead
@@ -76,8 +76,8 @@ class LocalDecoder:
             clock=clock,
             timer=timer,
             cancelled=cancelled,
-            drafted_for=lambda one, alone: self.depth.worth_prefilling(
-                one, alone, self._running, self.drafting.drafters
+            drafted_for=lambda sequence, alone: self.depth.worth_prefilling(
+                sequence, alone, self._running, self.drafting.drafters
             ),
             fits=self._fits,
             shares=self._shares,
@@ -173,32 +173,32 @@ class LocalDecoder:
             due = [sequence for sequence in self._running if not rests(sequence)]  # of peers, and held back
             pause = _HELD_SECONDS if any(one.of_peer for one in (*due, *self.prefilling.sequences)) else math.inf
         self._pause = pause
-        joined = self.prefilling.joined()
+        joined = self.prefilling.take_ready()
         if joined:
             self._run([*self._running, *joined])
-            self.interrupted()
+            self.mark_interruption()
         return False
 
     # between steps: what may draft
 
-    def lowered(self) -> None:
+    def review_drafting(self) -> None:
         """Does nothing: how each sequence goes on is decided before each step."""
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
         """The running sequences that draft with it. Left out are those that it does not know and need not know: of a
         peer, or of automatic depth. For all others it drafts in each step."""
         drafter = self.drafting.drafters.get(kind)
-        found = [one for one in self._running if one.drafter is not None and one.plan.drafter == kind]
+        sequences = [one for one in self._running if one.drafter is not None and one.plan.drafter == kind]
         if drafter is None:
-            return found
-        return [one for one in found if not (one.of_peer or automatic(one)) or drafter.behind(one) is not None]
+            return sequences
+        return [one for one in sequences if not (one.of_peer or automatic(one)) or drafter.behind(one) is not None]
 
     def uses(self, kind: DrafterName) -> bool:
         """Whether a sequence that runs or is being prefilled drafts with it."""
         inside = (*self.prefilling.prefilling, *self._running)
         return any(one.drafter is not None and one.plan.drafter == kind for one in inside)
 
-    def interrupted(self) -> None:
+    def mark_interruption(self) -> None:
         """Something else took time between two steps: the next is not priced by it."""
         self._step_ended = None
 
@@ -210,7 +210,7 @@ class LocalDecoder:
         # A draft catches up by turns with prefill: both would be two slices.
         may_catch_up = behind and not (self._caught_up and self.prefilling.sequences)
         self._in_wave = not self._peers and self._wave.goes_on(
-            self._timer(), len(self._running), self.prefilling.short(self._max_batch - len(self._running))
+            self._timer(), len(self._running), self.prefilling.count_short(self._max_batch - len(self._running))
         )
         turn = plan_turn(
             self._running,
@@ -241,7 +241,7 @@ class LocalDecoder:
     def _prefill(self, room: int, running: Sequence[DecodeSequence]) -> None:
         self.prefilling.step(room, running, self._step_seconds)
         if self.prefilling.in_turn:
-            self.interrupted()
+            self.mark_interruption()
 
     def _fits(self, sequence: DecodeSequence, prefilling: Sequence[DecodeSequence]) -> bool:
         return self._admission is None or self._admission.fits(sequence, prefilling, self._running, self.kv_cache_bytes)
@@ -253,7 +253,7 @@ class LocalDecoder:
         started = self._ahead is not None
         try:
             plan = self.depth.plan(running, self.drafting.drafters, started=started, may_run_ahead=may_run_ahead)
-            done = self._decoded(running, plan)
+            done = self._execute_plan(running, plan)
         except Exception as error:
             self._rebuild(error, running)
             return
@@ -261,9 +261,9 @@ class LocalDecoder:
         seconds = None if before is None else self._step_ended - before
         break_even = self.depth.learn(running, plan, done, seconds)
         if self._of_peers:
-            self._shares.decoded(running, done)
+            self._shares.charge_step(running, done)
         for sequence, message in done.drafter_errors:
-            self.drafting.failed(sequence, message)
+            self.drafting.handle_failure(sequence, message)
         if endings := self._cancelled():
             for sequence in self.sequences:
                 if (reason := endings.get(sequence.request.id)) is not None:
@@ -271,10 +271,10 @@ class LocalDecoder:
         now = self._clock()
         for sequence, result in zip(running, done.sequences, strict=True):
             if sequence.finish is None:
-                self.delivery.tokens(sequence, result, done, now, break_even)
+                self.delivery.send_tokens(sequence, result, done, now, break_even)
         self._keep_piece()
 
-    def _decoded(self, running: list[DecodeSequence], plan: DraftPlan) -> DecodeStep:
+    def _execute_plan(self, running: list[DecodeSequence], plan: DraftPlan) -> DecodeStep:
         """At least one token for each of these sequences; drafts as planned."""
         started, errors = self._timer(), list[tuple[DecodeSequence, str]]()
         draft = sampling = None
@@ -283,31 +283,31 @@ class LocalDecoder:
             draft, errors = self.drafting.propose(running, plan.sequences, sampling)
         drafted_at = self._timer()
         if draft is None:
-            submitted = self._ahead or self._steps.submit(continued(running))
+            submitted = self._ahead or self._steps.submit(continuing_entries(running))
             self._ahead = None
             if plan.mode is StepMode.PLAIN_AHEAD:
-                self._ahead = self._steps.submit(continued(running, after=1))
+                self._ahead = self._steps.submit(continuing_entries(running, after=1))
             depths = forwards = [0] * len(running)
             lag = 0
         else:
             depths, forwards, lag = draft.depths, draft.forwards, draft.lag
-            submitted = self._steps.submit(continued(running, depths), draft, sampling)
-        told = self._steps.result(submitted)
+            submitted = self._steps.submit(continuing_entries(running, depths), draft, sampling)
+        result = self._steps.result(submitted)
         seconds = self._timer() - drafted_at
         if self._peers:
             charge(running, depths, seconds, forwards, drafted_at - started)
-        found = {result.sequence: result for result in told.entries}
-        if (order := list(found)) != [one.id for one in running]:  # or each step's drafts would be put into the order
+        results = {result.sequence: result for result in result.entries}
+        if (order := list(results)) != [one.id for one in running]:  # or each step's drafts would be put into the order
             places = {sequence: place for place, sequence in enumerate(order)}
             self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))
         decoded = []
         for sequence, wanted, depth, steps in zip(running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays, logprobs, error, _ = found[sequence.id]
+            _, accepted, following, sequence.replays, logprobs, error, _ = results[sequence.id]
             assert following is not None
             if error:
                 sequence.end(FinishReason.ERROR, error)
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))
-        replayed = max(0, told.width - 1 - max(depths))
+        replayed = max(0, result.width - 1 - max(depths))
         return DecodeStep(decoded, drafted_at - started, seconds, errors, lag, replayed)
 
     def _keep_piece(self) -> None:
@@ -325,11 +325,11 @@ class LocalDecoder:
             self.depth.catch_up(self.drafting.drafters, self._chunk)
         except Exception as error:
             for sequence in sequences:
-                self.drafting.failed(sequence, str(error))
+                self.drafting.handle_failure(sequence, str(error))
         share = (self._timer() - began) / len(sequences)
         for sequence in sequences:
-            self._shares.prefilled(sequence, share)
-        self.interrupted()
+            self._shares.charge_prefill(sequence, share)
+        self.mark_interruption()
 
     # leaving
 
@@ -338,17 +338,17 @@ class LocalDecoder:
         self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
-        gone = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
-        if gone:
-            for i in gone:
+        ended_rows = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
+        if ended_rows:
+            for i in ended_rows:
                 if self._running[i].shares:
                     self.target.keep(self._running[i].id, len(self._running[i].tokens), last=True)
-            self.target.close([self._running[i].id for i in gone])
-            self._run([self._running[i] for i in places_after(len(self._running), gone)])
-            left = {sequence.id for sequence in self._running}
-            if self._ahead is not None and left.isdisjoint(entry.sequence for entry in self._ahead.entries):
+            self.target.close([self._running[i].id for i in ended_rows])
+            self._run([self._running[i] for i in places_after(len(self._running), ended_rows)])
+            remaining = {sequence.id for sequence in self._running}
+            if self._ahead is not None and remaining.isdisjoint(entry.sequence for entry in self._ahead.entries):
                 self._ahead = None
-            self.interrupted()
+            self.mark_interruption()
         self.prefilling.reap()
         self._failed = []
         for sequence in ended:
@@ -365,7 +365,7 @@ class LocalDecoder:
         in an error."""
         running, self._ahead, failed = self._running, None, {one.id for one in together}
         self._run([])
-        self.interrupted()
+        self.mark_interruption()
         self.target.reset()
         self.drafting.reset()
         self.prefilling.restart()

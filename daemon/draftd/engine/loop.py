@@ -94,12 +94,12 @@ class EngineWorker(EngineHandle):
 
     @property
     def info(self) -> ModelInfo:
-        return self._loaded().models.info
+        return self._require_engine().models.info
 
     @property
     def files(self) -> PairFiles:
-        engine = self._loaded()
-        return PairFiles(engine.weights.files, engine.drafters.held.files)
+        engine = self._require_engine()
+        return PairFiles(engine.weights.files, engine.drafters.loaded.files)
 
     @property
     def unloaded(self) -> bool:
@@ -108,18 +108,18 @@ class EngineWorker(EngineHandle):
 
     @property
     def draft_bytes(self) -> Mapping[DrafterName, int]:
-        return {} if self._engine is None else self._engine.drafters.held.sizes
+        return {} if self._engine is None else self._engine.drafters.loaded.sizes
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._loaded().models.tokenizer
+        return self._require_engine().models.tokenizer
 
     @property
     def grammars(self) -> Grammars | None:
-        return self._loaded().models.grammars
+        return self._require_engine().models.grammars
 
     def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
-        engine, first = self._loaded(), choices[0][0]
+        engine, first = self._require_engine(), choices[0][0]
         assert all(request.prompt is first.prompt for request, _ in choices)
         remote = first.plan.strategy is not Strategy.LOCAL
         check_request(first, engine.models.info, verifier_of(self._link) if remote else None)
@@ -140,7 +140,7 @@ class EngineWorker(EngineHandle):
         return self._inbox.waiting
 
     def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
-        engine, info = self._loaded(), self.info
+        engine, info = self._require_engine(), self.info
         check_name(name)
         check_tokens("tokens", tokens, info)
         if len(tokens) < LEAST:
@@ -157,14 +157,14 @@ class EngineWorker(EngineHandle):
         return command.done
 
     def pins(self) -> list[tuple[Pin, int, bool]]:
-        engine = self._loaded()
+        engine = self._require_engine()
         if engine.disk is None:
             return []
         model = engine.prefixes.model
         return [(pin, engine.disk.bytes_of(pin.files), pin.model == model) for pin in engine.disk.pins.oldest_first]
 
     def drop_prefix(self, name: str) -> Future[None]:
-        disk = self._prefix_disk(self._loaded())
+        disk = self._prefix_disk(self._require_engine())
         if name not in disk.pins.by_name:
             raise InvalidRequest("name", name, ", ".join(sorted(disk.pins.by_name)) or "no prefix is pinned")
         return disk.drop(name)
@@ -178,13 +178,13 @@ class EngineWorker(EngineHandle):
     def status(self) -> EngineStatus:
         engine, status = self._engine, self._totals.status()
         if engine is not None:
-            held = engine.drafters.held
+            loaded = engine.drafters.loaded
             status = replace(
                 status,
-                weight_bytes=(0 if self.unloaded else engine.models.info.weight_bytes) + held.weight_bytes,
+                weight_bytes=(0 if self.unloaded else engine.models.info.weight_bytes) + loaded.weight_bytes,
                 unloaded=self.unloaded,
-                loaded=held.drafters,
-                draft_weight_bytes=held.weight_bytes,
+                loaded=loaded.drafters,
+                draft_weight_bytes=loaded.weight_bytes,
                 prefix=engine.prefix_status(status.prefix),
                 kv_cache_limit_bytes=engine.admission.limit,
                 remote=status.remote if engine.remote is None else engine.remote.status,
@@ -225,7 +225,7 @@ class EngineWorker(EngineHandle):
         for request, sink in self._inbox.shut(NotServing(_ENDED)):  # which came while the forward ran
             self._end(request, sink, FinishReason.CANCELLED)
 
-    def _loaded(self) -> Engine:
+    def _require_engine(self) -> Engine:
         engine = self._engine
         if engine is None:
             far = f" ({self.progress})" if self.progress else ""
@@ -237,7 +237,7 @@ class EngineWorker(EngineHandle):
     def _run(self) -> None:
         began = time.monotonic()
         try:
-            engine = self._engine = self._assembled()
+            engine = self._engine = self._assemble()
         except (Exception, SystemExit) as error:  # an import may want to end the process
             _log.debug("the models could not be loaded", exc_info=error)
             if isinstance(error, DraftdError):
@@ -272,7 +272,7 @@ class EngineWorker(EngineHandle):
             if (allowed := self._limits.memory_share()) != share:
                 engine.prefix.allow(allowed)
                 share = allowed
-                local.interrupted()
+                local.mark_interruption()
             idle = scheduler.idle
             pause = min(engine.pause, IDLE_SECONDS, drain_until - time.monotonic())
             measures = not jobs.busy and drain_until == math.inf and engine.measures(idle=idle)
@@ -292,7 +292,7 @@ class EngineWorker(EngineHandle):
             if jobs.busy:
                 engine.calibration.stop()
                 if jobs.step():
-                    local.interrupted()
+                    local.mark_interruption()
             if engine.weights.unloaded:
                 self._load_again(engine)
             elif engine.weights.due(
@@ -302,10 +302,10 @@ class EngineWorker(EngineHandle):
                 engine.weights.unload()
             else:
                 if prefixes.busy and prefixes.step(local.active):
-                    local.interrupted()
+                    local.mark_interruption()
                 if measures and engine.measures(idle=scheduler.idle):  # unless a prompt has come since
                     engine.calibrate()
-                    local.interrupted()
+                    local.mark_interruption()
                     self.step_seconds = local.depth.step_seconds
                     self.prefill_seconds = engine.calibration.prefill_seconds
             members = local.active
@@ -344,10 +344,10 @@ class EngineWorker(EngineHandle):
             self.step_seconds = local.depth.step_seconds
             if engine.remote is not None:
                 engine.remote.estimate()
-            self._tell_of_unfit(engine.prefix_status(self._totals.status().prefix), now)
-        self._inbox.report(*engine.scheduler.in_hand, self._totals.seconds_per_request)
+            self._log_unfit(engine.prefix_status(self._totals.status().prefix), now)
+        self._inbox.report(*engine.scheduler.request_counts, self._totals.seconds_per_request)
 
-    def _tell_of_unfit(self, prefix: PrefixStatus, now: float) -> None:
+    def _log_unfit(self, prefix: PrefixStatus, now: float) -> None:
         """The log, while more and more texts are too long for the prefix cache."""
         if prefix.warning and prefix.unfit > self._unfit and now - self._unfit_at >= _UNFIT_SECONDS:
             self._unfit, self._unfit_at = prefix.unfit, now
@@ -363,7 +363,7 @@ class EngineWorker(EngineHandle):
     def _report(self, line: str) -> None:
         self.progress = line
 
-    def _assembled(self) -> Engine:
+    def _assemble(self) -> Engine:
         models = self._load(self._report)
         self._learnt = self._recall()
         from draftd.engine.assembly import assemble_engine  # brings MLX in: after the BLAS that loading chose

@@ -32,32 +32,32 @@ class ModelKeys:
 
     def __init__(self, fingerprints: Fingerprints, backend: str) -> None:
         self._backend, self._fingerprints = backend, fingerprints
-        self._known: dict[Any, Future[ModelKey | None]] = {}
+        self._keys: dict[Any, Future[ModelKey | None]] = {}
 
     def of(self, files: ModelFiles | None) -> Future[ModelKey | None]:
         """None of a model that was made in memory, or whose files have changed since it was read."""
-        known = _identity(files)
-        if known not in self._known:
-            self._known[known] = self._fingerprints.submit(partial(self._computed, files))
-        return self._known[known]
+        identity = _identity(files)
+        if identity not in self._keys:
+            self._keys[identity] = self._fingerprints.submit(partial(self._compute, files))
+        return self._keys[identity]
 
     def now(self, files: ModelFiles | None) -> ModelKey | None:
         """None while that is not known yet, too; then it is being found out."""
-        found = self.of(files)
-        return found.result() if found.done() and not found.cancelled() and found.exception() is None else None
+        key = self.of(files)
+        return key.result() if key.done() and not key.cancelled() and key.exception() is None else None
 
-    def _computed(self, files: ModelFiles | None) -> ModelKey | None:
+    def _compute(self, files: ModelFiles | None) -> ModelKey | None:
         if files is None or files.stamps is None:
             return None
         try:
-            found = self._fingerprints.of(files.folder, files.adapter)
+            fingerprint = self._fingerprints.of(files.folder, files.adapter)
         except DraftdError as error:
             _log.warning("no prefix of %s is read or kept on disk: %s", files.folder, error.message)
             return None
         if files.changed:
             _log.warning("no prefix of %s is read or kept on disk: its files have changed since then", files.folder)
             return None
-        model = model_digest(found)
+        model = model_digest(fingerprint)
         return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES)]))
 
 

@@ -58,7 +58,7 @@ class FanOut(EngineObserver):
             try:
                 observer.on_step(request, result, gap)
             except Exception as error:
-                self._failed(error)
+                self._count_failure(error)
 
     def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
         self._tell(request, lambda observer: observer.on_round_trip(request, seconds))
@@ -79,9 +79,9 @@ class FanOut(EngineObserver):
             try:
                 what(observer)
             except Exception as error:
-                self._failed(error)
+                self._count_failure(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _count_failure(self, error: Exception) -> None:
         self.errors += 1
         if self.errors == 1:
             _log.warning(

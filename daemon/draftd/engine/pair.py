@@ -101,10 +101,11 @@ def load_models(
         if path is not None
     }
     folder = ModelFolder(model, adapter=adapter, progress=progress)
-    for one in (folder, *draft_folders.values()):  # all of them before the first is read, which may take minutes
-        one.check()
-        if said := one.surplus:
-            _log.warning("%s: %s", one.called, said)
+    # All are checked before the first is read, which may take minutes.
+    for checked in (folder, *draft_folders.values()):
+        checked.check()
+        if warning := checked.surplus:
+            _log.warning("%s: %s", checked.called, warning)
     progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target_files = folder.files()
     part: ModelShard | None = None
@@ -179,8 +180,8 @@ def load_models(
         left_out=left_out,
         ranks=ranks,
     )
-    for said, cure in warnings(config, models.tokenizer, models.info.vocab_size):
-        _log.warning("%s: %s: %s", folder.called, said, cure)
+    for warning, cure in warnings(config, models.tokenizer, models.info.vocab_size):
+        _log.warning("%s: %s: %s", folder.called, warning, cure)
     return models
 
 
@@ -188,12 +189,12 @@ def _read(model: Any, called: str, progress: Callable[[str], None], beside: Futu
     """Reads a model's weights, and says every few seconds how much of them is there. Raises ModelLoadError; also what
     fails `beside` it, as soon as it has, since weights may take minutes."""
     arrays = parameters(model)
-    total, said = sum(array.nbytes for array in arrays), time.monotonic()
+    total, reported_at = sum(array.nbytes for array in arrays), time.monotonic()
     for _ in read(arrays, called):
         if beside.done():
             beside.result()
-        if time.monotonic() - said >= _PROGRESS_SECONDS:
-            said, left = time.monotonic(), sum(array.nbytes for array in arrays)
+        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
+            reported_at, left = time.monotonic(), sum(array.nbytes for array in arrays)
             progress(f"loading {called}: {100 * (total - left) // total}% of {total / 1e9:.1f} GB")
 
 

@@ -108,7 +108,7 @@ class Prefilling:
     def _in_turn(self) -> list[PendingPrompt]:
         return [prompt for prompt in self._prompts if not self._shares.holds(prompt.sequence)]
 
-    def short(self, room: int) -> int:
+    def count_short(self, room: int) -> int:
         """The number of sequences without a token, of those that there is `room` for, that one forward can prefill
         whole."""
         prompts = self._in_turn
@@ -139,7 +139,7 @@ class Prefilling:
             return
         self._run_slices(step_seconds if running else None)
 
-    def joined(self) -> list[DecodeSequence]:
+    def take_ready(self) -> list[DecodeSequence]:
         """The sequences that are ready, which now run; none that has ended since."""
         ready, self._ready = [sequence for sequence in self._ready if sequence.finish is None], []
         if ready:
@@ -295,10 +295,10 @@ class Prefilling:
         try:
             done = self._drafting.drafters[drafter].prefill(prompt.sequence, tokens)
         except Exception as error:
-            self._drafting.failed(prompt.sequence, str(error))
+            self._drafting.handle_failure(prompt.sequence, str(error))
             return True
         seconds = self._timer() - began
-        self._shares.prefilled(prompt.sequence, seconds)
+        self._shares.charge_prefill(prompt.sequence, seconds)
         if not done and step_seconds is not None:
             rate.learn(tokens, seconds)
         return done
@@ -311,7 +311,7 @@ class Prefilling:
         seconds, computed = self._timer() - began, sum(len(entry.tokens) for entry in entries)
         self.prefilled_tokens += computed
         for prompt, entry in zip(prompts, entries, strict=True):
-            self._shares.prefilled(prompt.sequence, seconds * len(entry.tokens) / computed)
+            self._shares.charge_prefill(prompt.sequence, seconds * len(entry.tokens) / computed)
         if not prompts[0].done:
             return False
         for prompt in prompts:
@@ -343,12 +343,12 @@ class Prefilling:
         now = self._clock()
         sequence.stats.prefilled = sequence.stats.prefilled or now
         if sequence.wants_prompt:
-            self._delivery.prompt(sequence, result.prompt)
+            self._delivery.send_prompt(sequence, result.prompt)
         if not sequence.max_tokens:
             sequence.end(FinishReason.LENGTH)
         if sequence.finish is None:
             first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
-            self._delivery.tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
+            self._delivery.send_tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
 
     def _open(self, sequence: DecodeSequence) -> int:
         """Opens the sequence on the target; returns the length of its cached prefix."""
@@ -358,7 +358,7 @@ class Prefilling:
             length=len(text),
             sampling=sequence.sampling,
             prefix=tuple(text) if sequence.shares else (),
-            ends=tuple(sorted(self._delivery.ends(request))),
+            ends=tuple(sorted(self._delivery.end_tokens(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs if sequence.wants_prompt else None,

@@ -83,7 +83,7 @@ class PrefixJobs:
         self.model = ""  # the digest of the target's files; empty while it is not known. Any thread reads it
         self._closed = disk is None
         if disk is not None and disk.limit:
-            cache.listener = self._kept
+            cache.listener = self._queue_save
 
     @property
     def busy(self) -> bool:
@@ -97,7 +97,7 @@ class PrefixJobs:
         until, scanned = time.monotonic() + _START_SECONDS, self._disk.start()
         wait([scanned], _START_SECONDS)
         if self._disk.usage.disk_files or self._disk.usage.pins or self._disk.limit:
-            self._others.append(_Task(self._restored(scanned)))
+            self._others.append(_Task(self._restore_pins(scanned)))
             while self._others and time.monotonic() < until:
                 self.step(running=0)
 
@@ -114,7 +114,7 @@ class PrefixJobs:
         if len(self._others) > MOST_PINS:
             command.done.set_exception(QueueFull(f"{MOST_PINS} pins wait to be computed", retry_after=1.0))
             return
-        work = self._pinned(command.name, command.tokens, None)
+        work = self._make_pin(command.name, command.tokens, None)
         self._others.append(_Task(work, command.done))
 
     def step(self, running: int) -> bool:
@@ -147,17 +147,17 @@ class PrefixJobs:
             task.done.set_result(end.value)
         except Exception as error:
             tasks.popleft()
-            told = error if isinstance(error, DraftdError) else EngineFailure(in_one_line(error))
+            failure = error if isinstance(error, DraftdError) else EngineFailure(in_one_line(error))
             if not isinstance(error, NoRoom):  # which was said, or is told to who asked
-                _log.warning("a prefix could not be read or kept: %s", told.message, exc_info=told is not error)
-            told.__traceback__ = told.__cause__ = told.__context__ = None  # its frames refer to arrays
-            task.done.set_exception(told)
+                _log.warning("a prefix could not be read or kept: %s", failure.message, exc_info=failure is not error)
+            failure.__traceback__ = failure.__cause__ = failure.__context__ = None  # its frames refer to arrays
+            task.done.set_exception(failure)
         return True
 
     def restore(self) -> None:
         """The weights were read again, and memory has no prefix any more."""
         if self._disk is not None and self._disk.usage.pins:
-            self._others.append(_Task(self._restored(None)))
+            self._others.append(_Task(self._restore_pins(None)))
 
     def close(self, error: Exception) -> None:
         """Takes no more, and ends what is under way. May be called again."""
@@ -193,11 +193,11 @@ class PrefixJobs:
         try:
             for model in self._models():
                 if sequence.finish is None:
-                    yield from self._fetched(model, tokens)
+                    yield from self._fetch(model, tokens)
         finally:
             sequence.reads_prefix = False
 
-    def _fetched(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
+    def _fetch(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
         """Puts what the disk has of a text into memory."""
         key, disk, store, caches = self._keys.now(model.files), self._disk, model.texts.store, model.texts.running
         if key is None or disk is None or not store.open:
@@ -206,13 +206,13 @@ class PrefixJobs:
             header, reading = file.header, disk.read(file)
             yield reading
             try:
-                found = reading.result()
+                stored_arrays = reading.result()
             except (BadFile, OSError):  # which was said
                 return
             arrays, copied_bytes = [], 0
-            for one in found:
-                arrays.append(loaded(one))
-                copied_bytes += one.data.nbytes
+            for array in stored_arrays:
+                arrays.append(loaded(array))
+                copied_bytes += array.data.nbytes
                 if copied_bytes >= _PIECE:
                     copied_bytes = 0
                     yield None
@@ -220,14 +220,14 @@ class PrefixJobs:
             text = header.tokens
             if isinstance(value, KVSegment) and length < len(text):
                 value, text = value.copy(0, length - header.start), text[:length]
-            if self._gone(model):
+            if self._is_stale(model):
                 return
             store.put(text, value)
             yield None
 
     # writing
 
-    def _kept(self, store: PrefixStore, tokens: Sequence[int], length: int) -> None:
+    def _queue_save(self, store: PrefixStore, tokens: Sequence[int], length: int) -> None:
         """A store has kept a text."""
         model = next((one for one in self._models() if one.texts.store is store), None)
         if model is None or self._closed or length < _WORTH:
@@ -243,27 +243,27 @@ class PrefixJobs:
     def _save(self, name: str, tokens: Sequence[int]) -> Work:
         model = next((one for one in self._models() if one.name == name), None)
         if model is not None:
-            yield from self._saved(model, tokens, None)
+            yield from self._write(model, tokens, None)
 
-    def _saved(self, model: KeptTexts, tokens: Sequence[int], pin: Sequence[str] | None) -> Work:
+    def _write(self, model: KeptTexts, tokens: Sequence[int], pin: Sequence[str] | None) -> Work:
         """Writes what memory has of a text, but for what the disk has already; returns the file's name. For a `pin`,
         which has these files already, all of the text."""
         key, disk, segments = (yield from self._key(model)), self._disk, model.texts.running.segmented
-        if key is None or disk is None or self._gone(model):
+        if key is None or disk is None or self._is_stale(model):
             return None
         start = 0
         if pin is None and (parts := disk.parts(key.key, tokens, 0, segments=segments)):
             start = parts[-1].length
-        found = model.texts.store.find(tokens, len(tokens))
-        length = sum(one.length for one in found)
+        segments_found = model.texts.store.find(tokens, len(tokens))
+        length = sum(segment.length for segment in segments_found)
         if pin is not None and length < len(tokens):
             bound = self._cache.bound
             raise NoRoom(f"{len(tokens)} tokens do not fit into memory, of which prefixes may have {bound} bytes now")
         if pin is None and length - start < _WORTH:
             return None
         start = start if segments else 0
-        least = 0 if isinstance(found[0], KVSegment) else found[0].least
-        taken = apart(found, start)
+        least = 0 if isinstance(segments_found[0], KVSegment) else segments_found[0].least
+        taken = apart(segments_found, start)
         if taken is None:
             return None
         header = PrefixHeader(key.key, packed(tokens[:length]), start, least, taken.form)
@@ -272,17 +272,17 @@ class PrefixJobs:
             return name
         begun = disk.begin(header, taken.nbytes, pin)
         try:
-            writer = yield from _ended(begun)
-            for made in taken.arrays:
-                yield from _ended(disk.put(writer, stored(made)))
-            return (yield from _ended(disk.finish(writer)))
+            writer = yield from _await_future(begun)
+            for array in taken.arrays:
+                yield from _await_future(disk.put(writer, stored(array)))
+            return (yield from _await_future(disk.finish(writer)))
         except BaseException:
             disk.abort(begun)
             raise
 
     # pins
 
-    def _pinned(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
+    def _make_pin(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
         """Has a prefix in memory and on the disk, under its name; returns the pin. `before`: as it was."""
         disk, files, model_key = self._disk, list[str](), ""
         assert disk is not None
@@ -294,9 +294,9 @@ class PrefixJobs:
                 if key is None:
                     continue
                 self.model = model_key = model_key or key.model
-                yield from self._fetched(model, tokens)
-                yield from self._computed(model, tokens)
-                file = yield from self._saved(model, tokens, files)
+                yield from self._fetch(model, tokens)
+                yield from self._compute(model, tokens)
+                file = yield from self._write(model, tokens, files)
                 if file is not None:
                     files.append(file)
                 elif model.name == TARGET:
@@ -305,30 +305,30 @@ class PrefixJobs:
                 return before
             more = {} if before is None else {"created": before.created}
             pin = Pin(name, model_key, tuple(tokens), tuple(files), **more)
-            yield from _ended(disk.pin(pin))
+            yield from _await_future(disk.pin(pin))
             return pin
         finally:
             disk.settle(files)
 
-    def _computed(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
+    def _compute(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
         """Has a text's keys and values in memory, as if a request had begun so."""
         texts, key = model.texts, -next(self._numbers)
         if texts.store.known(tokens) == len(tokens):
             return
         texts.open(key, len(tokens), tokens)
         try:
-            while (held := texts.held(key)) < len(tokens):
-                texts.take_in(key, model.fed(list(tokens[held : held + self._chunk])))
+            while (length := texts.held(key)) < len(tokens):
+                texts.take_in(key, model.fed(list(tokens[length : length + self._chunk])))
                 texts.settle(key)
                 texts.keep_piece(key, tokens)
                 yield None
-                if self._gone(model):
+                if self._is_stale(model):
                     raise EngineFailure("a decode step failed meanwhile: pin it again")
             texts.keep(key, tokens)
         finally:
             texts.drop(key)
 
-    def _restored(self, scanned: Waits) -> Work:
+    def _restore_pins(self, scanned: Waits) -> Work:
         """The pins of this model: read for as long as memory has room, and computed where the disk lacks them."""
         yield scanned
         assert self._disk is not None
@@ -346,22 +346,22 @@ class PrefixJobs:
             if not there:
                 _log.info("the pinned prefix %s is computed: the disk has none of this model and version", pin.name)
             try:
-                yield from self._pinned(pin.name, pin.tokens, pin)
+                yield from self._make_pin(pin.name, pin.tokens, pin)
             except DraftdError as error:
                 _log.warning("the pinned prefix %s cannot be had: %s", pin.name, error.message)
 
     # of models
 
-    def _gone(self, model: KeptTexts) -> bool:
+    def _is_stale(self, model: KeptTexts) -> bool:
         """Whether its store was given up meanwhile: what is put there would never be found."""
         return all(one.texts.store is not model.texts.store for one in self._models())
 
     def _key(self, model: KeptTexts) -> Generator[Waits, None, ModelKey | None]:
-        found: ModelKey | None = yield from _ended(self._keys.of(model.files))
-        return found
+        key: ModelKey | None = yield from _await_future(self._keys.of(model.files))
+        return key
 
 
-def _ended(future: Future[Any]) -> Generator[Waits, None, Any]:
+def _await_future(future: Future[Any]) -> Generator[Waits, None, Any]:
     while not future.done():
         yield future
     return future.result()

@@ -63,7 +63,7 @@ class Scheduler:
         return not self.local.idle or any(sequence.speculates for sequence in others)
 
     @property
-    def in_hand(self) -> tuple[int, list[DecodeRequest], int]:
+    def request_counts(self) -> tuple[int, list[DecodeRequest], int]:
         """Clients' requests: how many are running, and those that wait; and how many of the daemon's own there are."""
         waiting = [sequence.request for decoder in self._decoders for sequence in decoder.not_begun]
         if self._own:
@@ -115,7 +115,7 @@ class Scheduler:
         busy = self.local.pause <= 0
         for decoder in self._others:
             if decoder.advance(now, busy=busy):
-                self.local.interrupted()
+                self.local.mark_interruption()
         self.local.advance(now, busy=False)
         self._finish_ended()
 
@@ -158,7 +158,7 @@ class Scheduler:
             if before is not None and changed and before in drafting.drafters:
                 drafting.drafters[before].leave(sequence)
         for decoder in self._decoders:
-            decoder.lowered()
+            decoder.review_drafting()
 
     def _end_expired(self, now: float) -> None:
         for sequence in self.sequences:

@@ -122,7 +122,9 @@ class DecodeStep:
     replayed: int = 0
 
 
-def continued(sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0) -> list[PlanEntry]:
+def continuing_entries(
+    sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0
+) -> list[PlanEntry]:
     """Each sequence continues from its last token, with so many drafts; `after` tokens more are under way than are
     known."""
     drafted = zip(sequences, depths or [0] * len(sequences), strict=True)

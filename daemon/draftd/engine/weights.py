@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 
 from draftd.clocks import elapsed
 from draftd.engine.cache.prefix_store import PrefixCache
-from draftd.engine.draft_weights import Drafters
+from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.drafters.sources import DraftSource, try_out
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.local_decoder import LocalDecoder
@@ -39,7 +39,7 @@ class Weights:
         *,
         decoder: LocalDecoder,
         target: LocalTarget,
-        drafters: Drafters,
+        drafters: DraftWeights,
         jobs: BackgroundJobs,
         prefix: PrefixCache,
         report: Callable[[str], None],
@@ -69,7 +69,7 @@ class Weights:
         """Nothing may be in hand."""
         self._report("loading the weights again")  # which is what the next request waits for
         self.unloaded = self._decoder.paused = self._jobs.idle = True
-        for kind in self._drafters.held.drafters:
+        for kind in self._drafters.loaded.drafters:
             self._decoder.drafting.remove(kind)
             self._drafters.release(kind)
         self._target.unload()

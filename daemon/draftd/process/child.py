@@ -46,7 +46,7 @@ _METHODS: dict[type[Command], str] = {
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningRequest:
     """A request that the process has. `number`: of its submission. `stats`: of the tokens that came, for when no
     outcome will. `failed`: the error of its receiver."""
 
@@ -57,7 +57,7 @@ class _Running:
     failed: str = ""
 
     @classmethod
-    def start(cls, arrival: Arrival, number: int = 0) -> _Running:
+    def start(cls, arrival: Arrival, number: int = 0) -> _RunningRequest:
         request, sink = arrival
         stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival)
         return cls(request, sink, number, stats)
@@ -86,7 +86,7 @@ class EngineChild:
         self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was told to
         self._ended = False
         self._lock = threading.Lock()
-        self._requests: dict[str, _Running] = {}
+        self._requests: dict[str, _RunningRequest] = {}
         self._commands: dict[int, Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes]
@@ -148,7 +148,7 @@ class EngineChild:
         self._reader.join()
         self._pipe.close()
         now, retry = time.monotonic(), error.retry_after
-        untaken = [_Running.start(arrival) for arrival in self.inbox.shut(error)]
+        untaken = [_RunningRequest.start(arrival) for arrival in self.inbox.shut(error)]
         for running in (*self._requests.values(), *untaken):
             running.stats.finished = now
             outcome = Outcome(FinishReason.ERROR, running.stats, error=error.message, unavailable=retry, refused=error)
@@ -168,7 +168,7 @@ class EngineChild:
                 yield from (self._call(number, each) for each in same if not isinstance(each, Arrival))
                 continue
             with self._lock:
-                self._requests |= {choice.request.id: _Running.start(choice, number) for choice in choices}
+                self._requests |= {choice.request.id: _RunningRequest.start(choice, number) for choice in choices}
             yield ipc.Submit(number, [choice.request for choice in choices])
 
     def _call(self, number: int, command: Command) -> ipc.MethodCall:
@@ -261,7 +261,7 @@ class EngineChild:
             running.stats.counts.add(call.arguments[0])
         getattr(self._observer, call.method)(running.request, *call.arguments)
 
-    def _finish(self, running: _Running, outcome: Outcome) -> None:
+    def _finish(self, running: _RunningRequest, outcome: Outcome) -> None:
         self._observer.on_finish(running.request, outcome)
         try:
             running.sink.on_finish(outcome)
@@ -277,7 +277,7 @@ class EngineChild:
         own, seconds = len(every) - len(clients), self._totals.seconds_per_request
         self.inbox.report(len(clients) - len(waiting), waiting, own, seconds)
 
-    def _waits(self, running: _Running) -> bool:
+    def _waits(self, running: _RunningRequest) -> bool:
         now = self.snapshot
         untold = running.number > now.number or running.request.id in now.waiting
         return running.stats.first_token is None and untold

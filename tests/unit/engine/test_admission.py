@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from draftd.core import FinishReason
 from draftd.engine import prefill_order
-from draftd.engine.admission import Admission, Layout, derived, derived_prefixes
+from draftd.engine.admission import Admission, Layout, default_limit, default_prefix_limit
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.limits import Limits
@@ -43,16 +43,16 @@ def test_bytes_per_position_are_measured_from_the_cache():
 
 
 def test_rows_reserve_what_they_can_come_to_need_and_a_quarter_more():
-    assert layout(each=1).held([100, 100, 600]) == 125 + 125 + 750 + 3 * 64
-    assert layout(each=1).held([]) == 0
+    assert layout(each=1).needed_bytes([100, 100, 600]) == 125 + 125 + 750 + 3 * 64
+    assert layout(each=1).needed_bytes([]) == 0
     windows = Layout(1, 4096, window_bytes=1000)
-    assert windows.held([100, 100, 600]) == layout(each=1).held([100, 100, 600]) + 3 * 1000
+    assert windows.needed_bytes([100, 100, 600]) == layout(each=1).needed_bytes([100, 100, 600]) + 3 * 1000
     assert windows.longest(750 + 64 + 1000) == 600
 
 
 def test_request_without_memory_waits_until_another_ends(caplog):
     caplog.set_level(logging.INFO)
-    limit = layout().held([43, 42])
+    limit = layout().needed_bytes([43, 42])
     one = rig(limit)
     first = one.add(request([1, 2, 3], speculative(2), max_tokens=40))
     one.scheduler.step()
@@ -73,7 +73,7 @@ def test_request_without_memory_waits_until_another_ends(caplog):
 
 def test_sequence_held_back_is_overtaken_no_more_often_than_that(monkeypatch):
     monkeypatch.setattr(prefill_order, "MOST_OVERTAKEN", 3)
-    one = rig(layout().held([110]))
+    one = rig(layout().needed_bytes([110]))
     one.add(request([1] * 10, autoregressive(), max_tokens=20))
     one.scheduler.step()
     big = one.add(request([2] * 10, autoregressive(), max_tokens=100))
@@ -139,7 +139,7 @@ def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
     limit = positions(8 * 256)
     admission, longest = Admission(layout(), limit), layout().longest(limit)
     admission.check(request([1] * (longest - 1), autoregressive(), max_tokens=1))
-    need = layout().held([longest + 1])
+    need = layout().needed_bytes([longest + 1])
     with pytest.raises(InvalidRequest, match=f"it needs {need} bytes, and .* may take {limit} bytes"):
         admission.check(request([1] * longest, autoregressive(), max_tokens=1))
     assert layout(context=400).longest(limit) == layout(context=400).longest(0) == 400
@@ -148,7 +148,7 @@ def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
 
 def test_requests_beyond_free_memory_are_refused_with_a_delay():
     asked = request([1] * 300, autoregressive(), max_tokens=100)
-    need = layout().held([400])
+    need = layout().needed_bytes([400])
     for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
         Admission(layout(), 0, Limits(available=answering(free))).check(asked, held)
     with pytest.raises(NoMemory, match=f"400 tokens, .* needs {need} bytes .* has {need - 1} bytes left") as refused:
@@ -199,11 +199,11 @@ def test_cached_prefixes_are_dropped_before_a_request_waits():
 
 
 def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
-    assert derived(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
-    assert derived(layout(each=1, context=100), None, 8_000_000) == 1_000_000
-    one = layout(each=1).held([4096])
-    assert derived(layout(each=1), 0, 10**9) == one, "a text as long as the context fits all the same"
-    assert derived(layout(each=1), 0, 8000) == 1000, "unless that is too much for the machine"
+    assert default_limit(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
+    assert default_limit(layout(each=1, context=100), None, 8_000_000) == 1_000_000
+    one = layout(each=1).needed_bytes([4096])
+    assert default_limit(layout(each=1), 0, 10**9) == one, "a text as long as the context fits all the same"
+    assert default_limit(layout(each=1), 0, 8000) == 1000, "unless that is too much for the machine"
 
 
 def test_a_worker_refuses_shows_and_obeys_its_limit(running):
@@ -237,15 +237,15 @@ GIB = 2**30
 )
 def test_prefix_cache_takes_a_modest_share_of_what_is_free(headroom, memory, limit, texts, expected):
     model = Layout(150_000, 8192)
-    assert derived_prefixes(model, limit, headroom, memory, texts) == expected
+    assert default_prefix_limit(model, limit, headroom, memory, texts) == expected
 
 
 def test_prefix_cache_says_in_tokens_what_it_keeps():
-    assert Layout(46_080, 8192).kept(256 * 2**20) == 5825
+    assert Layout(46_080, 8192).longest_cached(256 * 2**20) == 5825
     windows, states = Layout(1000, 8192, window_bytes=50_000), Layout(0, 8192, window_bytes=50_000)
-    assert (windows.kept(60_000), windows.kept(49_999)) == (10, 0)
-    assert (states.kept(50_000), states.kept(49_999)) == (8192, 0)
-    assert windows.kept_bytes(windows.kept(60_000)) == 60_000
+    assert (windows.longest_cached(60_000), windows.longest_cached(49_999)) == (10, 0)
+    assert (states.longest_cached(50_000), states.longest_cached(49_999)) == (8192, 0)
+    assert windows.cached_bytes(windows.longest_cached(60_000)) == 60_000
     assert prefix_room(256 * 2**20, 46_080, 0) == "5,825 tokens"
     assert prefix_room(2_100_000, 1000, 50_000) == "2 texts of 1,000 tokens"
     assert prefix_room(2_100_000, 0, 50_000) == "42 texts"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from draftd.engine.fair_share import FairShare, together
+from draftd.engine.fair_share import FairShare, affordable_sequences
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Proposal
 from draftd.engine.sequence import DecodeSequence
@@ -33,7 +33,7 @@ def served(
         taking_part = [name for name, one in peers.items() if not time.holds(one)]
         took = 0.02 * (1 + each * sum(1 + depths[name] for name in taking_part))
         results = [SequenceStep(depth, [], 1, 0) for depth in (0, *(depths[name] for name in taking_part))]
-        time.decoded([client, *(peers[name] for name in taking_part)], DecodeStep(results, 0.0, took, []))
+        time.charge_step([client, *(peers[name] for name in taking_part)], DecodeStep(results, 0.0, took, []))
         seconds, tokens = seconds + took, tokens + 1
         steps.update(taking_part)
     return tokens * 0.02 / seconds, steps
@@ -70,7 +70,7 @@ def test_share_of_peers_is_forgotten_without_clients_too() -> None:
     assert time._taken
     time.begin([heavy])
     for _ in range(20):
-        time.decoded([heavy], DecodeStep([SequenceStep(16, [], 1, 0)], 0.0, 0.1, []))
+        time.charge_step([heavy], DecodeStep([SequenceStep(16, [], 1, 0)], 0.0, 0.1, []))
     assert not time._taken
 
 
@@ -94,10 +94,10 @@ CPU, GPU = [float(size) for size in range(1, 9)], [1 + size / 20 for size in ran
 
 
 def test_a_step_with_peers_takes_at_most_twice_as_long() -> None:
-    assert together(GPU, 1, 1.0) >= 8
-    assert [together(CPU, 2, 1.0), together(CPU, 4, 2.0)] == [2, 2]
-    assert together(CPU, 1, 9.0) == 1, "it has one all the same"
-    assert together([], 3, 1.0) == 3
+    assert affordable_sequences(GPU, 1, 1.0) >= 8
+    assert [affordable_sequences(CPU, 2, 1.0), affordable_sequences(CPU, 4, 2.0)] == [2, 2]
+    assert affordable_sequences(CPU, 1, 9.0) == 1, "it has one all the same"
+    assert affordable_sequences([], 3, 1.0) == 3
     assert chosen([running(1), *(running(number, "p") for number in range(2, 7))], CPU) == [1, 2]
 
 
@@ -135,19 +135,19 @@ def test_a_peer_has_its_part_while_anything_else_wants_the_target() -> None:
     for _ in range(200):  # it has all, and owes no more of that than a second gives
         shares.begin([peer])
         assert not shares.holds(peer)
-        shares.decoded([peer], step)
+        shares.charge_step([peer], step)
         now += 0.01
     for _ in range(1000):
         shares.begin([peer, other])
         if not shares.holds(peer):
-            shares.decoded([peer], step)
+            shares.charge_step([peer], step)
             had += 0.01
         now += 0.01
     assert 0.2 * 10 < had < 0.25 * 10 + 1.0
     whole = FairShare(1.0, lambda: now)
     whole.begin([peer, running(3, "q")])
     for _ in range(100):
-        whole.decoded([peer], DecodeStep([SequenceStep(0, [], 1, 0)], 0.0, 5.0, []))
+        whole.charge_step([peer], DecodeStep([SequenceStep(0, [], 1, 0)], 0.0, 5.0, []))
     assert not whole.holds(peer), "no part of it was set"
 
 

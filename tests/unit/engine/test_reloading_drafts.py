@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
-from draftd.engine.draft_weights import Drafters
+from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.inbox import KeepDrafts, ReloadDrafts
 from draftd.engine.jobs import BackgroundJobs
 from draftd.errors import ModelLoadError
@@ -160,7 +160,7 @@ def test_a_light_draft_that_is_held_is_read_too_and_both_change_or_none(running,
 
 def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompts, monkeypatch):
     models = nano()
-    drafters = Drafters(models)
+    drafters = DraftWeights(models)
     rig = Rig(models, drafters=drafters.make())
     jobs = BackgroundJobs(rig.scheduler.local, drafters, lambda: models.target, 512)
     monkeypatch.setattr(folder, "_PIECE_BYTES", 1)  # an array a piece
@@ -173,7 +173,7 @@ def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompt
         jobs.step()
     assert keep.done.result(0) == 0
     assert reload.done.result(0) == models.info.draft_weight_bytes
-    assert drafters.held.drafters == NONE
+    assert drafters.loaded.drafters == NONE
     sink = rig.run([request(prompts[0], speculative(3))])[0]
     assert sink.done.degraded == "the draft model is not loaded"
 

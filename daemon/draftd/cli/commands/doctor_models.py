@@ -221,7 +221,7 @@ def foresee(
     if not chat:
         findings.append(note("refused", "chats: this model has no chat template", _NO_TEMPLATE))
     if (whole := info.context_length) > info.largest_context:
-        need = size(layout.held([whole]))
+        need = size(layout.needed_bytes([whole]))
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (
             f"{whole:,} need {need} of KV cache, and {size(limit)} are there"
         )

@@ -111,7 +111,7 @@ class RemoteDecoder:
             sequence.plan = replace(sequence.plan, alternatives=sequence.plan.alternatives | {TARGET})
         self._waiting.append(sequence)
 
-    def lowered(self) -> None:
+    def review_drafting(self) -> None:
         for text in self._texts.values():
             self._decide(text)
 
@@ -168,7 +168,7 @@ class RemoteDecoder:
             prompt=len(request.prompt),
             length=text.known,
             sampling=sequence.sampling,
-            ends=tuple(sorted(self._delivery.ends(request))),
+            ends=tuple(sorted(self._delivery.end_tokens(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
             grammar=request.grammar,
@@ -265,7 +265,7 @@ class RemoteDecoder:
         step = SequenceStep(verdict.drafted, accepted, following, text.draft_forwards, state, verdict.logprobs)
         done = DecodeStep([step], text.draft_seconds, verdict.verify_seconds, [])
         text.draft_forwards, text.draft_seconds, before = 0, 0.0, sequence.emitted
-        self._delivery.tokens(sequence, step, done, now, break_even, Verifier.REMOTE)
+        self._delivery.send_tokens(sequence, step, done, now, break_even, Verifier.REMOTE)
         text.counts.tokens += sequence.emitted - before
         text.last_verdict = now
         if sequence.finish is not None:

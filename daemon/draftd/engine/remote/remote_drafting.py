@@ -91,7 +91,7 @@ class RemoteDrafting:
                 chunk = min(self._chunk, _SLICE) if busy else self._chunk
                 return self._drafting.drafters[kind].prefill(text.sequence, chunk)
         except Exception as error:
-            self._drafting.failed(text.sequence, str(error))
+            self._drafting.handle_failure(text.sequence, str(error))
             return True
 
     # drafting
@@ -130,7 +130,7 @@ class RemoteDrafting:
         depths, forwards = ([0] * len(due),) * 2 if draft is None else (draft.depths, draft.forwards)
         seconds = self._clock() - began
         for sequence, message in errors:
-            self._drafting.failed(sequence, message)
+            self._drafting.handle_failure(sequence, message)
         for (text, wanted), row, depth, made in zip(due, rows, depths, forwards, strict=True):
             tokens = row[: next((i for i, token in enumerate(row[:depth]) if token >= vocabulary), depth)]
             text.draft_forwards += made
