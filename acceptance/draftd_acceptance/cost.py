@@ -30,9 +30,9 @@ class CostRates:
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> CostRates | None:
         """From a manifest's settings; None where they name no price."""
-        told = {name: settings.get(f"cost.{name}", _UNSET) for name in ("per_hour", "watts", "tariff")}
-        known = {name: float(text) for name, text in told.items() if text != _UNSET}
-        rates = cls(settings.get("cost.currency", "$"), **known)
+        texts = {name: settings.get(f"cost.{name}", _UNSET) for name in ("per_hour", "watts", "tariff")}
+        prices = {name: float(text) for name, text in texts.items() if text != _UNSET}
+        rates = cls(settings.get("cost.currency", "$"), **prices)
         return None if rates.per_hour is None and rates.tariff is None else rates
 
     def measuring(self, watts: float | None) -> CostRates:
@@ -43,8 +43,8 @@ class CostRates:
     def hourly(self) -> float | None:
         """Of the machine, all that is known together; None where nothing is."""
         energy = None if self.watts is None or self.tariff is None else self.watts / 1000 * self.tariff
-        known = [part for part in (self.per_hour, energy) if part is not None]
-        return sum(known) if known else None
+        parts = [part for part in (self.per_hour, energy) if part is not None]
+        return sum(parts) if parts else None
 
 
 def per_answer(rates: CostRates, seconds: float) -> float | None:

@@ -92,27 +92,27 @@ def take_manifest(
     client: DraftdClient, prompts: Mapping[str, str] | None = None, *, timeout: float = SECONDS
 ) -> Manifest:
     """The daemon's account of itself. `prompts`: `prompt_checksum` of each group that is asked. Raises CallError."""
-    found = client.manifest(timeout=timeout)
-    told = MessageToDict(found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    told |= {name: dict(sorted(told[name].items())) for name in ("packages", "models", "settings")}
-    told |= {
+    reply = client.manifest(timeout=timeout)
+    fields = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    fields |= {name: dict(sorted(fields[name].items())) for name in ("packages", "models", "settings")}
+    fields |= {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "harness": __version__,
-        "draftd": found.version,
-        "low_power": told.get("low_power"),
+        "draftd": reply.version,
+        "low_power": fields.get("low_power"),
         "prompts": prompts or {},
-        "load_seconds": found.load_time.ToNanoseconds() / 1e9 if found.HasField("load_time") else None,
+        "load_seconds": reply.load_time.ToNanoseconds() / 1e9 if reply.HasField("load_time") else None,
     }
-    return TypeAdapter(Manifest).validate_python(told)
+    return TypeAdapter(Manifest).validate_python(fields)
 
 
 def prompt_checksum(prompts: Sequence[Prompt]) -> str:
     """SHA-256 of what is asked, in its order. A prompt's name does not change it."""
-    asked = [
+    contents = [
         {"messages": prompt.messages, "workload": prompt.workload, "max_tokens": prompt.max_tokens}
         for prompt in prompts
     ]
-    text = json.dumps(asked, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(contents, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -121,24 +121,24 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
     left, right = dict(_fields(a, b)), dict(_fields(b, a))
     # Of a model without files nothing but its name is known.
     both = a.models.keys() & b.models.keys()
-    known = [f"models.{role}.name" for role in both if a.models[role].files and b.models[role].files]
-    found = [
-        Difference(name, left.get(name, ABSENT), right.get(name, ABSENT), name not in known and _matters(name, a, b))
+    named = [f"models.{role}.name" for role in both if a.models[role].files and b.models[role].files]
+    differing = [
+        Difference(name, left.get(name, ABSENT), right.get(name, ABSENT), name not in named and _matters(name, a, b))
         for name in {**left, **right}
         if left.get(name) != right.get(name)
     ]
-    return tuple(sorted(found, key=lambda one: (not one.matters, one.field)))
+    return tuple(sorted(differing, key=lambda difference: (not difference.matters, difference.field)))
 
 
-def _fields(one: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
+def _fields(manifest: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
     """All of one manifest by dotted name, as text. A model or a file that the other lacks is a single field."""
     for field_ in fields(Manifest):
-        value = getattr(one, field_.name)
+        value = getattr(manifest, field_.name)
         if not isinstance(value, Mapping):
             yield field_.name, _text(value)
         elif field_.name != "models":
             yield from ((f"{field_.name}.{name}", _text(said)) for name, said in value.items())
-    for role, model in one.models.items():
+    for role, model in manifest.models.items():
         if role not in other.models:
             yield f"models.{role}", model.name
             continue

@@ -54,10 +54,10 @@ class Options(BaseModel):
         return cls._checked(plan, f"{cls.stage}.json: ")
 
     @classmethod
-    def resumed(cls, plan: Mapping[str, Any] | None, **given: Any) -> Self:
+    def resumed(cls, plan: Mapping[str, Any] | None, **changes: Any) -> Self:
         """What is given and not None, else as the run began, else the default. Raises OptionError."""
         begun = cls.from_plan(plan).plan() if plan is not None else {}
-        return cls._checked(begun | {name: value for name, value in given.items() if value is not None})
+        return cls._checked(begun | {name: value for name, value in changes.items() if value is not None})
 
     @classmethod
     def _checked(cls, values: Mapping[str, Any], place: str = "") -> Self:

@@ -106,13 +106,13 @@ def _steps(options: QualityOptions) -> Iterator[SessionStep]:
 class ModeAnswers:
     """A prompt's answers in one way. The complaint is the first one's that failed; empty where all passed."""
 
-    asked: int
+    answers: int
     passed: int
     complaint: str
 
     @property
     def all_passed(self) -> bool:
-        return self.passed == self.asked
+        return self.passed == self.answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class PromptResult:
 
     @property
     def complete(self) -> bool:
-        return self.autoregressive.asked > 0 and self.speculative.asked > 0
+        return self.autoregressive.answers > 0 and self.speculative.answers > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +216,12 @@ class QualityResult:
         return (*said, *(self.schemas.complaints if self.schemas is not None else ()))
 
 
-def _shortfalls(found: QualityComparison, where: str = "") -> Iterator[str]:
+def _shortfalls(comparison: QualityComparison, where: str = "") -> Iterator[str]:
     """Of what is judged: answers that are missing, and a share that drafts make too low."""
-    if missing := found.missing:
-        yield f"{len(missing)} of {len(found.prompts)} prompts were not answered{where} both with and without drafts"
-    plain, drafted = found.autoregressive, found.speculative
+    if missing := comparison.missing:
+        whole = len(comparison.prompts)
+        yield f"{len(missing)} of {whole} prompts were not answered{where} both with and without drafts"
+    plain, drafted = comparison.autoregressive, comparison.speculative
     if plain is not None and drafted is not None and plain - drafted > TOLERANCE + _EXACT:
         shares = f"{drafted:.1%} pass{where} with drafts, and {plain:.1%} without"
         yield f"{shares}; at most {TOLERANCE:.1%} less is allowed"
@@ -253,8 +254,8 @@ def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) 
 
 def _under_schemas(canaries: Sequence[Canary], ticks: Sequence[Tick], schemas: Mapping[str, Schema]) -> UnderSchemas:
     answers = {key_of(tick): tick for tick in ticks if _counts(tick)}.values()
-    found = ((tick.place, _invalid(tick, schemas[tick.place.prompt])) for tick in answers)
-    invalid = tuple(InvalidAnswer(place.prompt, place.arm, what) for place, what in found if what)
+    checked = ((tick.place, _invalid(tick, schemas[tick.place.prompt])) for tick in answers)
+    invalid = tuple(InvalidAnswer(place.prompt, place.arm, what) for place, what in checked if what)
     refused = "" if answers else next(filter(None, map(_refusal, ticks)), "")
     return UnderSchemas(*_comparisons(canaries, ticks), len(answers), invalid, refused)
 
@@ -287,8 +288,8 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
             answers.setdefault((tick.place.prompt, arm.speculative), {})[tick.place.repetition] = tick
     prompts = tuple(_prompt(canary, answers, greedy=not temperature) for canary in canaries)
     both = [one for one in prompts if one.complete]
-    plain = [one.autoregressive.passed / one.autoregressive.asked for one in both]
-    drafted = [one.speculative.passed / one.speculative.asked for one in both]
+    plain = [one.autoregressive.passed / one.autoregressive.answers for one in both]
+    drafted = [one.speculative.passed / one.speculative.answers for one in both]
     return QualityComparison(
         temperature,
         prompts,

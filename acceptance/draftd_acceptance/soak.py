@@ -57,7 +57,7 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
     before = soaked_seconds(session.folder)
     if before >= options.duration:
         return
-    asked, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
+    questions, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
     counts = Counter(requests=0, failed=0)
     began = answered = time.perf_counter()
     # The first request is asked, and the clock of a soak begins, a moment after this one.
@@ -79,7 +79,7 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
         try:
             while not stop.is_set() and time.perf_counter() < ends:
                 with lock:
-                    passed, prompt = next(asked)
+                    passed, prompt = next(questions)
                 step = SessionStep(options.arm, (prompt,), passed)
                 (tick,) = session.measure(step, options, chat=model.chat_template)
                 session.folder.keep_tick(tick)
@@ -94,15 +94,15 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
         on_threads("draftd-soak", [stream] * (options.streams or 1)) as streams,
     ):
         try:
-            while not all(one.done() for one in streams):
+            while not all(future.done() for future in streams):
                 done = min(options.duration, before + time.perf_counter() - began)
                 said = "{requests} requests, {failed} failed".format_map(counts)
                 progress(Advance(Stage.SOAK, done, options.duration, options.duration - done, said))
                 wait(streams, _LOOK_SECONDS)
         finally:
             stop.set()
-        for one in streams:
-            one.result()
+        for future in streams:
+            future.result()
 
 
 def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:
@@ -154,12 +154,12 @@ class SoakWindow:
 
 def windows(parts: Sequence[SoakBlock], seconds: float) -> tuple[SoakWindow, ...]:
     """In order. A session's last one, where it is shorter than half, belongs to the one before."""
-    made: list[SoakWindow] = []
+    windows_made: list[SoakWindow] = []
     for part in parts:
         whole = max(1, int(part.seconds / seconds + 0.5))
         edges = [*(part.began + number * seconds for number in range(whole)), part.ended]
-        made += [_window(part, earlier, later, later == edges[-1]) for earlier, later in pairwise(edges)]
-    return tuple(made)
+        windows_made += [_window(part, earlier, later, later == edges[-1]) for earlier, later in pairwise(edges)]
+    return tuple(windows_made)
 
 
 def _window(part: SoakBlock, earlier: float, later: float, last: bool) -> SoakWindow:
@@ -298,15 +298,15 @@ def soaked_seconds(folder: RunFolder) -> float:
 
 def soak_parts(ticks: Sequence[Tick], samples: Sequence[MachineSample]) -> list[SoakBlock]:
     """Each session's share, in order of time. Its time is that in which requests were under way."""
-    made: list[SoakBlock] = []
+    blocks: list[SoakBlock] = []
     before = 0.0
     for session in sorted({tick.place.session for tick in ticks}):
-        asked = sorted((t for t in ticks if t.place.session == session), key=lambda tick: tick.elapsed)
-        began, ended = asked[0].elapsed, max(tick.elapsed + tick.ended for tick in asked)
+        session_ticks = sorted((t for t in ticks if t.place.session == session), key=lambda tick: tick.elapsed)
+        began, ended = session_ticks[0].elapsed, max(tick.elapsed + tick.ended for tick in session_ticks)
         beside = sorted((s for s in samples if s.session == session), key=lambda sample: sample.elapsed)
-        made.append(SoakBlock(session, before, began, ended, tuple(asked), tuple(beside)))
+        blocks.append(SoakBlock(session, before, began, ended, tuple(session_ticks), tuple(beside)))
         before += ended - began
-    return made
+    return blocks
 
 
 def _curves(parts: Sequence[SoakBlock], what: str) -> list[Curve]:
@@ -343,13 +343,13 @@ def _added(parts: Sequence[SoakBlock], what: str) -> int | None:
 
 def _longest_critical(parts: Sequence[SoakBlock]) -> float | None:
     """Seconds on end in critical memory pressure, as the daemon counted them."""
-    read = [[one for one in part.samples if one.pressure is not None] for part in parts]
+    read = [[readings for readings in part.samples if readings.pressure is not None] for part in parts]
     if not any(read):
         return None
     longest = 0.0
-    for one in read:
+    for readings in read:
         spell = 0.0
-        for earlier, later in pairwise(one):
+        for earlier, later in pairwise(readings):
             spent = max(later.critical_seconds - earlier.critical_seconds, 0.0)
             # The daemon reads more seldom than it is asked: a spell goes on while its counter rests.
             throughout = earlier.pressure == later.pressure == "critical"

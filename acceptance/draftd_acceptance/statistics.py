@@ -77,10 +77,10 @@ def ratio(
         return None
     apart = int(len(shared) == 1)  # of one prompt each side's values are resampled for themselves
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = above.resampled(statistic, resamples, 0) / below.resampled(statistic, resamples, apart)
-    if not np.isfinite(found).all():
+        ratios = above.resampled(statistic, resamples, 0) / below.resampled(statistic, resamples, apart)
+    if not np.isfinite(ratios).all():
         return None
-    low, high = _middle(found)
+    low, high = _middle(ratios)
     samples = min(len(above.values), len(below.values))
     return Interval(above.whole(statistic) / below.whole(statistic), low, high, samples)
 
@@ -120,9 +120,9 @@ class _Pool:
         return np.asarray(lower + (upper - lower) * (at % 1), float)
 
 
-def _middle(found: _Floats) -> tuple[float, float]:
+def _middle(values: _Floats) -> tuple[float, float]:
     """What 95 % of them lie within."""
-    low, high = np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -199,7 +199,7 @@ def _slope(curves: Sequence[tuple[_Floats, _Floats]]) -> Interval:
         return Interval(0.0, 0.0, 0.0, len(values))
     freedom = len(values) - design.shape[1]
     step, span = float(np.median(np.diff(times))), float(np.ptp(times))
-    found: list[tuple[float, float, float]] = []  # log of the weight, slope, its standard error
+    fits: list[tuple[float, float, float]] = []  # log of the weight, slope, its standard error
     for memory in np.geomspace(step, 10 * span, _MEMORIES):
         lasting = np.exp(-apart / memory)
         for white in _WHITE:
@@ -212,8 +212,8 @@ def _slope(curves: Sequence[tuple[_Floats, _Floats]]) -> Interval:
             likely = -np.log(np.diag(root)).sum() + np.linalg.slogdet(inverse)[1] / 2 - freedom / 2 * np.log(rest)
             # The longer the memory, the wider the interval: what the curve leaves open is taken for the worse.
             likely += np.log(memory)
-            found.append((float(likely), float(fitted[0]), float(np.sqrt(_AVERAGED * rest / freedom * inverse[0, 0]))))
-    weights, slopes, errors = (np.array(column) for column in zip(*found, strict=True))
+            fits.append((float(likely), float(fitted[0]), float(np.sqrt(_AVERAGED * rest / freedom * inverse[0, 0]))))
+    weights, slopes, errors = (np.array(column) for column in zip(*fits, strict=True))
     weights = np.exp(weights - weights.max())
     weights /= weights.sum()
     rng = np.random.default_rng(0)

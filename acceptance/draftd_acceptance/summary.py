@@ -26,8 +26,8 @@ class MetricDef:
     statistic: Statistic = 0.5
 
     def values(self, tick: Tick) -> Sequence[float]:
-        found = self.figure(tick)
-        return found if isinstance(found, Sequence) else () if found is None else (found,)
+        figures = self.figure(tick)
+        return figures if isinstance(figures, Sequence) else () if figures is None else (figures,)
 
 
 _SHARED = "% of tokens take no longer; the tokens of one chunk share its time."
@@ -92,9 +92,11 @@ def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None =
 
 def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
     """Of those of the ticks that count, by prompt. `samples` are requests. None where there is nothing to measure."""
-    found = _by_prompt(ticks, METRICS[metric])
-    interval = bootstrap([list(chain(*one)) for one in found.values()], METRICS[metric].statistic)
-    return None if interval is None else replace(interval, samples=sum(map(len, found.values())))
+    by_prompt = _by_prompt(ticks, METRICS[metric])
+    interval = bootstrap(
+        [list(chain(*values_of_prompt)) for values_of_prompt in by_prompt.values()], METRICS[metric].statistic
+    )
+    return None if interval is None else replace(interval, samples=sum(map(len, by_prompt.values())))
 
 
 def against(
@@ -106,11 +108,11 @@ def against(
     ours = _by_prompt(select(ticks, arm=arm), definition)
     theirs = _by_prompt(select(ticks if others is None else others, arm=base), definition)
     above, below = ({key: list(chain(*one)) for key, one in side.items()} for side in (ours, theirs))
-    found = ratio(above, below, definition.statistic)
-    if found is None:
+    interval = ratio(above, below, definition.statistic)
+    if interval is None:
         return None
     shared = ours.keys() & theirs.keys()
-    return replace(found, samples=min(sum(len(side[key]) for key in shared) for side in (ours, theirs)))
+    return replace(interval, samples=min(sum(len(side[key]) for key in shared) for side in (ours, theirs)))
 
 
 def counted(ticks: Iterable[Tick]) -> DraftCounts:
@@ -186,11 +188,11 @@ def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
 
 def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> dict[_PromptKey, list[Sequence[float]]]:
     """By prompt, the values of each request that gave any."""
-    found: dict[_PromptKey, list[Sequence[float]]] = {}
+    by_prompt: dict[_PromptKey, list[Sequence[float]]] = {}
     for tick in select(ticks):
         if values := metric.values(tick):
-            found.setdefault(tick.place.key, []).append(values)
-    return found
+            by_prompt.setdefault(tick.place.key, []).append(values)
+    return by_prompt
 
 
 def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:

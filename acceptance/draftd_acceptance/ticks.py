@@ -128,10 +128,10 @@ class Arm:
     def parse(cls, name: str) -> Arm | None:
         """The arm of that id; None for one that no version of draftd gave."""
         temperature = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
-        found = re.fullmatch(rf"(?:ar|(k|auto)([1-9]\d*))(?:-([a-z_]+))?(?:-t({temperature}))?(?:-x(\d+))?", name)
-        if found is None:
+        match = re.fullmatch(rf"(?:ar|(k|auto)([1-9]\d*))(?:-([a-z_]+))?(?:-t({temperature}))?(?:-x(\d+))?", name)
+        if match is None:
             return None
-        how, length, drafter, temperature, together = found.groups()
+        how, length, drafter, temperature, together = match.groups()
         kind = DrafterName(drafter or DRAFT_MODEL) if length else None
         return cls(int(length or 0), kind, float(temperature or 0), int(together or 1), how == "auto")
 

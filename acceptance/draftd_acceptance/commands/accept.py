@@ -156,8 +156,8 @@ def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any
         """With the block length of the candidate: the knee; the sweep's base where no block is shown to pay."""
         if options is swept:
             return swept
-        found = knee(folder.ticks(Stage.SWEEP))
-        block = found.block_length if found is not None and found.block_length else swept.block_length
+        best = knee(folder.ticks(Stage.SWEEP))
+        block = best.block_length if best is not None and best.block_length else swept.block_length
         return type(options).resumed(options.plan(), block_length=block)
 
     runs.measure("accept", folder, which, swept, soaked, examined, settled=settled)
@@ -186,14 +186,14 @@ def show(verdict: GateDecision) -> None:
     if verdict.judgements:
         drawn = output.table(out, _COLUMNS, ())
         drawn.columns[-1].justify = "left"
-        for one in verdict.judgements:
-            outcome = f"[{_STYLES.get(one.outcome, 'yellow')}]{one.outcome.replace('_', ' ')}[/]"
-            figures = (shown.measured(one), shown.wanted(one.criterion), str(one.reading.samples))
-            drawn.add_row(escape(one.criterion.name), *figures, outcome)
+        for judgement in verdict.judgements:
+            outcome = f"[{_STYLES.get(judgement.outcome, 'yellow')}]{judgement.outcome.replace('_', ' ')}[/]"
+            figures = (shown.measured(judgement), shown.wanted(judgement.criterion), str(judgement.reading.samples))
+            drawn.add_row(escape(judgement.criterion.name), *figures, outcome)
         out.print(drawn)
-    for one in verdict.judgements:
-        if one.reason:
-            output.say(f"{one.criterion.name}: {one.reason}")
+    for judgement in verdict.judgements:
+        if judgement.reason:
+            output.say(f"{judgement.criterion.name}: {judgement.reason}")
     for line in (*verdict.notes, *(verdict.reasons if len(verdict.reasons) > 1 else ())):
         output.say(line)
     output.say(verdict.sentence, style=_COLOURS[verdict.decision])

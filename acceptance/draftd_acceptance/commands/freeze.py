@@ -59,22 +59,30 @@ def command(
             now = folder.manifests()[number]
     if out is not None:
         out.write_text(to_json(now), encoding="utf-8")
-    found = () if before is None else differences(before, now)
-    differs = any(one.matters for one in found)
+    differing = () if before is None else differences(before, now)
+    differs = any(difference.matters for difference in differing)
     if json:
-        said = {"same": not differs, "differences": [asdict(one) for one in found]}
+        said = {"same": not differs, "differences": [asdict(difference) for difference in differing]}
         print(to_json(now).rstrip() if before is None else jsonlib.dumps(said))
     elif before is None:
         output.print_fields(lines(now), 14)
     else:
-        if found:
-            rows = [(one.field, _short(one.left), _short(one.right), "yes" if one.matters else "no") for one in found]
+        if differing:
+            rows = [
+                (
+                    difference.field,
+                    _short(difference.left),
+                    _short(difference.right),
+                    "yes" if difference.matters else "no",
+                )
+                for difference in differing
+            ]
             output.print_table(("field", str(check), "now", "matters"), rows)
-        mattering = f"{sum(one.matters for one in found)} of {len(found)} differences"
+        mattering = f"{sum(difference.matters for difference in differing)} of {len(differing)} differences"
         unlike = f"what matters is not as in {check}: {mattering}"
         output.say(unlike if differs else f"no relevant difference from {check}")
-    for role, one in now.models.items():
-        if one.changed_since_load:
+    for role, difference in now.models.items():
+        if difference.changed_since_load:
             output.complain(f"{role}: a file has changed since it was loaded; load it again before you measure")
     if differs:
         raise typer.Exit(1)
@@ -100,7 +108,7 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
     packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
     power = [manifest.power_source] if manifest.power_source else []
     power += ["low-power mode"] if manifest.low_power else []
-    made = [
+    rows = [
         ("draftd", f"{manifest.draftd}, Python {manifest.python}"),
         ("packages", packages),
         ("machine", f"{manifest.device}, {manifest.cores} cores, {size(manifest.memory_bytes)}; {manifest.os}"),
@@ -110,10 +118,10 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
     for role, model in sorted(manifest.models.items(), key=lambda one: _ROLES.index(one[0])):
         quantization = "no quantisation" if model.quantization == "none" else model.quantization
         description = f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"
-        made.append((role.replace("_", " "), description))
-        made += [("", f"{file.sha256}  {file.name} ({size(file.bytes)})") for file in model.files]
-    made += [("prompts" if not i else "", f"{sha}  {name}") for i, (name, sha) in enumerate(manifest.prompts.items())]
-    return made
+        rows.append((role.replace("_", " "), description))
+        rows += [("", f"{file.sha256}  {file.name} ({size(file.bytes)})") for file in model.files]
+    rows += [("prompts" if not i else "", f"{sha}  {name}") for i, (name, sha) in enumerate(manifest.prompts.items())]
+    return rows
 
 
 def _short(value: str) -> str:

@@ -117,18 +117,20 @@ def open_run(path: Path | None, which: DaemonChoice) -> tuple[RunFolder, DaemonC
     return folder, which
 
 
-def measure_stage(kind: type[Options], given: Mapping[str, Any], path: Path | None, which: DaemonChoice) -> RunFolder:
-    """One stage of the run at `path`, or of a new one, with the options that are `given`."""
-    kind.resumed(None, **given)  # what is asked wrongly leaves no folder behind
+def measure_stage(kind: type[Options], options: Mapping[str, Any], path: Path | None, which: DaemonChoice) -> RunFolder:
+    """One stage of the run at `path`, or of a new one, with the options that are `options`."""
+    kind.resumed(None, **options)  # what is asked wrongly leaves no folder behind
     folder, which = open_run(path, which)
-    measure(kind.stage, folder, which, kind.resumed(folder.plan(kind.stage), **given))
+    measure(kind.stage, folder, which, kind.resumed(folder.plan(kind.stage), **options))
     return folder
 
 
 def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
     """The checksum of each group's prompts by stage: two stages may ask other prompts of a group."""
     return {
-        f"{stage}.{group}": checksum for stage, asked in prompts.items() for group, checksum in checksums(asked).items()
+        f"{stage}.{group}": checksum
+        for stage, frozen in prompts.items()
+        for group, checksum in checksums(frozen).items()
     }
 
 
@@ -137,10 +139,10 @@ def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Seque
     what the run began with."""
     manifest = take_manifest(client, by_stage(prompts))
     for number, earlier in folder.manifests().items():
-        for one in differences(earlier, manifest):
-            if one.matters:
-                allowed = f"{one.left!r}, as in session {number}; use a new run after a change"
-                raise RunError(f"{folder.path}: {one.field}", one.right, allowed)
+        for difference in differences(earlier, manifest):
+            if difference.matters:
+                allowed = f"{difference.left!r}, as in session {number}; use a new run after a change"
+                raise RunError(f"{folder.path}: {difference.field}", difference.right, allowed)
     return Session(client, folder, folder.begin_session(manifest))
 
 

@@ -103,7 +103,7 @@ class QualityFlags:
     "draftd sweep --target 127.0.0.1:50551 --groups short_control,code --repeat 5",
     "draftd sweep --run draftd-runs/mine --json | jq .knee.block_length",
 )
-def sweep(asked: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
+def sweep(flags: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
 
     One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
@@ -112,7 +112,7 @@ def sweep(asked: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, jso
     Figures are medians with 95 % intervals. × AR is the ratio to autoregressive decoding on the same prompts, together
     the tokens a second of all concurrent requests, p95 the time between tokens, length the tokens for each draft.
     """
-    folder = runs.measure_stage(SweepOptions, asked.read(), run, which)
+    folder = runs.measure_stage(SweepOptions, flags.read(), run, which)
     result = Sweep.read(folder)
     assert result is not None
     missing = f"{result.missing} requests are missing; continue with draftd sweep --run {folder.path}"
@@ -124,7 +124,7 @@ def sweep(asked: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, jso
     "draftd soak --target 127.0.0.1:50551 --duration 3600 --streams 8",
     "draftd soak --run draftd-runs/mine --json | jq .resident.slope",
 )
-def soak(asked: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
+def soak(flags: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
 
     Exits 1 if memory certainly grows so fast that it is used up within a week, if a request failed, or if the soak was
@@ -133,7 +133,7 @@ def soak(asked: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json:
     Growth has a 95 % interval. It leaves out the first quarter of each session, in which caches fill, and needs 60
     readings in 60 s: with fewer it says "too few samples". A window's accepted share needs 50 drafts.
     """
-    folder = runs.measure_stage(SoakOptions, vars(asked), run, which)
+    folder = runs.measure_stage(SoakOptions, vars(flags), run, which)
     result = soak_result(folder)
     assert result is not None
     short = f"soaked for {result.seconds:.0f} s; continue with draftd soak --run {folder.path}"
@@ -148,7 +148,7 @@ def soak(asked: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json:
     "draftd quality --target 127.0.0.1:50551 --temperature 0.8 --repeat 5",
     "draftd quality --run draftd-runs/mine --json | jq .difference",
 )
-def quality(asked: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
+def quality(flags: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
     Prompts whose answer is JSON are asked a second time with its JSON schema, if the model's tokenizer has grammars.
@@ -159,7 +159,7 @@ def quality(asked: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None,
 
     The answers are kept in the run, and checked again whenever it is read.
     """
-    folder = runs.measure_stage(QualityOptions, vars(asked), run, which)
+    folder = runs.measure_stage(QualityOptions, vars(flags), run, which)
     result = quality_result(folder)
     assert result is not None
     _tell(folder, _checked(result) if json else None, lambda: _show_quality(result), result.complaints)
@@ -216,26 +216,30 @@ def _swept(result: Sweep) -> dict[str, Any]:
 
 def _arm_cells(result: Sweep, arm: Arm) -> tuple[str, ...]:
     summary = result.summaries[arm]
-    found, failed = summary.figures, f" ({summary.errors} failed)" if summary.errors else ""
+    figures, failed = summary.figures, f" ({summary.errors} failed)" if summary.errors else ""
     return (
         arm.id,
-        _interval(found["decode_tokens_per_second"], "{:.0f}"),
+        _interval(figures["decode_tokens_per_second"], "{:.0f}"),
         _interval(result.gains.get(arm), "{:.2f}"),
         _estimate(summary.total_tokens_per_second if arm.concurrency > 1 else None, "{:.0f}"),
-        _estimate(found["time_to_first_token"], "{:.1f}", 1000),
-        _estimate(found["inter_token_p95"], "{:.1f}", 1000),
-        _estimate(found["acceptance"], "{:.0%}"),
-        _estimate(found["mean_accepted_length"], "{:.2f}"),
+        _estimate(figures["time_to_first_token"], "{:.1f}", 1000),
+        _estimate(figures["inter_token_p95"], "{:.1f}", 1000),
+        _estimate(figures["acceptance"], "{:.0%}"),
+        _estimate(figures["mean_accepted_length"], "{:.2f}"),
         f"{summary.requests}{failed}",
     )
 
 
-def _interval(found: Interval | None, form: str) -> str:
-    return NOTHING if found is None else f"{form} ({form}–{form})".format(found.estimate, found.low, found.high)
+def _interval(interval: Interval | None, form: str) -> str:
+    return (
+        NOTHING
+        if interval is None
+        else f"{form} ({form}–{form})".format(interval.estimate, interval.low, interval.high)
+    )
 
 
-def _estimate(found: Interval | None, form: str, factor: float = 1) -> str:
-    return NOTHING if found is None else form.format(found.estimate * factor)
+def _estimate(interval: Interval | None, form: str, factor: float = 1) -> str:
+    return NOTHING if interval is None else form.format(interval.estimate * factor)
 
 
 # a soak
@@ -250,11 +254,11 @@ def _show_soak(result: SoakResult) -> None:
 
 def _soaked(result: SoakResult) -> dict[str, Any]:
     """Days without end are null, and `grows_without_bound` says what they mean."""
-    made: dict[str, Any] = {"complete": result.complete} | asdict(result)
+    document: dict[str, Any] = {"complete": result.complete} | asdict(result)
     if result.days_to_exhaustion is not None and math.isinf(result.days_to_exhaustion):
-        made["days_to_exhaustion"] = None
-    made |= {"tokens_per_second": result.tokens_per_second, "grows_without_bound": result.grows_without_bound}
-    return made | {"complaints": result.complaints}
+        document["days_to_exhaustion"] = None
+    document |= {"tokens_per_second": result.tokens_per_second, "grows_without_bound": result.grows_without_bound}
+    return document | {"complaints": result.complaints}
 
 
 def _window_cells(window: SoakWindow) -> tuple[str, ...]:
@@ -285,11 +289,11 @@ def _soak_lines(result: SoakResult) -> Iterator[tuple[str, str]]:
     yield from (("failed", example) for example in result.error_examples)
 
 
-def _growth(found: MemoryGrowth | None, few: str) -> str:
-    if found is None:
+def _growth(growth: MemoryGrowth | None, few: str) -> str:
+    if growth is None:
         return f"growth: {few or 'cannot be told'}"
-    low, high = (value * 3600 / 2**20 for value in (found.slope.low, found.slope.high))
-    return f"grows by {low:+.0f} to {high:+.0f} MiB an hour (95 %, over {found.seconds:.0f} s)"
+    low, high = (value * 3600 / 2**20 for value in (growth.slope.low, growth.slope.high))
+    return f"grows by {low:+.0f} to {high:+.0f} MiB an hour (95 %, over {growth.seconds:.0f} s)"
 
 
 def _days(days: float | None) -> str:
@@ -321,23 +325,24 @@ def _show_quality(result: QualityResult) -> None:
 
 
 def _say_compared(greedy: QualityComparison, sampled: QualityComparison | None, where: str = "") -> None:
-    for one in greedy.prompts:
-        for mode, way in (("autoregressive", one.autoregressive), ("speculative", one.speculative)):
+    for result in greedy.prompts:
+        for mode, way in (("autoregressive", result.autoregressive), ("speculative", result.speculative)):
             if way.complaint:
-                output.say(f"{one.prompt}, {where}{mode}: {way.complaint}")
+                output.say(f"{result.prompt}, {where}{mode}: {way.complaint}")
     for comparison in (greedy, sampled):
         if comparison is not None:
             output.say(where + _sentence(comparison))
 
 
-def _sentence(found: QualityComparison) -> str:
+def _sentence(comparison: QualityComparison) -> str:
     """Both shares, and their difference with its interval."""
-    if found.autoregressive is None or found.speculative is None or found.difference is None:
-        return f"temperature {found.temperature:g}: nothing to compare"
-    low, high = found.difference.low, found.difference.high
+    if comparison.autoregressive is None or comparison.speculative is None or comparison.difference is None:
+        return f"temperature {comparison.temperature:g}: nothing to compare"
+    low, high = comparison.difference.low, comparison.difference.high
     return (
-        f"temperature {found.temperature:g}: {found.autoregressive:.1%} pass autoregressively, {found.speculative:.1%}"
-        f" speculatively; difference {found.difference.estimate:+.1%} ({low:+.1%} to {high:+.1%})"
+        f"temperature {comparison.temperature:g}: {comparison.autoregressive:.1%} pass autoregressively,"
+        f" {comparison.speculative:.1%} speculatively;"
+        f" difference {comparison.difference.estimate:+.1%} ({low:+.1%} to {high:+.1%})"
     )
 
 
@@ -353,12 +358,12 @@ def _checked(result: QualityResult) -> dict[str, Any]:
     } | asdict(result)
 
 
-def _prompt_cells(one: PromptResult) -> tuple[str, ...]:
-    texts = NOTHING if one.identical is None else "identical" if one.identical else "differ"
-    return one.prompt, _passed(one.autoregressive), _passed(one.speculative), texts
+def _prompt_cells(result: PromptResult) -> tuple[str, ...]:
+    texts = NOTHING if result.identical is None else "identical" if result.identical else "differ"
+    return result.prompt, _passed(result.autoregressive), _passed(result.speculative), texts
 
 
 def _passed(way: ModeAnswers) -> str:
-    if way.asked == 1:
+    if way.answers == 1:
         return "passed" if way.passed else "failed"
-    return f"{way.passed} of {way.asked} passed" if way.asked else "no answer"
+    return f"{way.passed} of {way.answers} passed" if way.answers else "no answer"

@@ -86,9 +86,9 @@ class GateDecision:
         if self.decision is Decision.PROMOTED:
             return f"promoted: {counted}"
         missed: dict[str, list[str]] = {"it fails": [], "it does not prove": []}
-        for one in self.unproven:
-            how = "it fails" if one.outcome is CriterionOutcome.FAILED else "it does not prove"
-            missed[how].append(f"“{one.criterion.name}”")
+        for judgement in self.unproven:
+            how = "it fails" if judgement.outcome is CriterionOutcome.FAILED else "it does not prove"
+            missed[how].append(f"“{judgement.criterion.name}”")
         return f"not promoted: {counted}; " + "; ".join(f"{how} {', '.join(of)}" for how, of in missed.items() if of)
 
 
@@ -101,9 +101,9 @@ def hindrances(
     allowed: list[str] = []
     if baseline is not None:
         refused += _within(baseline)
-        for one, _, _ in _differing(product(baseline.manifests.items(), run.manifests.items())):
-            line = f"{one.field} is {one.right} in this run, and {one.left} in the baseline {baseline.name}"
-            may = any(f"{one.field}.".startswith(f"{prefix}.") for prefix in may_differ)
+        for entry, _, _ in _differing(product(baseline.manifests.items(), run.manifests.items())):
+            line = f"{entry.field} is {entry.right} in this run, and {entry.left} in the baseline {baseline.name}"
+            may = any(f"{entry.field}.".startswith(f"{prefix}.") for prefix in may_differ)
             (allowed if may else refused).append(line)
     return refused, allowed
 
@@ -118,8 +118,8 @@ def _within(run: GateEvidence) -> Iterator[str]:
                 gone = "the files are no longer what was loaded"
                 yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
     # Each with each: of the prompts, two sessions may hold what the first one lacks.
-    for one, first, second in _differing(combinations(run.manifests.items(), 2)):
-        yield f"{one.field} is {one.left} in session {first} of {run.name}, and {one.right} in session {second}"
+    for entry, first, second in _differing(combinations(run.manifests.items(), 2)):
+        yield f"{entry.field} is {entry.left} in session {first} of {run.name}, and {entry.right} in session {second}"
 
 
 _Session = tuple[int, Manifest]
@@ -129,10 +129,10 @@ def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Dif
     """What matters, each field once, with the two sessions."""
     said: set[str] = set()
     for (first, left), (second, right) in pairs:
-        for one in differences(left, right):
-            if one.matters and one.field not in said:
-                said.add(one.field)
-                yield one, first, second
+        for entry in differences(left, right):
+            if entry.matters and entry.field not in said:
+                said.add(entry.field)
+                yield entry, first, second
 
 
 def choose(candidate: PromotionCandidate, run: GateEvidence) -> tuple[PromotionCandidate, str]:
@@ -142,12 +142,12 @@ def choose(candidate: PromotionCandidate, run: GateEvidence) -> tuple[PromotionC
     if "drafter" not in candidate.model_fields_set:
         arms = map(Arm.parse, dict.fromkeys(tick.place.arm for tick in run.sweep))
         candidate = candidate.model_copy(update={"drafter": swept_drafter(arm for arm in arms if arm is not None)})
-    found = knee(run.sweep, candidate.drafter) if candidate.block_length == "knee" else None
-    if found is None:
+    best_found = knee(run.sweep, candidate.drafter) if candidate.block_length == "knee" else None
+    if best_found is None:
         return candidate, ""
-    best, note = found.block_length, found.sentence
+    best, note = best_found.block_length, best_found.sentence
     if not best:
-        best, _ = max((one for one in found.curve if one[0]), key=lambda one: one[1].estimate)
+        best, _ = max((one for one in best_found.curve if one[0]), key=lambda one: one[1].estimate)
         note += f" Blocks of {best} are judged, because they are the fastest."
     return candidate.model_copy(update={"block_length": best}), note
 
@@ -205,20 +205,20 @@ def _of_sweep(criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline
 
     ticks = narrowed(run.sweep)
     if name == TOTAL_THROUGHPUT:
-        found = summary.total_throughput(ticks, arm.id)
+        interval = summary.total_throughput(ticks, arm.id)
     elif criterion.against == "autoregressive":
-        found = summary.against(ticks, arm.id, arm.baseline.id, name)
+        interval = summary.against(ticks, arm.id, arm.baseline.id, name)
         whose += f" and {arm.baseline.id}"
     elif baseline is not None:
-        found = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
+        interval = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
     else:
-        found = summary.measure(summary.select(ticks, arm=arm.id), name)
-    if found is None:
+        interval = summary.measure(summary.select(ticks, arm=arm.id), name)
+    if interval is None:
         both = " in both runs" if baseline is not None else ""
         return MetricReading.none(
             f"no prompt was answered{both} by {' in '.join(filter(None, (whose, group, workload)))}"
         )
-    return MetricReading.of(found)
+    return MetricReading.of(interval)
 
 
 def weigh(criterion: Criterion, reading: MetricReading, metric: GateMetric) -> tuple[CriterionOutcome, str]:

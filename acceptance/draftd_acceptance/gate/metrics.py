@@ -81,8 +81,8 @@ class MetricReading:
     reason: str = ""
 
     @classmethod
-    def of(cls, found: Interval) -> MetricReading:
-        return cls(found.estimate, found.low, found.high, found.samples)
+    def of(cls, interval: Interval) -> MetricReading:
+        return cls(interval.estimate, interval.low, interval.high, interval.samples)
 
     @classmethod
     def none(cls, reason: str, lack: Lack = "nothing", samples: int = 0) -> MetricReading:
@@ -156,10 +156,10 @@ def _share(
 ) -> Callable[[QualityResult], MetricReading]:
     """What rests on the checkers: nothing, where they are broken. `schemas`: of what was asked under one."""
 
-    def read(found: QualityResult) -> MetricReading:
-        if (lack := _unproven(found, schemas=schemas)) is not None:
+    def read(result: QualityResult) -> MetricReading:
+        if (lack := _unproven(result, schemas=schemas)) is not None:
             return lack
-        compared = found.schemas.greedy if schemas and found.schemas is not None else found.greedy
+        compared = result.schemas.greedy if schemas and result.schemas is not None else result.greedy
         value, prompts = figure(compared), compared.prompts
         if value is None:
             return MetricReading.none(_ONE_WAY)
@@ -173,43 +173,45 @@ def _share(
     return read
 
 
-def _unproven(found: QualityResult, *, schemas: bool) -> MetricReading | None:
+def _unproven(result: QualityResult, *, schemas: bool) -> MetricReading | None:
     """Why a share shows nothing; None where it does."""
-    if found.faults:
+    if result.faults:
         return MetricReading.none("nothing is shown, because a checker is broken")
-    if schemas and found.schemas is None:
+    if schemas and result.schemas is None:
         return MetricReading.none("the quality stage of this run asked nothing under a schema")
-    if schemas and found.schemas is not None and found.schemas.refused:
-        return MetricReading.none(found.schemas.refused, "unreadable")
+    if schemas and result.schemas is not None and result.schemas.refused:
+        return MetricReading.none(result.schemas.refused, "unreadable")
     return None
 
 
-def _schema_valid(found: QualityResult) -> MetricReading:
-    if (lack := _unproven(found, schemas=True)) is not None:
+def _schema_valid(result: QualityResult) -> MetricReading:
+    if (lack := _unproven(result, schemas=True)) is not None:
         return lack
-    assert found.schemas is not None
-    share = found.schemas.valid_share
+    assert result.schemas is not None
+    share = result.schemas.valid_share
     if share is None:
         return MetricReading.none("no prompt was answered under a schema")
-    return MetricReading(share, samples=found.schemas.answers, reason="; ".join(map(str, found.schemas.invalid[:1])))
+    return MetricReading(share, samples=result.schemas.answers, reason="; ".join(map(str, result.schemas.invalid[:1])))
 
 
-def _gap(found: QualityComparison) -> float | None:
+def _gap(comparison: QualityComparison) -> float | None:
     """Either way: drafts that make a task succeed more often change answers, too."""
-    plain, drafted = found.autoregressive, found.speculative
+    plain, drafted = comparison.autoregressive, comparison.speculative
     return None if plain is None or drafted is None else abs(drafted - plain)
 
 
-def _identical(found: QualityResult) -> MetricReading:
-    compared = sum(one.identical is not None for one in found.greedy.prompts)
+def _identical(result: QualityResult) -> MetricReading:
+    compared = sum(prompt.identical is not None for prompt in result.greedy.prompts)
     return (
-        MetricReading(found.greedy.identical / compared, samples=compared) if compared else MetricReading.none(_ONE_WAY)
+        MetricReading(result.greedy.identical / compared, samples=compared)
+        if compared
+        else MetricReading.none(_ONE_WAY)
     )
 
 
-def _sound(found: QualityResult) -> MetricReading:
-    broken = [f"the checker of {one.prompt}: {one.what}" for one in found.faults[:1]]
-    return MetricReading(0.0 if broken else 1.0, samples=len(found.greedy.prompts), reason="".join(broken))
+def _sound(result: QualityResult) -> MetricReading:
+    broken = [f"the checker of {fault.prompt}: {fault.what}" for fault in result.faults[:1]]
+    return MetricReading(0.0 if broken else 1.0, samples=len(result.greedy.prompts), reason="".join(broken))
 
 
 _MEMORY = ("resident", "mlx_active")
@@ -219,9 +221,9 @@ METRICS: Mapping[str, GateMetric] = MappingProxyType(
     {
         **{
             name: GateMetric(
-                Stage.SWEEP, one.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS
+                Stage.SWEEP, definition.unit, "requests", has_interval=True, autoregressive=name not in _OF_DRAFTS
             )
-            for name, one in summary.METRICS.items()
+            for name, definition in summary.METRICS.items()
         },
         TOTAL_THROUGHPUT: GateMetric(Stage.SWEEP, "tokens/s", "groups", **_ESTIMATED),
         "soak.seconds": _soak(

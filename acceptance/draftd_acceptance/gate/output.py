@@ -107,17 +107,17 @@ def document(verdict: GateDecision) -> dict[str, Any]:
         "notes": list(verdict.notes),
         "criteria": [
             {
-                **one.criterion.model_dump(mode="json"),
-                "unit": METRICS[one.criterion.metric].unit,
-                "arm": one.arm or None,
-                **{name: _finite(getattr(one.reading, name)) for name in ("value", "low", "high")},
-                "samples": one.reading.samples,
-                "outcome": str(one.outcome),
-                "reason": one.reason,
-                "measured": measured(one),
-                "wanted": wanted(one.criterion),
+                **judgement.criterion.model_dump(mode="json"),
+                "unit": METRICS[judgement.criterion.metric].unit,
+                "arm": judgement.arm or None,
+                **{name: _finite(getattr(judgement.reading, name)) for name in ("value", "low", "high")},
+                "samples": judgement.reading.samples,
+                "outcome": str(judgement.outcome),
+                "reason": judgement.reason,
+                "measured": measured(judgement),
+                "wanted": wanted(judgement.criterion),
             }
-            for one in verdict.judgements
+            for judgement in verdict.judgements
         ],
     }
 

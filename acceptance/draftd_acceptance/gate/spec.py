@@ -170,18 +170,18 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
 
 
 def _wrong(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]) -> SpecError:
-    found = error.errors(include_url=False)
+    errors = error.errors(include_url=False)
     # An unknown key is often the one that is missing, misspelt.
-    if unknown := next((one for one in found if one["type"] == "extra_forbidden"), None):
+    if unknown := next((fault for fault in errors if fault["type"] == "extra_forbidden"), None):
         *table, key = where = unknown["loc"]
         kind = Criterion if "criterion" in table else PromotionCandidate if "candidate" in table else Spec
         return SpecError(place(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
     _, value, allowed = wrong_field(error)
-    return SpecError(place(found[0]["loc"]), value, allowed)
+    return SpecError(place(errors[0]["loc"]), value, allowed)
 
 
-def _one_of(given: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(given, names, n=1)
+def _one_of(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
     return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
 
 
@@ -204,10 +204,10 @@ def _line(where: tuple[str | int, ...], text: str) -> int | None:
     here, header = ("", 0), None
     counted: Counter[str] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
-        if found := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
-            here = found[1], counted[found[1]]
-            counted[found[1]] += 1
-            if where == (found[1],):
+        if table_header := re.match(r"\s*\[+\s*([\w-]+)\s*\]+", line):
+            here = table_header[1], counted[table_header[1]]
+            counted[table_header[1]] += 1
+            if where == (table_header[1],):
                 return number
             header = number if here == wanted else header
         elif here == wanted and re.match(rf'\s*"?{re.escape(str(key))}"?\s*=', line):

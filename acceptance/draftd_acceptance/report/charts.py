@@ -75,11 +75,11 @@ _DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "broken": (0, (5, 2))}
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`drawing` is what is inside of an SVG element with this `viewbox`, `told` the same in words, for a reader who
+    """`drawing` is what is inside of an SVG element with this `viewbox`, `words` the same in words, for a reader who
     cannot see it. A `single` one would show one point or one row; it is not drawn, since a sentence says as much."""
 
     id: str
-    told: str
+    words: str
     viewbox: str
     drawing: str
     series: Sequence[Series] = ()
@@ -103,8 +103,8 @@ class Series:
         cls, label: str, ink: str, points: Iterable[tuple[float, float | None]], scale: float = 1.0, marks: str = "line"
     ) -> Series:
         """Those of the points that are known."""
-        known = [(x, y * scale) for x, y in points if y is not None]
-        return cls(label, ink, [x for x, _ in known], [y for _, y in known], marks=marks)
+        readings = [(x, y * scale) for x, y in points if y is not None]
+        return cls(label, ink, [x for x, _ in readings], [y for _, y in readings], marks=marks)
 
     @classmethod
     def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Series:
@@ -120,7 +120,7 @@ def lines(
     *,
     across: str,
     up: str,
-    told: str = "",
+    text: str = "",
     bottom: float = 0.0,
     top: float | None = None,
     level: tuple[float, str, str] | None = None,
@@ -128,22 +128,22 @@ def lines(
     **axis: Any,
 ) -> Chart:
     """Curves over numbers. `level` is a value, its label and its ink, which the curves are read against; `band` an
-    interval behind them. `told`: the series in words, where the default will not do. `axis`: what `Axes.set` takes."""
+    interval behind them. `text`: the series in words, where the default will not do. `axis`: what `Axes.set` takes."""
 
     def paint(axes: Axes) -> None:
         if band is not None:
             axes.axhspan(band.low, band.high, color=_ink("autoregressive"), alpha=0.18, linewidth=0)
         if level is not None:
             axes.axhline(level[0], color=_ink(level[2]), lw=1.2, ls=_DASHES["dashed"], zorder=1.5, label=level[1])
-        for one in series:
-            _line(axes, one)
+        for line in series:
+            _line(axes, line)
         axes.set(**axis)
         low, high = axes.get_ylim()
         low, high = min(low, bottom), max(high, top or high)
         axes.set_ylim(low, high + (high - low) * 0.04)
 
-    words = told or "; ".join(_told(one) for one in series if len(one.ys))
-    single = all(len(set(one.xs)) < 2 for one in series)
+    words = text or "; ".join(_told(line) for line in series if len(line.ys))
+    single = all(len(set(line.xs)) < 2 for line in series)
     return _drawn(id_, words, paint, across=across, up=up, series=series, single=single)
 
 
@@ -161,9 +161,11 @@ def ranges(
     def paint(axes: Axes) -> None:
         apart = 0.32 if len(inks) > 1 else 0.0
         for nth, (series, ink) in enumerate(inks.items()):
-            found = {row: one[series] for row, one in enumerate(rows.values()) if series in one}
-            at = [row + (nth - (len(inks) - 1) / 2) * apart for row in found]
-            low, middle, high = ([getattr(one, end) for one in found.values()] for end in ("low", "estimate", "high"))
+            intervals = {row: interval[series] for row, interval in enumerate(rows.values()) if series in interval}
+            at = [row + (nth - (len(inks) - 1) / 2) * apart for row in intervals]
+            low, middle, high = (
+                [getattr(interval, end) for interval in intervals.values()] for end in ("low", "estimate", "high")
+            )
             axes.hlines(at, low, high, color=_ink(ink), lw=2.4, alpha=0.6)
             axes.plot(middle, at, _MARKERS[ink], color=_ink(ink), zorder=3, label=series)
         if level is not None:
@@ -174,13 +176,14 @@ def ranges(
         left = left if level is not None else 0.0
         axes.set_xlim(left, max(right, left + (axes.dataLim.x1 - left) * 1.06))
 
-    told = {
+    words = {
         name: {
-            series: f"{figure(one.estimate)} ({figure(one.low)} to {figure(one.high)})" for series, one in all_.items()
+            series: f"{figure(interval.estimate)} ({figure(interval.low)} to {figure(interval.high)})"
+            for series, interval in all_.items()
         }
         for name, all_ in rows.items()
     }
-    return _drawn(id_, _listed(told), paint, across=unit, height=116 + 30 * len(rows), single=len(rows) == 1)
+    return _drawn(id_, _listed(words), paint, across=unit, height=116 + 30 * len(rows), single=len(rows) == 1)
 
 
 def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str]) -> Chart:
@@ -198,43 +201,43 @@ def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, 
         _rows(axes, rows)
         axes.set_xlim(0, longest * 1.26)  # the total stands behind its bar
 
-    told = {name: {part: f"{figure(value)} s" for part, value in values.items()} for name, values in rows.items()}
-    return _drawn(id_, _listed(told), paint, across="seconds", height=108 + 44 * len(rows), single=len(rows) == 1)
+    words = {name: {part: f"{figure(value)} s" for part, value in values.items()} for name, values in rows.items()}
+    return _drawn(id_, _listed(words), paint, across="seconds", height=108 + 44 * len(rows), single=len(rows) == 1)
 
 
-def _line(axes: Axes, one: Series) -> None:
-    xs, ys, ink = np.asarray(one.xs, float), np.asarray(one.ys, float), _ink(one.ink)
+def _line(axes: Axes, line: Series) -> None:
+    xs, ys, ink = np.asarray(line.xs, float), np.asarray(line.ys, float), _ink(line.ink)
     if len(xs) > _POINTS:
         kept = np.unique(np.linspace(0, len(xs) - 1, _POINTS).astype(int))
         xs, ys = xs[kept], ys[kept]
-    if one.intervals:
-        low, high = ([getattr(interval, end) for interval in one.intervals] for end in ("low", "high"))
+    if line.intervals:
+        low, high = ([getattr(interval, end) for interval in line.intervals] for end in ("low", "high"))
         axes.vlines(xs, low, high, color=ink, lw=1.6, alpha=0.85, zorder=2)
-    if one.marks == "ring":
-        axes.plot(xs, ys, "o", ms=15, mfc="none", mec=ink, mew=2.2, zorder=4, label=one.label)
+    if line.marks == "ring":
+        axes.plot(xs, ys, "o", ms=15, mfc="none", mec=ink, mew=2.2, zorder=4, label=line.label)
         return
-    marker = _MARKERS.get(one.ink, "o") if one.marks in ("line", "dot") else ""
-    style = "none" if one.marks == "dot" else _DASHES.get(one.marks, "solid")
-    thin = one.marks in ("plain", "dashed")
-    axes.plot(xs, ys, color=ink, marker=marker, linestyle=style, linewidth=1.6 if thin else 2.2, label=one.label)
+    marker = _MARKERS.get(line.ink, "o") if line.marks in ("line", "dot") else ""
+    style = "none" if line.marks == "dot" else _DASHES.get(line.marks, "solid")
+    thin = line.marks in ("plain", "dashed")
+    axes.plot(xs, ys, color=ink, marker=marker, linestyle=style, linewidth=1.6 if thin else 2.2, label=line.label)
 
 
-def _told(one: Series) -> str:
-    if one.marks == "ring":
-        return one.label
-    if len(one.ys) > 12:
-        first, last, least, most = map(figure, (one.ys[0], one.ys[-1], min(one.ys), max(one.ys)))
-        return f"{one.label}: from {first} to {last}, at least {least}, at most {most}"
-    return f"{one.label}: " + ", ".join(f"{figure(y)} at {x:.3g}" for x, y in zip(one.xs, one.ys, strict=True))
+def _told(line: Series) -> str:
+    if line.marks == "ring":
+        return line.label
+    if len(line.ys) > 12:
+        first, last, least, most = map(figure, (line.ys[0], line.ys[-1], min(line.ys), max(line.ys)))
+        return f"{line.label}: from {first} to {last}, at least {least}, at most {most}"
+    return f"{line.label}: " + ", ".join(f"{figure(y)} at {x:.3g}" for x, y in zip(line.xs, line.ys, strict=True))
 
 
-def _listed(told: Mapping[str, Mapping[str, str]]) -> str:
+def _listed(rows: Mapping[str, Mapping[str, str]]) -> str:
     """By the name of a row; the name of a series only where there are several."""
-    if all(len(row) == 1 for row in told.values()):
-        return "; ".join(f"{name}: {value}" for name, row in told.items() for value in row.values())
+    if all(len(row) == 1 for row in rows.values()):
+        return "; ".join(f"{name}: {value}" for name, row in rows.items() for value in row.values())
     return ". ".join(
         f"{capitalised(name)} – " + "; ".join(f"{key}: {value}" for key, value in row.items())
-        for name, row in told.items()
+        for name, row in rows.items()
     )
 
 
@@ -252,7 +255,7 @@ def _ink(name: str) -> str:
 
 def _drawn(
     id_: str,
-    told: str,
+    words: str,
     paint: Callable[[Axes], None],
     *,
     across: str,
@@ -261,9 +264,9 @@ def _drawn(
     series: Sequence[Series] = (),
     single: bool = False,
 ) -> Chart:
-    told = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalised(told)}"
+    words = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalised(words)}"
     if single:
-        return Chart(id_, told, "", "", series, single)
+        return Chart(id_, words, "", "", series, single)
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": id_}), io.StringIO() as out:
         layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=5 / 72)
         drawing = Figure(figsize=(_WIDTH / 72, height / 72), dpi=72, layout=layout)
@@ -273,7 +276,7 @@ def _drawn(
         paint(axes)
         drawing.legend(loc="outside upper left", ncols=2, borderpad=0, columnspacing=1.2)
         drawing.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        return Chart(id_, told, f"0 0 {_WIDTH} {height}", _fit(out.getvalue()), series)
+        return Chart(id_, words, f"0 0 {_WIDTH} {height}", _fit(out.getvalue()), series)
 
 
 def _fit(svg: str) -> str:

@@ -57,11 +57,11 @@ def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
     return f"{low}–{high}" if not low.startswith("−") and not high.startswith("−") else f"{low} to {high}"
 
 
-def interval(found: Interval, scale: float = 1.0, places: int = 2) -> str:
+def interval(estimate: Interval, scale: float = 1.0, places: int = 2) -> str:
     """Within a sentence, in brackets: 95 % interval 1.62 to 1.96."""
-    if found.samples == 1:
+    if estimate.samples == 1:
         return "from one answer"
-    low, high = (fixed(end * scale, places) for end in (found.low, found.high))
+    low, high = (fixed(end * scale, places) for end in (estimate.low, estimate.high))
     return f"95 % interval {low} to {high}"
 
 
@@ -107,9 +107,11 @@ def span(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """The two stay on one line."""
-    return f"{number:,}\N{NO-BREAK SPACE}{one if number == 1 else many or one + 's'}".replace(",", "\N{NO-BREAK SPACE}")
+    return f"{number:,}\N{NO-BREAK SPACE}{singular if number == 1 else many or singular + 's'}".replace(
+        ",", "\N{NO-BREAK SPACE}"
+    )
 
 
 def capitalised(text: str) -> str:
@@ -119,34 +121,34 @@ def capitalised(text: str) -> str:
 def name(arm: Arm | str) -> str:
     """Autoregressive; Speculative, 4 a step; Automatic, up to 6 a step; Prompt lookup, 4 a step; … temperature 0.8;
     … 2 at a time."""
-    known = Arm.parse(arm) if isinstance(arm, str) else arm
-    if known is None:
+    parsed = Arm.parse(arm) if isinstance(arm, str) else arm
+    if parsed is None:
         return str(arm)
     parts = ["Autoregressive"]
-    if known.automatic:
-        parts = ["Automatic", f"up to {known.block_length} a step"]
-    elif known.drafter is not None:
-        way = "Speculative" if known.drafter == DRAFT_MODEL else capitalised(known.drafter.replace("_", " "))
-        parts = [way, f"{known.block_length} a step"]
-    if known.temperature:
-        parts.append(f"temperature {known.temperature:g}")
-    if known.concurrency > 1:
-        parts.append(f"{known.concurrency} at a time")
+    if parsed.automatic:
+        parts = ["Automatic", f"up to {parsed.block_length} a step"]
+    elif parsed.drafter is not None:
+        way = "Speculative" if parsed.drafter == DRAFT_MODEL else capitalised(parsed.drafter.replace("_", " "))
+        parts = [way, f"{parsed.block_length} a step"]
+    if parsed.temperature:
+        parts.append(f"temperature {parsed.temperature:g}")
+    if parsed.concurrency > 1:
+        parts.append(f"{parsed.concurrency} at a time")
     return ", ".join(parts)
 
 
 def spoken(arm: Arm | str) -> str:
     """Within a sentence: autoregressive decoding; speculative decoding in blocks of 4; … at temperature 0.8."""
-    known = Arm.parse(arm) if isinstance(arm, str) else arm
-    if known is None:
+    parsed = Arm.parse(arm) if isinstance(arm, str) else arm
+    if parsed is None:
         return str(arm)
     said = "autoregressive decoding"
-    if known.drafter is not None:
-        drafter = "" if known.drafter == DRAFT_MODEL else f" with {known.drafter.replace('_', ' ')}"
-        depth = "at automatic depth up to" if known.automatic else "in blocks of"
-        said = f"speculative decoding{drafter} {depth} {known.block_length}"
-    said += f" at temperature {known.temperature:g}" if known.temperature else ""
-    return said + (f" with {known.concurrency} requests at a time" if known.concurrency > 1 else "")
+    if parsed.drafter is not None:
+        drafter = "" if parsed.drafter == DRAFT_MODEL else f" with {parsed.drafter.replace('_', ' ')}"
+        depth = "at automatic depth up to" if parsed.automatic else "in blocks of"
+        said = f"speculative decoding{drafter} {depth} {parsed.block_length}"
+    said += f" at temperature {parsed.temperature:g}" if parsed.temperature else ""
+    return said + (f" with {parsed.concurrency} requests at a time" if parsed.concurrency > 1 else "")
 
 
 def named(arm: Arm, candidate: bool = False) -> Cell:

@@ -54,22 +54,22 @@ def write_report(
     """Writes report.html and report.md into the run, which `verdict` is of. `against` is a run to set beside it;
     `prices` count where the run's manifest names none. Raises RunError."""
     folder = RunFolder.open(run)
-    made = report(folder, verdict, other=None if against is None else RunFolder.open(against), prices=prices)
-    return folder.write("report.html", html(made)), folder.write("report.md", markdown(made))
+    contents = report(folder, verdict, other=None if against is None else RunFolder.open(against), prices=prices)
+    return folder.write("report.html", html(contents)), folder.write("report.md", markdown(contents))
 
 
-def html(made: Mapping[str, Any]) -> str:
+def html(contents: Mapping[str, Any]) -> str:
     """One file: no script, nothing fetched."""
-    return _rendered("report.html.j2", made, autoescape=True, palette=PALETTE)
+    return _rendered("report.html.j2", contents, autoescape=True, palette=PALETTE)
 
 
-def markdown(made: Mapping[str, Any]) -> str:
+def markdown(contents: Mapping[str, Any]) -> str:
     """For a terminal, a pull request or an archive: sentences and tables, the charts by their descriptions."""
-    text = _rendered("report.md.j2", made, autoescape=False, signs=_SIGNS)
+    text = _rendered("report.md.j2", contents, autoescape=False, signs=_SIGNS)
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **more: object) -> str:
+def _rendered(template: str, contents: Mapping[str, Any], *, autoescape: bool, **more: object) -> str:
     environment = Environment(
         loader=PackageLoader("draftd_acceptance", "report"),
         extensions=["jinja2.ext.do"],
@@ -86,7 +86,7 @@ def _rendered(template: str, made: Mapping[str, Any], *, autoescape: bool, **mor
     environment.globals |= {"columns_of": figures.columns, "empty": figures.Cell(""), "infinity": math.inf}
     environment.globals |= {"gate": gate, "METRICS": METRICS, "tones": _TONES}
     environment.globals |= {"least_accepted": stages.LEAST_ACCEPTED, "tolerance": TOLERANCE}
-    return environment.get_template(template).render(made, **more) + "\n"
+    return environment.get_template(template).render(contents, **more) + "\n"
 
 
 def _plain(text: str) -> str:
@@ -107,7 +107,7 @@ def report(
     tone = _TONES[verdict.decision]
     if verdict.decision is Decision.NOT_PROMOTED and not outcomes[CriterionOutcome.FAILED]:
         tone = "unproven"  # nothing was disproven
-    made: dict[str, Any] = {
+    contents: dict[str, Any] = {
         "verdict": verdict,
         "title": _title(folder, last),
         "about": _about(folder, last),
@@ -133,37 +133,37 @@ def report(
         rates = (cost.CostRates.from_settings(last.settings) if last is not None else None) or prices
         if rates is not None:
             rates = rates.measuring(None if candidate is None else swept.summaries[candidate].watts)
-        made |= {"rates": rates, "load": last.load_seconds if last is not None else None}
-        made |= {"knee": swept.knee, "worth": stages.worth(swept), "together": stages.together(swept)}
-        made["kinds"] = None if candidate is None else stages.kinds(swept, candidate)
-        made["waits"] = None if candidate is None else stages.waits(swept, candidate)
-        charts.append(_sweep_charts(swept, candidate, made))
+        contents |= {"rates": rates, "load": last.load_seconds if last is not None else None}
+        contents |= {"knee": swept.knee, "worth": stages.worth(swept), "together": stages.together(swept)}
+        contents["kinds"] = None if candidate is None else stages.kinds(swept, candidate)
+        contents["waits"] = None if candidate is None else stages.waits(swept, candidate)
+        charts.append(_sweep_charts(swept, candidate, contents))
     if other is not None:
         theirs, earlier = Sweep.read(other, _SUMMARISED), other.manifests()
         before = earlier.get(max(earlier, default=0))
         ratios = stages.ratios(swept, theirs) if swept is not None and theirs is not None else {}
         changes = None if last is None or before is None else differences(before, last)
-        made |= {"other": other.name, "changes": changes, "ratios": ratios}
+        contents |= {"other": other.name, "changes": changes, "ratios": ratios}
         charts.append(stages.change_charts(ratios, other.name))
-    made["drawn"] = {chart.id: chart for chart in chain.from_iterable(charts)}
-    return made
+    contents["drawn"] = {chart.id: chart for chart in chain.from_iterable(charts)}
+    return contents
 
 
-def _sweep_charts(swept: Sweep, candidate: Arm | None, made: Mapping[str, Any]) -> Iterator[Chart]:
-    yield from stages.length_charts(swept, made["knee"])
+def _sweep_charts(swept: Sweep, candidate: Arm | None, contents: Mapping[str, Any]) -> Iterator[Chart]:
+    yield from stages.length_charts(swept, contents["knee"])
     if candidate is not None:
         yield from stages.latency_charts(swept, candidate)
-        gains, first = made["kinds"]
+        gains, first = contents["kinds"]
         yield from stages.kind_charts(gains, first, candidate)
-        _, timed = made["waits"]
+        _, timed = contents["waits"]
         if timed:
             yield parts("answer", {figures.name(arm): of for arm, of in timed.items()}, stages.PARTS)
-    if made["together"][0]:
-        total, first = made["together"]
+    if contents["together"][0]:
+        total, first = contents["together"]
         yield stages.together_chart("together", total, "tokens/s")
         yield stages.together_chart("together-first", first, "ms", 1000)
-    if made["worth"] is not None:
-        yield stages.worth_chart(swept, made["worth"])
+    if contents["worth"] is not None:
+        yield stages.worth_chart(swept, contents["worth"])
 
 
 def _candidate(verdict: GateDecision, swept: Sweep | None) -> Arm | None:

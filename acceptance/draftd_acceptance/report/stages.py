@@ -98,25 +98,25 @@ def worth(sweep: Sweep) -> LengthFigures | None:
     return LengthFigures(costs, arms, alphas, points)
 
 
-def worth_chart(sweep: Sweep, found: LengthFigures) -> Chart:
+def worth_chart(sweep: Sweep, figures: LengthFigures) -> Chart:
     """Leviathan's formula with this machine's costs, and where the run lies."""
     grid = np.linspace(0, 1, 81).tolist()
-    series, told = [], []
+    series, sentences = [], []
     for k, ink in _inks(sweep).items():
-        if k not in found.arms:
+        if k not in figures.arms:
             continue
-        cost, label = found.costs.step_cost(k), f"blocks of {k}"
+        cost, label = figures.costs.step_cost(k), f"blocks of {k}"
         series.append(Series(label, ink, [a * 100 for a in grid], [speedup(a, k, cost) for a in grid], marks="plain"))
-        if k in found.points:
-            alpha, gain, formula = found.points[k]
+        if k in figures.points:
+            alpha, gain, formula = figures.points[k]
             series.append(Series(f"_measured {k}", ink, [alpha * 100], [gain], marks="dot"))
-            told.append(f"{label}: {share(alpha)} accepted, {gain:.2f} measured, {formula:.2f} expected")
+            sentences.append(f"{label}: {share(alpha)} accepted, {gain:.2f} measured, {formula:.2f} expected")
     return lines(
         "expected",
         series,
         across="% accepted of the tokens that the target reached",
         up="× autoregressive",
-        told="; ".join(told),
+        text="; ".join(sentences),
         xlim=(0, 100),
         level=(1.0, "no gain", "quiet"),
     )
@@ -127,14 +127,14 @@ def waits(sweep: Sweep, candidate: Arm) -> tuple[float, Mapping[Arm, Mapping[str
     autoregressive arm, where all parts were timed."""
     arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
     tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
-    found: dict[Arm, dict[str, float]] = {}
+    seconds_by_arm: dict[Arm, dict[str, float]] = {}
     for arm in arms:
         rate = sweep.figure(arm, "decode_tokens_per_second")
         timed = {part: sweep.figure(arm, part) for part in ("queue", "prefill", "network")}
         if rate is not None and timed["prefill"] is not None:
-            known = {part: max(0.0, one.estimate) if one is not None else 0.0 for part, one in timed.items()}
-            found[arm] = {part: known.get(part, tokens / rate.estimate) for part in PARTS}
-    return tokens, found
+            seconds = {part: max(0.0, one.estimate) if one is not None else 0.0 for part, one in timed.items()}
+            seconds_by_arm[arm] = {part: seconds.get(part, tokens / rate.estimate) for part in PARTS}
+    return tokens, seconds_by_arm
 
 
 # every approach
@@ -160,17 +160,19 @@ def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
         times = {arm: list(chain.from_iterable(gaps(tick) for tick in sweep.of(arm))) for arm in arms}
         if not all(times.values()):
             continue
-        series, told = [], []
-        for arm, found in times.items():
+        series, sentences = [], []
+        for arm, seconds in times.items():
             ink, marks = ("speculative", "plain") if arm.speculative else ("autoregressive", "broken")
-            at = (np.quantile(found, shares) * 1000).tolist()
+            at = (np.quantile(seconds, shares) * 1000).tolist()
             series.append(Series(name(arm), ink, at, (shares * 100).tolist(), marks=marks))
-            within = (f"{share(q)} within {figure(float(np.quantile(found, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99))
-            told.append(f"{name(arm)}: {', '.join(within)}")
+            within = (
+                f"{share(q)} within {figure(float(np.quantile(seconds, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99)
+            )
+            sentences.append(f"{name(arm)}: {', '.join(within)}")
         # What lies beyond is left to the table.
-        longest = max(float(np.quantile(found, 0.995)) for found in times.values()) * 1030
+        longest = max(float(np.quantile(seconds, 0.995)) for seconds in times.values()) * 1030
         axis: dict[str, Any] = {"yticks": (0, 25, 50, 75, 95), "xlim": (0, longest), "level": (95, "95 %", "quiet")}
-        yield lines(what, series, across="ms, or less", up=f"% of {what}", told="; ".join(told), top=100, **axis)
+        yield lines(what, series, across="ms, or less", up=f"% of {what}", text="; ".join(sentences), top=100, **axis)
 
 
 def median_chunk(ticks: Sequence[Tick]) -> float | None:
@@ -216,11 +218,11 @@ def together(sweep: Sweep) -> tuple[Curves, Curves]:
     greedy = [arm for arm in sweep.arms if not arm.temperature]
     several = {replace(arm, concurrency=1) for arm in greedy if arm.concurrency > 1}
     for arm in greedy:
-        one, summary = replace(arm, concurrency=1), sweep.summaries[arm]
-        if one in several and summary.total_tokens_per_second is not None:
-            total.setdefault(one, {})[arm.concurrency] = summary.total_tokens_per_second
-        if one in several and (wait := summary.figures["time_to_first_token"]) is not None:
-            first.setdefault(one, {})[arm.concurrency] = wait
+        single, summary = replace(arm, concurrency=1), sweep.summaries[arm]
+        if single in several and summary.total_tokens_per_second is not None:
+            total.setdefault(single, {})[arm.concurrency] = summary.total_tokens_per_second
+        if single in several and (wait := summary.figures["time_to_first_token"]) is not None:
+            first.setdefault(single, {})[arm.concurrency] = wait
     return total, first
 
 
@@ -238,19 +240,21 @@ def together_chart(id_: str, curves: Curves, unit: str, scale: float = 1.0) -> C
 
 def ratios(ours: Sweep, theirs: Sweep) -> Mapping[Arm, Mapping[str, Interval]]:
     """Of the approaches that both have, paired by prompt."""
-    found: dict[Arm, dict[str, Interval]] = {}
+    compared: dict[Arm, dict[str, Interval]] = {}
     for arm in ours.arms:
         if arm in theirs.arms:
             mine, other = ours.of(arm), theirs.of(arm)
-            known = {metric: against(mine, arm.id, arm.id, metric, other) for metric in _COMPARED}
-            if kept := {metric: one for metric, one in known.items() if one is not None}:
-                found[arm] = kept
-    return found
+            intervals = {metric: against(mine, arm.id, arm.id, metric, other) for metric in _COMPARED}
+            if kept := {metric: interval for metric, interval in intervals.items() if interval is not None}:
+                compared[arm] = kept
+    return compared
 
 
-def change_charts(found: Mapping[Arm, Mapping[str, Interval]], other: str) -> Iterator[Chart]:
+def change_charts(compared: Mapping[Arm, Mapping[str, Interval]], other: str) -> Iterator[Chart]:
     for metric in _COMPARED[:2]:
-        rows = {name(arm): {"this run": one[metric]} for arm, one in found.items() if metric in one}
+        rows = {
+            name(arm): {"this run": intervals[metric]} for arm, intervals in compared.items() if metric in intervals
+        }
         if rows:
             unit, level = f"× {other}", (1.0, "no change")
             yield ranges(f"against-{metric}", rows, {"this run": "speculative"}, unit=unit, level=level)
@@ -264,37 +268,37 @@ def soak_charts(
 ) -> Iterator[Chart]:
     """Of what could be read. What came between two sessions is left out, as the windows leave it."""
     readings = [
-        ((part.before + one.elapsed - part.began) / 60, one)
+        ((part.before + item.elapsed - part.began) / 60, item)
         for part in soak_parts(ticks, samples)
-        for one in part.samples
-        if part.began <= one.elapsed <= part.ended
+        for item in part.samples
+        if part.began <= item.elapsed <= part.ended
     ]
-    minutes = max(((one.start + one.seconds) / 60 for one in windows), default=None)
+    minutes = max(((item.start + item.seconds) / 60 for item in windows), default=None)
 
     def read(label: str, ink: str, what: Callable[[MachineSample], float | None], scale: float = 1.0) -> Series:
-        return Series.through(label, ink, [(at, what(one)) for at, one in readings], scale, "plain")
+        return Series.through(label, ink, [(at, what(item)) for at, item in readings], scale, "plain")
 
     def window(label: str, ink: str, what: Callable[[SoakWindow], float | None], scale: float = 1.0) -> Series:
-        middles = [((one.start + one.seconds / 2) / 60, what(one)) for one in windows]
+        middles = [((item.start + item.seconds / 2) / 60, what(item)) for item in windows]
         return Series.through(label, ink, middles, scale)
 
     def chart(id_: str, unit: str, *series: Series, **more: Any) -> Iterator[Chart]:
         if drawn := [line for line in series if len(line.ys)]:
             yield lines(id_, drawn, across="minutes of the soak", up=unit, xlim=(0, minutes), **more)
 
-    used = read("the daemon’s process", "speculative", lambda one: one.resident, 1e-9)
-    yield from chart("memory", "GB", used, read("MLX with its cache", "second", lambda one: one.mlx, 1e-9))
-    free = read("free above the floor", "speculative", lambda one: one.headroom, 1e-9)
+    used = read("the daemon’s process", "speculative", lambda item: item.resident, 1e-9)
+    yield from chart("memory", "GB", used, read("MLX with its cache", "second", lambda item: item.mlx, 1e-9))
+    free = read("free above the floor", "speculative", lambda item: item.headroom, 1e-9)
     yield from chart("headroom", "GB", free, level=(0.0, "the floor", "bad"))
-    accepted = window("accepted / drafted", "speculative", lambda one: one.acceptance if one.enough else None, 100)
-    alpha = window("α, accepted / reached", "third", lambda one: one.alpha if one.enough else None, 100)
+    accepted = window("accepted / drafted", "speculative", lambda item: item.acceptance if item.enough else None, 100)
+    alpha = window("α, accepted / reached", "third", lambda item: item.alpha if item.enough else None, 100)
     level = LEAST_ACCEPTED * 100, share(LEAST_ACCEPTED), "bad"
     yield from chart("soak-acceptance", "% of drafted tokens", accepted, alpha, level=level, top=100)
-    rate = window("all streams together", "speculative", lambda one: one.tokens_per_second)
+    rate = window("all streams together", "speculative", lambda item: item.tokens_per_second)
     yield from chart("soak-throughput", "tokens/s", rate)
-    slow = window("p95", "speculative", lambda one: one.inter_token_p95, 1000)
-    yield from chart("soak-latency", "ms", slow, window("p50", "third", lambda one: one.inter_token_p50, 1000))
-    heat = read("hottest sensor", "second", lambda one: one.temperature)
+    slow = window("p95", "speculative", lambda item: item.inter_token_p95, 1000)
+    yield from chart("soak-latency", "ms", slow, window("p50", "third", lambda item: item.inter_token_p50, 1000))
+    heat = read("hottest sensor", "second", lambda item: item.temperature)
     yield from chart("heat", "°C", heat, bottom=30.0, top=100.0)
 
 

@@ -47,15 +47,15 @@ def group(name: str, context_length: int, each: int) -> list[Prompt]:
 def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
     """The same with a name each that no other has: what is measured of a prompt is found again by it."""
     seen: set[str] = set()
-    found = []
+    named = []
     for prompt in prompts:
         name, number = prompt.name, 1
         while name in seen:
             number += 1
             name = f"{prompt.name} #{number}"
         seen.add(name)
-        found.append(replace(prompt, name=name, group=prompt.group or str(prompt.workload)))
-    return found
+        named.append(replace(prompt, name=name, group=prompt.group or str(prompt.workload)))
+    return named
 
 
 def checksums(prompts: Sequence[Prompt]) -> dict[str, str]:
@@ -83,8 +83,8 @@ def _over_passages(line: dict[str, Any], context_length: int) -> Prompt:
 
 
 def _question(question: str, passages: Sequence[dict[str, Any]]) -> str:
-    found = "\n\n".join(f"[{number}] {p['title']}\n{p['text']}" for number, p in enumerate(passages, 1))
-    return f"Passages:\n\n{found}\n\nQuestion: {question}"
+    passages_text = "\n\n".join(f"[{number}] {p['title']}\n{p['text']}" for number, p in enumerate(passages, 1))
+    return f"Passages:\n\n{passages_text}\n\nQuestion: {question}"
 
 
 @cache
@@ -217,8 +217,8 @@ def schedule(plan: SweepPlan) -> list[SessionStep]:
             arms = [arm for arm in plan.arms if arm.concurrency == together]
             prompts = drawn.sample(plan.prompts, len(plan.prompts))
             for at in range(0, len(prompts) - together + 1, together):
-                asked = tuple(prompts[at : at + together])
-                blocks.append([SessionStep(arm, asked, repetition) for arm in drawn.sample(arms, len(arms))])
+                group = tuple(prompts[at : at + together])
+                blocks.append([SessionStep(arm, group, repetition) for arm in drawn.sample(arms, len(arms))])
         drawn.shuffle(blocks)
         steps += [step for block in blocks for step in block]
     return steps
@@ -329,5 +329,5 @@ class Heat:
 def _warm_up(arm: Arm, plan: SweepPlan) -> SessionStep:
     """Once, and short: it compiles, and fills what is filled once."""
     shortest = sorted(plan.prompts, key=lambda prompt: sum(len(content) for _, content in prompt.messages))
-    asked = tuple(replace(prompt, max_tokens=_WARM_UP_TOKENS) for prompt in shortest[: arm.concurrency])
-    return SessionStep(arm, asked, 0)
+    shortened = tuple(replace(prompt, max_tokens=_WARM_UP_TOKENS) for prompt in shortest[: arm.concurrency])
+    return SessionStep(arm, shortened, 0)

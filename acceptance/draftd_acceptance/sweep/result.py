@@ -40,15 +40,15 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
         return None
 
     def over(base: int, lengths: Iterable[int]) -> dict[int, Interval]:
-        found = {length: against(ticks, arms[length], arms[base], _METRIC) for length in lengths}
-        return {length: one for length, one in found.items() if one is not None}
+        ratios = {length: against(ticks, arms[length], arms[base], _METRIC) for length in lengths}
+        return {length: interval for length, interval in ratios.items() if interval is not None}
 
     over_shortest = over(min(arms), arms)
     if len(over_shortest) < 2:
         return None
     best = max(over_shortest, key=lambda length: over_shortest[length].estimate)
     curve = over(best, over_shortest)
-    at = next(length for length, found in curve.items() if found.high >= 1)
+    at = next(length for length, ratios in curve.items() if ratios.high >= 1)
     return Knee(at, best, tuple(curve.items()), _sentence(at, best, curve))
 
 
@@ -66,9 +66,9 @@ def _plain(arms: Iterable[Arm]) -> list[Arm]:
 def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:
     if best == 0:
         block = max((length for length in curve if length), key=lambda length: curve[length].estimate)
-        found = "does not pay" if curve[block].high < 1 else "is not shown to pay"
+        verdict = "does not pay" if curve[block].high < 1 else "is not shown to pay"
         reached = _throughput(curve[block], "autoregressive decoding")
-        return f"Speculation {found} here: blocks of {block}, the fastest of all blocks, reach {reached}."
+        return f"Speculation {verdict} here: blocks of {block}, the fastest of all blocks, reach {reached}."
     if at == best:
         return f"The knee is at {at}: blocks of {at} decode fastest, and anything shorter is slower."
     reached = _throughput(curve[at], f"blocks of {best}, the fastest")
@@ -97,8 +97,8 @@ class Sweep:
     def read(cls, folder: RunFolder, metrics: Iterable[str] = METRICS) -> Sweep | None:
         """`metrics` are summarised of every arm. None where the run has no sweep."""
         ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
-        found = {Arm.parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
-        arms = tuple(sorted((arm for arm in found if arm is not None), key=_order))
+        arms_run = {Arm.parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
+        arms = tuple(sorted((arm for arm in arms_run if arm is not None), key=_order))
         if not arms:
             return None
         gains = {arm: against(ticks, arm.id, arm.baseline.id, _METRIC) for arm in arms if arm.speculative}
@@ -144,8 +144,8 @@ class Sweep:
 
     def curve(self, metric: str) -> dict[int, Interval]:
         """By block length."""
-        found = {k: self.figure(arm, metric) for k, arm in self.by_length.items()}
-        return {k: one for k, one in found.items() if one is not None}
+        figures = {k: self.figure(arm, metric) for k, arm in self.by_length.items()}
+        return {k: interval for k, interval in figures.items() if interval is not None}
 
     def ratio(self, arm: Arm, metric: str) -> Interval | None:
         """Over its autoregressive arm."""
