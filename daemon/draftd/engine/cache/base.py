@@ -108,11 +108,11 @@ def padded(rows: Sequence[Sequence[int]]) -> mx.array:
     return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.uint32)
 
 
-def places_after(places: int, gone: Sequence[int]) -> list[int]:
-    """Which of `places` rows is at each place once the rows in `gone`, in ascending order, have left. The last row
+def places_after(places: int, leaving: Sequence[int]) -> list[int]:
+    """Which of `places` rows is at each place once the rows in `leaving`, in ascending order, have left. The last row
     moves into each gap, so that few rows move."""
     kept = list(range(places))
-    for place in gone:
+    for place in leaving:
         last = kept.pop()
         if last != place:
             kept[kept.index(place)] = last

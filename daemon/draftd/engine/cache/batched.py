@@ -84,7 +84,7 @@ class BatchedCaches:
         self.apart, self.forwards = layout.apart, layout.forwards
         self._make = make or batched_layers(model)
         self.windows: dict[int | None, AttentionWindow] = {}  # by size; None: all of a text is seen
-        self._layers: list[LayerCache] = [made(self) for made in self._make]
+        self._layers: list[LayerCache] = [factory(self) for factory in self._make]
         self._attention = [layer for layer in self._layers if isinstance(layer, BatchedAttention)]
         self._states = [layer for layer in self._layers if isinstance(layer, RecurrentState)]
         self.segmented = segmented and not self._states and not any(self.windows)
@@ -140,22 +140,22 @@ class BatchedCaches:
         return mx.concatenate(out, axis=0)[mx.array(places)]
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
-        held, wanted = self.lengths, list(lengths)
-        assert all(new <= old for new, old in zip(wanted, held, strict=True)), (wanted, held)
+        before, wanted = self.lengths, list(lengths)
+        assert all(new <= old for new, old in zip(wanted, before, strict=True)), (wanted, before)
         least = wanted
         for layer in self._layers:
-            reached = layer.rollback(held, wanted)
+            reached = layer.rollback(before, wanted)
             if reached != least:
                 least = [min(pair) for pair in zip(least, reached, strict=True)]
         if least != wanted:
-            least = self._roll_all_back(held, least)
+            least = self._roll_all_back(before, least)
         self.lengths = list(least)
         return self.lengths
 
-    def _roll_all_back(self, held: list[int], least: list[int]) -> list[int]:
+    def _roll_all_back(self, before: list[int], least: list[int]) -> list[int]:
         """All layers go to the least that one reached; going there may take another further still."""
         while True:
-            reached = [layer.rollback(held, least) for layer in self._layers]
+            reached = [layer.rollback(before, least) for layer in self._layers]
             further = [min(lengths) for lengths in zip(*reached, strict=True)]
             if further == least:
                 return least
@@ -188,12 +188,12 @@ class BatchedCaches:
 
     def _moved(self, row: int, rests: bool) -> tuple[BatchedCaches, bool]:
         """This row, which is to be left out of those that stay; whether something of it was copied."""
-        one = self._another()
-        one.lengths = [self.lengths[row]]
-        for size, window in one.windows.items():
+        new = self._another()
+        new.lengths = [self.lengths[row]]
+        for size, window in new.windows.items():
             window.move(self.windows[size], row, self.lengths[row], rests)
-        copied = [theirs.move(mine, row) for mine, theirs in zip(self._layers, one._layers, strict=True)]
-        return one, any(copied)
+        copied = [theirs.move(mine, row) for mine, theirs in zip(self._layers, new._layers, strict=True)]
+        return new, any(copied)
 
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, BatchedCaches)
@@ -229,11 +229,11 @@ class BatchedCaches:
             return KVSegment(arrays, end - start)
         assert start == 0
         parts = [layer.extract(row, end) for layer in self._layers]
-        held = [part for part in parts if part is not None]
-        if len(held) < len(parts):
+        copies = [part for part in parts if part is not None]
+        if len(copies) < len(parts):
             return None
-        mx.eval([part.arrays for part in held])
-        return BatchedSnapshot(held, end)
+        mx.eval([part.arrays for part in copies])
+        return BatchedSnapshot(copies, end)
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         assert self.lengths == [0]
@@ -259,14 +259,14 @@ class BatchedCaches:
 
     @property
     def position_bytes(self) -> int:
-        whole = (one for one in self._attention if one.window.size is None)
-        return sum(a.shape[1] * a.shape[3] * a.itemsize for one in whole for a in one.arrays()[:2])
+        whole = (layer for layer in self._attention if layer.window.size is None)
+        return sum(a.shape[1] * a.shape[3] * a.itemsize for layer in whole for a in layer.arrays()[:2])
 
     @property
     def window_bytes(self) -> int:
-        windows = [one for one in self._attention if one.window.most is not None]
+        windows = [layer for layer in self._attention if layer.window.most is not None]
         of_windows: int = sum(
-            (one.window.most or 0) * a.shape[1] * a.shape[3] * a.itemsize for one in windows for a in one.arrays()[:2]
+            (layer.window.most or 0) * a.shape[1] * a.shape[3] * a.itemsize for layer in windows for a in layer.arrays()[:2]
         )
         of_states: int = sum(a.nbytes // a.shape[0] for state in self._states for a in state.arrays())
         return of_windows + of_states

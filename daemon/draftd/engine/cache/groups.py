@@ -77,17 +77,17 @@ class Grouping:
         order = sorted((row for row in range(len(ends)) if row not in apart), key=ends.__getitem__)
         least, cuts, capacities = [0], [0], [0]
         for stop in range(1, len(order) + 1):
-            found, longest, allowed = (0, stop, 0), ends[order[stop - 1]], 0
+            cheapest, longest, allowed = (0, stop, 0), ends[order[stop - 1]], 0
             for start in range(stop - 1, max(stop - _MOST, 0) - 1, -1):
                 allowed += self._room(ends[order[start]], _SPARE)
                 capacity = self._capacity(stop - start, longest, allowed)
                 if not capacity:
                     break  # with shorter rows still less is allowed
                 total = least[start] + (stop - start) * longest + self._call
-                if found[1] == stop or total < found[0]:
-                    found = (total, start, capacity)
-            for known, one in zip((least, cuts, capacities), found, strict=True):
-                known.append(one)
+                if cheapest[1] == stop or total < cheapest[0]:
+                    cheapest = (total, start, capacity)
+            for column, value in zip((least, cuts, capacities), cheapest, strict=True):
+                column.append(value)
         groups: list[Group] = []
         stop = len(order)
         while stop:
@@ -98,8 +98,8 @@ class Grouping:
         return (*groups[::-1], *each)
 
     def _room(self, tokens: int, spare: int) -> int:
-        held = room(tokens, spare)
-        return held if self._most is None else max(tokens, min(held, self._most))
+        positions = room(tokens, spare)
+        return positions if self._most is None else max(tokens, min(positions, self._most))
 
 
 def alone(groups: Groups, row: int) -> int | None:
@@ -117,14 +117,14 @@ def kept(groups: Groups, rows: Sequence[int]) -> list[tuple[Group | None, list[t
     """For each group, what it is once only these rows are left, in this order, None where nothing is; and which slots
     are to be copied: (to, from). The last slots move into gaps."""
     place = {old: new for new, old in enumerate(rows)}
-    found: list[tuple[Group | None, list[tuple[int, int]]]] = []
+    changes: list[tuple[Group | None, list[tuple[int, int]]]] = []
     for group in groups:
-        left = [place.get(row, -1) for row in group.rows]
-        count = sum(row >= 0 for row in left)
-        last = [slot for slot in range(count, len(left)) if left[slot] >= 0]
+        new_rows = [place.get(row, -1) for row in group.rows]
+        count = sum(row >= 0 for row in new_rows)
+        last = [slot for slot in range(count, len(new_rows)) if new_rows[slot] >= 0]
         moves: list[tuple[int, int]] = []
-        for gap in (slot for slot in range(count) if left[slot] < 0):
+        for gap in (slot for slot in range(count) if new_rows[slot] < 0):
             moves.append((gap, last.pop()))
-            left[gap] = left[moves[-1][1]]
-        found.append((group._replace(rows=tuple(left[:count])) if count else None, moves))
-    return found
+            new_rows[gap] = new_rows[moves[-1][1]]
+        changes.append((group._replace(rows=tuple(new_rows[:count])) if count else None, moves))
+    return changes

@@ -113,7 +113,7 @@ class BatchedAttention:
     def select(self, rows: Sequence[int]) -> None:
         if not self.parts:
             return
-        self.groups, moves = self.window.left(self.groups, rows)
+        self.groups, moves = self.window.select_groups(self.groups, rows)
         if moves is not None:
             parts = zip(self.parts, moves, strict=True)
             self.parts = [_move_slots(part, own) for part, own in parts if own is not None]
@@ -172,7 +172,7 @@ class BatchedAttention:
         if not self.parts:
             return []
         part, slot = self._place(row)
-        return [mx.contiguous(held[slot : slot + 1, :, start:end]) for held in part]
+        return [mx.contiguous(array[slot : slot + 1, :, start:end]) for array in part]
 
     def extract(self, row: int, length: int) -> LayerSlice | None:
         start = self.window.starts[row]

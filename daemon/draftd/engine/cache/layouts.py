@@ -66,8 +66,8 @@ def share(model: Any, ranks: Ranks) -> None:
 
 
 def ranks_of(model: Any) -> Ranks | None:
-    found: Ranks | None = getattr(model, _RANKS, None)
-    return found
+    ranks: Ranks | None = getattr(model, _RANKS, None)
+    return ranks
 
 
 def _caches(model: Any, layout: CacheLayout) -> Caches:
@@ -86,9 +86,9 @@ def why_not_batched(model: Any, *, weights: bool = True) -> str:
     """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
     remembered on the model itself, with which it goes. Without `weights` none are read: it is what is known before the
     trial has compared anything. With them, raises ModelLoadError where what the model computes is not finite."""
-    known: str | None = getattr(model, "_draftd_not_batched", None)
-    if known is not None:
-        return known
+    saved: str | None = getattr(model, "_draftd_not_batched", None)
+    if saved is not None:
+        return saved
     reason = _without_layout(model) or _tried(model, weights)
     if reason and weights:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
@@ -137,7 +137,7 @@ def shallow(model: Any) -> Iterator[None]:
     if ranks_of(model) is None and isinstance(layers, list) and len(layers) > _ENOUGH:
         first, *others = map(_kind, layers)
         if all(kind == first for kind in others):
-            holder = next((one for one in model.modules() if one.get("layers") is layers), None)
+            holder = next((module for module in model.modules() if module.get("layers") is layers), None)
     if holder is None:
         yield
         return
@@ -151,15 +151,15 @@ def shallow(model: Any) -> Iterator[None]:
 def _kind(layer: Any) -> list[Any]:
     """What layers have in common that compute the same with other weights: classes, shapes, and all settings but the
     layer's own number."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for path, module in layer.named_modules():
         settings = {name: value for name, value in vars(module).items() if name not in _OF_ONE_LAYER}
         settings |= {
             name: value for name, value in module.items() if isinstance(value, bool | int | float | str | None)
         }
         shapes = {name: value.shape for name, value in module.items() if isinstance(value, mx.array)}
-        found.append((path, type(module), settings, shapes))
-    return found
+        parts.append((path, type(module), settings, shapes))
+    return parts
 
 
 def refusals(model: Any) -> list[str]:
@@ -178,17 +178,17 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     vocabulary = vocabulary_size(model)
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
-    if not all(bool(mx.isfinite(mx.max(one, axis=-1)).all().item()) for one in alone):
+    if not all(bool(mx.isfinite(mx.max(logits, axis=-1)).all().item()) for logits in alone):
         what = "what it computes is not finite (NaN or infinity), although its weights are"
         raise ModelLoadError(what, "fetch the model again, with its own config.json")
-    made = _caches if weights else local_caches  # what is not computed needs no other rank
+    build = _caches if weights else local_caches  # what is not computed needs no other rank
     try:
         for call_cost in (None, 0):  # sequences in one array, and each in one of its own
-            caches = made(model, CacheLayout(True, call_cost=call_cost, **way))
-            found = _batched(caches, texts, weights)
+            caches = build(model, CacheLayout(True, call_cost=call_cost, **way))
+            actual = _batched(caches, texts, weights)
             if not weights:
                 continue
-            worst = _difference(alone, found)
+            worst = _difference(alone, actual)
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
             if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN of the batch alone is wrong too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
@@ -202,14 +202,14 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
 def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
     """The logits of the trial's real positions, of each sequence by itself and of nothing that was rolled back: of one
     forward for each, since what follows a position does not change it."""
-    held, found, whole = [0] * len(texts), list[mx.array](), list[mx.array]()
+    lengths, logits, whole = [0] * len(texts), list[mx.array](), list[mx.array]()
     for text in texts:
         whole.append(_caches(model, CacheLayout()).fresh().forward(padded([text]), [len(text)])[0])
         mx.eval(whole)  # now: see `_batched`
     for widths, rolled_back in _STAGES:
-        found += [whole[row][held[row] : held[row] + width] for row, width in enumerate(widths) if width]
-        held = [n + width - back for n, width, back in zip(held, widths, rolled_back, strict=True)]
-    return found
+        logits += [whole[row][lengths[row] : lengths[row] + width] for row, width in enumerate(widths) if width]
+        lengths = [n + width - back for n, width, back in zip(lengths, widths, rolled_back, strict=True)]
+    return logits
 
 
 def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx.array]:
@@ -218,32 +218,32 @@ def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx
     Each forward is computed before the next is built. The graph of many scatters the heap, and every later forward of
     the process would take about three per cent longer."""
     (prefills, _), *stages = _STAGES
-    found: list[mx.array] = []
+    results: list[mx.array] = []
     for text, width in zip(texts, prefills, strict=True):
-        one = caches.fresh()
-        found.append(one.forward(padded([text[:width]]), [width])[0])
+        joining = caches.fresh()
+        results.append(joining.forward(padded([text[:width]]), [width])[0])
         if evaluated:
-            mx.eval(found, one.arrays())
-        caches.join(one)
-    held: Sequence[int] = prefills
+            mx.eval(results, joining.arrays())
+        caches.join(joining)
+    lengths: Sequence[int] = prefills
     for widths, rolled_back in stages:
-        ends = [n + width for n, width in zip(held, widths, strict=True)]
+        ends = [n + width for n, width in zip(lengths, widths, strict=True)]
         fed = [text[n:end] for text, n, end in zip(texts, caches.lengths, ends, strict=True)]
         logits = caches.forward(padded(fed), [len(tokens) for tokens in fed])
-        found += [logits[i, len(fed[i]) - width : len(fed[i])] for i, width in enumerate(widths) if width]
+        results += [logits[i, len(fed[i]) - width : len(fed[i])] for i, width in enumerate(widths) if width]
         if evaluated:
-            mx.eval(found, caches.arrays())
-        held = [end - back for end, back in zip(ends, rolled_back, strict=True)]
-        caches.rollback(held)
+            mx.eval(results, caches.arrays())
+        lengths = [end - back for end, back in zip(ends, rolled_back, strict=True)]
+        caches.rollback(lengths)
     caches.clear()
-    return found
+    return results
 
 
-def _difference(expected: list[mx.array], found: list[mx.array]) -> float:
+def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
     """The largest at any position, as `_TOLERANCE` has it."""
     worst = 0.0
-    for one, other in zip(expected, found, strict=True):
-        a, b = one.astype(mx.float32), other.astype(mx.float32)
+    for wanted, other in zip(expected, actual, strict=True):
+        a, b = wanted.astype(mx.float32), other.astype(mx.float32)
         never = mx.isinf(a) & (a == b)  # tokens that a model rules out
         a, b = mx.where(never, 0, a), mx.where(never, 0, b)
         scale = mx.maximum(mx.sqrt(mx.var(a, axis=-1)), 1e-6)
@@ -276,11 +276,11 @@ def cache_bytes(model: Any) -> CacheBytes:
 
 def local_bytes(caches: Caches) -> CacheBytes:
     """The same, of caches of this process without rows, which are used up."""
-    one = caches.fresh()
-    one.forward(mx.array([[0]], dtype=mx.uint32), [1])
-    found = CacheBytes(one.position_bytes, one.window_bytes)
-    if not any(found):
-        found = CacheBytes(-(-one.nbytes // _STEP), 0)
-    one.clear()
+    row = caches.fresh()
+    row.forward(mx.array([[0]], dtype=mx.uint32), [1])
+    size = CacheBytes(row.position_bytes, row.window_bytes)
+    if not any(size):
+        size = CacheBytes(-(-row.nbytes // _STEP), 0)
+    row.clear()
     caches.clear()  # or it would keep the weights until the collector
-    return found
+    return size

@@ -36,7 +36,7 @@ _ASKS = "_draftd_last_positions"
 def take_rows_apart(model: Any) -> bool:
     """Has the model's own layers call attention for groups of rows, for good; whether there is one that does. Models
     that call MLX's directly have none: their rows share a call."""
-    found = False
+    any_apart = False
     kinds: dict[type, type] = {}
     for layer in model.modules():
         kind = type(layer)
@@ -44,8 +44,8 @@ def take_rows_apart(model: Any) -> bool:
             kinds[kind] = _keeping_apart(kind)
         if kinds[kind] is not kind:
             layer.__class__ = kinds[kind]
-        found = found or hasattr(kinds[kind], _KEEPS_APART)
-    return found
+        any_apart = any_apart or hasattr(kinds[kind], _KEEPS_APART)
+    return any_apart
 
 
 def _keeping_apart(kind: type) -> type:
@@ -58,7 +58,7 @@ def _keeping_apart(kind: type) -> type:
         name: _calling(method, ours)
         for name in dir(kind)
         if isinstance(method := inspect.getattr_static(kind, name), FunctionType)
-        and any(_calls(method, name, one) for name, one in _THEIRS)
+        and any(_calls(method, name, theirs) for name, theirs in _THEIRS)
     }
     mark = {_KEEPS_APART: True} if any(_ATTENTION in method.__code__.co_names for method in methods.values()) else {}
     return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, **mark}) if methods else kind
@@ -137,7 +137,7 @@ class _Wanted:
     """`at`: rows × n, the positions whose logits the next forward computes; None for all positions."""
 
     at: mx.array | None = None
-    asked = False  # whether a layer has
+    applied = False  # whether a layer computed only these
     skipped = False  # that layer gives its input
 
 
@@ -148,12 +148,12 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
         return model(tokens, cache=caches)
     wanted = _wanted(model)
     positions = wanted.at = mx.array(at)
-    wanted.asked = False
+    wanted.applied = False
     try:
         logits = model(tokens, cache=caches)
     finally:
         wanted.at = None
-    return logits if wanted.asked else _taken(logits, positions)
+    return logits if wanted.applied else _taken(logits, positions)
 
 
 @contextlib.contextmanager
@@ -171,15 +171,15 @@ def without_head(model: Any) -> Iterator[None]:
 
 def _wanted(model: Any) -> _Wanted:
     """Has the model's last layer ask for the positions, for good."""
-    known: _Wanted | None = getattr(model, _ASKS, None)
-    if known is None:
-        known = _Wanted()
+    wanted: _Wanted | None = getattr(model, _ASKS, None)
+    if wanted is None:
+        wanted = _Wanted()
         for path, layer in model.named_modules():
             for method in ("as_linear", *(["__call__"] if path.rpartition(".")[2] == "lm_head" else [])):
                 if hasattr(type(layer), method):
-                    layer.__class__ = _asking(type(layer), method, known)
-        setattr(model, _ASKS, known)
-    return known
+                    layer.__class__ = _asking(type(layer), method, wanted)
+        setattr(model, _ASKS, wanted)
+    return wanted
 
 
 def _asking(kind: type, method: str, wanted: _Wanted) -> type:
@@ -191,7 +191,7 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
             return _as_wide(self, x)
         if wanted.at is None:
             return whole(self, x)
-        wanted.asked = True
+        wanted.applied = True
         return whole(self, _taken(x, wanted.at))
 
     return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__})

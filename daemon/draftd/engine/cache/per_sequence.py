@@ -65,7 +65,7 @@ class PerSequenceCaches:
             self._before, self._settled = [[] for _ in self._rows], False
         if not self._trims:
             now = [OwnSnapshot(copy.deepcopy(row), n) for row, n in zip(self._rows, self.lengths, strict=True)]
-            self._before = [[*b, one][-self._forwards :] for b, one in zip(self._before, now, strict=True)]
+            self._before = [[*b, snapshot][-self._forwards :] for b, snapshot in zip(self._before, now, strict=True)]
         out: list[mx.array | None] = []
         for i, (row, real) in enumerate(zip(self._rows, widths, strict=True)):
             own, logits = tokens[i : i + 1, :real], None
@@ -88,10 +88,10 @@ class PerSequenceCaches:
                 if any(cache.trim(surplus) != surplus for cache in row):
                     raise RollbackFailed(f"row {i}: its caches did not give back {surplus} tokens")
                 continue
-            found = [before for before in self._before[i] if before.length <= new]
-            if not found:
+            snapshots = [before for before in self._before[i] if before.length <= new]
+            if not snapshots:
                 raise RollbackFailed(f"row {i}: caches of {old} tokens cannot go back to {new}")
-            self._rows[i], reached[i] = found[-1].caches, found[-1].length
+            self._rows[i], reached[i] = snapshots[-1].caches, snapshots[-1].length
         self.lengths = reached
         return list(reached)
 
@@ -130,8 +130,8 @@ class PerSequenceCaches:
 
     def snapshot(self, states: Sequence[Any], length: int) -> OwnSnapshot:
         """Of caches of the same model, of which these are the states, each of one cache."""
-        made = make_prompt_cache(self._model)
-        return OwnSnapshot([type(cache).from_state(state) for cache, state in zip(made, states, strict=True)], length)
+        caches = make_prompt_cache(self._model)
+        return OwnSnapshot([type(cache).from_state(state) for cache, state in zip(caches, states, strict=True)], length)
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
         (whole,) = kept

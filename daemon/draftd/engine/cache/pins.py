@@ -60,10 +60,10 @@ class Pins:
             try:
                 if path.stat().st_size > _MOST_BYTES:
                     raise ValueError(f"more than {_MOST_BYTES} bytes")
-                told = json.loads(path.read_bytes())
-                if told.pop("version") != _VERSION:
+                document = json.loads(path.read_bytes())
+                if document.pop("version") != _VERSION:
                     raise ValueError("of another version")
-                pin = Pin(**{**told, "tokens": tuple(map(int, told["tokens"])), "files": tuple(told["files"])})
+                pin = Pin(**{**document, "tokens": tuple(map(int, document["tokens"])), "files": tuple(document["files"])})
                 if path.name != _file(pin.name) or not _NAME.fullmatch(pin.name):
                     raise ValueError("its name is not that of what it has")
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -61,9 +61,9 @@ class Prefill:
         if text.prefix:
             text.forks = sorted({*text.forks, length})
 
-    def take_in(self, key: int, tokens: Sequence[int], told: PromptLogprobs | None = None) -> mx.array:
+    def take_in(self, key: int, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
         """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
-        unless they are read. `told` has those of all of them computed and read, some at a time.
+        unless they are read. `logprobs` has those of all of them computed and read, some at a time.
 
         Where the text parts from another, as after a system prompt that many have, a snapshot is kept: what cannot be
         kept in segments serves the next text that begins so (Pan et al. 2024, Marconi)."""
@@ -74,19 +74,19 @@ class Prefill:
             if ahead < 0:
                 continue
             if ahead:
-                self._forward(text.caches, tokens[:ahead], told)
+                self._forward(text.caches, tokens[:ahead], logprobs)
             self.store.keep(text.prefix, text.caches, text.row, fork)
             tokens = tokens[ahead:]
-        return self._forward(text.caches, tokens, told)
+        return self._forward(text.caches, tokens, logprobs)
 
-    def _forward(self, caches: Caches, tokens: Sequence[int], told: PromptLogprobs | None = None) -> mx.array:
-        widest = self._widest if told is None else min(self._widest, told.widest)
+    def _forward(self, caches: Caches, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
+        widest = self._widest if logprobs is None else min(self._widest, logprobs.widest)
         while True:
             piece, tokens = tokens[:widest], tokens[widest:]
-            read = last([len(piece)]) if told is None else None
+            read = last([len(piece)]) if logprobs is None else None
             logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=read)
-            if told is not None:
-                told.add(piece, logits)
+            if logprobs is not None:
+                logprobs.add(piece, logits)
             if not tokens:
                 return logits[:, -1:]
 
@@ -99,7 +99,7 @@ class Prefill:
             text.caches.clear()
             text.caches, text.row = caches, row
         tokens = list(texts.values())
-        widths = [len(one) for one in tokens]
+        widths = [len(ids) for ids in tokens]
         return caches.forward(padded(tokens), widths, at=last(widths))
 
     def settle(self, key: int, *more: mx.array) -> None:
@@ -157,8 +157,8 @@ class Prefill:
 
     def _renumber(self, caches: Caches) -> None:
         """Of the texts that still share them, some have gone."""
-        left = sorted((text for text in self._texts.values() if text.caches is caches), key=lambda text: text.row)
-        for row, text in enumerate(left):
+        sharing = sorted((text for text in self._texts.values() if text.caches is caches), key=lambda text: text.row)
+        for row, text in enumerate(sharing):
             text.row = row
 
     def _length(self, text: _PrefillText) -> int:

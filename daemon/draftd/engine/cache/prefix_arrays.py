@@ -23,12 +23,12 @@ class SplitArrays(NamedTuple):
     arrays: list[Made]
 
 
-def apart(found: Sequence[CachedPrefix], start: int) -> SplitArrays | None:
+def apart(prefixes: Sequence[CachedPrefix], start: int) -> SplitArrays | None:
     """What was found of a text, from position `start` on, which is 0 but of segments. None for what cannot be kept."""
-    pieces = [one for one in found if isinstance(one, KVSegment)]
+    pieces = [prefix for prefix in prefixes if isinstance(prefix, KVSegment)]
     if pieces:
         return _segments(pieces, start)
-    (whole,) = found
+    (whole,) = prefixes
     assert start == 0
     arrays: list[mx.array] = []
     if isinstance(whole, BatchedSnapshot):
@@ -54,30 +54,30 @@ def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches)
     return BatchedSnapshot(parts, length)
 
 
-def stored(made: Made) -> StoredArray:
+def stored(make: Made) -> StoredArray:
     """A copy that any thread may read."""
-    found = made()
-    bits = found.view(mx.uint16) if found.dtype == mx.bfloat16 else found
-    return StoredArray(str(found.dtype).rpartition(".")[2], np.array(bits))
+    array = make()
+    bits = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
+    return StoredArray(str(array.dtype).rpartition(".")[2], np.array(bits))
 
 
-def loaded(one: StoredArray) -> mx.array:
-    found = mx.array(one.data)
-    found = found.view(mx.bfloat16) if one.numbers == "bfloat16" else found
-    mx.eval(found)
-    return found
+def loaded(source: StoredArray) -> mx.array:
+    array = mx.array(source.data)
+    array = array.view(mx.bfloat16) if source.numbers == "bfloat16" else array
+    mx.eval(array)
+    return array
 
 
 def _segments(pieces: Sequence[KVSegment], start: int) -> SplitArrays:
-    skipped, left = start, list[KVSegment]()
+    skipped, remaining = start, list[KVSegment]()
     for piece in pieces:
         if skipped < piece.length:
             arrays = [[a[:, :, skipped:] for a in layer] for layer in piece.layers] if skipped else piece.layers
-            left.append(KVSegment(arrays, piece.length - skipped))
+            remaining.append(KVSegment(arrays, piece.length - skipped))
         skipped = max(0, skipped - piece.length)
-    layers = range(len(left[0].layers))
-    made = [_joined([piece.layers[i][j] for piece in left]) for i in layers for j in range(len(left[0].layers[i]))]
-    return SplitArrays({"layers": [len(layer) for layer in left[0].layers]}, sum(piece.nbytes for piece in left), made)
+    layers = range(len(remaining[0].layers))
+    makers = [_joined([piece.layers[i][j] for piece in remaining]) for i in layers for j in range(len(remaining[0].layers[i]))]
+    return SplitArrays({"layers": [len(layer) for layer in remaining[0].layers]}, sum(piece.nbytes for piece in remaining), makers)
 
 
 def _joined(arrays: list[mx.array]) -> Made:
@@ -90,7 +90,7 @@ def _flattened(state: Any, arrays: list[mx.array]) -> Any:
         arrays.append(state)
         return {"array": 1}
     if isinstance(state, list | tuple):
-        return [_flattened(one, arrays) for one in state]
+        return [_flattened(item, arrays) for item in state]
     if state is None or isinstance(state, str | int | float):
         return state
     raise ValueError(f"a cache's state has a {type(state).__name__}")
@@ -99,4 +99,4 @@ def _flattened(state: Any, arrays: list[mx.array]) -> Any:
 def _unflattened(tree: Any, arrays: Any) -> Any:
     if isinstance(tree, dict):
         return next(arrays)
-    return [_unflattened(one, arrays) for one in tree] if isinstance(tree, list) else tree
+    return [_unflattened(item, arrays) for item in tree] if isinstance(tree, list) else tree

@@ -107,9 +107,9 @@ class PrefixDisk:
         pinned = self.pins.files
         with self._lock:
             sizes = {name: file.nbytes for name, file in self._files.items()}
-        held, size = sum(size for name, size in sizes.items() if name in pinned), sum(sizes.values())
+        pinned_bytes, size = sum(size for name, size in sizes.items() if name in pinned), sum(sizes.values())
         pins = len(self.pins.by_name)
-        return DiskUsage(size, self.limit, len(sizes), pins, held, self._errors, self._pin_errors)
+        return DiskUsage(size, self.limit, len(sizes), pins, pinned_bytes, self._errors, self._pin_errors)
 
     # finding
 
@@ -120,15 +120,15 @@ class PrefixDisk:
             trie = self._tries.get(key)
             path = trie.path(packed(tokens)) if trie is not None else []
             shared = sum(n for _, n in path)
-            found = {node.value: node.end for node, n in path if node.value is not None and n == len(node.edge)}
+            lengths = {node.value: node.end for node, n in path if node.value is not None and n == len(node.edge)}
             if path:
                 longer = (node.value for node in TokenTrie.below(path[-1][0]) if node.value is not None)
-                found |= {file: min(shared, len(file.header.tokens)) for file in longer}
+                lengths |= {file: min(shared, len(file.header.tokens)) for file in longer}
         chosen: list[PrefixPiece] = []
         while True:
             fit = [
                 PrefixPiece(file, length)
-                for file, length in found.items()
+                for file, length in lengths.items()
                 if length > have and file.header.least <= length
                 if file.header.start <= have
             ]
@@ -180,8 +180,8 @@ class PrefixDisk:
         files. A pin's files stay until `settle`, or for as long as a pin names them."""
         return self._writing.submit(self._begin, header, nbytes, pin)
 
-    def put(self, writer: PrefixWriter, one: StoredArray) -> Future[None]:
-        return self._writing.submit(self._put, writer, one)
+    def put(self, writer: PrefixWriter, stored: StoredArray) -> Future[None]:
+        return self._writing.submit(self._put, writer, stored)
 
     def finish(self, writer: PrefixWriter) -> Future[str]:
         """Ends with the file's name."""
@@ -229,10 +229,10 @@ class PrefixDisk:
 
     def _begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None) -> PrefixWriter:
         if pin is not None:
-            held = self.usage.pinned_bytes + self.bytes_of([name for name in pin if name not in self.pins.files])
-            if held + nbytes > self.pinned_limit:
+            pinned_bytes = self.usage.pinned_bytes + self.bytes_of([name for name in pin if name not in self.pins.files])
+            if pinned_bytes + nbytes > self.pinned_limit:
                 raise NoRoom(
-                    f"{len(header.tokens)} tokens take {nbytes} bytes, and pinned prefixes have {held} of "
+                    f"{len(header.tokens)} tokens take {nbytes} bytes, and pinned prefixes have {pinned_bytes} of "
                     f"{self.pinned_limit} bytes (engine.prefix_pinned_bytes)"
                 )
         elif nbytes > self.limit:
@@ -241,9 +241,9 @@ class PrefixDisk:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return PrefixWriter(self.folder, header, pinned=pin is not None)
 
-    def _put(self, writer: PrefixWriter, one: StoredArray) -> None:
+    def _put(self, writer: PrefixWriter, stored: StoredArray) -> None:
         with self._told_once(writer, pin=writer.pinned):
-            writer.put(one)
+            writer.put(stored)
 
     def _finish(self, writer: PrefixWriter) -> str:
         header = writer.header
@@ -270,11 +270,11 @@ class PrefixDisk:
                 self._pin_errors += 1
             else:
                 self._errors += 1
-            told = f"no prefix can be written to {self.folder}: {error.strerror}"
+            message = f"no prefix can be written to {self.folder}: {error.strerror}"
             if not self._full:
                 self._full = True
-                _log.warning("%s; requests are served all the same", told)
-            raise NoRoom(told) from error
+                _log.warning("%s; requests are served all the same", message)
+            raise NoRoom(message) from error
 
     # the files that there are
 
@@ -292,13 +292,13 @@ class PrefixDisk:
 
     def _look_at(self, path: Path) -> None:
         try:
-            found, header = path.stat(), read_header(path)
+            stat, header = path.stat(), read_header(path)
             if path.name != self.name_of(header.key, header.tokens, header.start):
                 raise BadFile("its name is not that of what it has")
         except (BadFile, OSError) as error:
             self._put_aside(path, error)
             return
-        self._add(DiskPrefix(path.name, found.st_size, found.st_mtime, header))
+        self._add(DiskPrefix(path.name, stat.st_size, stat.st_mtime, header))
 
     def _put_aside(self, path: Path, error: Exception) -> None:
         why = error.strerror if isinstance(error, OSError) else str(error)
@@ -308,7 +308,7 @@ class PrefixDisk:
             _log.warning("the prefix or pin %s cannot be used: %s (%s)", path, why, failed.strerror)
             return
         _log.warning("the prefix or pin %s cannot be used: %s; it is put aside as %s%s", path, why, path.name, ASIDE)
-        aside = sorted(self.folder.glob(f"*{ASIDE}"), key=lambda one: one.stat().st_mtime)
+        aside = sorted(self.folder.glob(f"*{ASIDE}"), key=lambda file: file.stat().st_mtime)
         for old in aside[:-_MOST_ASIDE]:
             with contextlib.suppress(OSError):
                 old.unlink()
@@ -338,7 +338,7 @@ class PrefixDisk:
         """Removes what was not used for longest, of what is not pinned."""
         pinned = self.pins.files | self._coming
         with self._lock:
-            others = sorted((one for one in self._files.values() if one.name not in pinned), key=lambda one: one.used)
+            others = sorted((file for file in self._files.values() if file.name not in pinned), key=lambda file: file.used)
         size = sum(file.nbytes for file in others)
         for i, file in enumerate(others):
             if size <= self.limit and len(others) - i <= _MOST_FILES:

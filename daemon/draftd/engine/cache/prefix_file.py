@@ -67,9 +67,9 @@ class PrefixWriter:
         self._archive = ZipFile(self._file, "w")
         self._arrays = self._archive.open(_ARRAYS, "w", force_zip64=True)
 
-    def put(self, one: StoredArray) -> None:
-        self._kinds.append((one.numbers, one.data.shape))
-        data: Any = np.ascontiguousarray(one.data).reshape(-1).view(np.uint8)
+    def put(self, stored: StoredArray) -> None:
+        self._kinds.append((stored.numbers, stored.data.shape))
+        data: Any = np.ascontiguousarray(stored.data).reshape(-1).view(np.uint8)
         self._arrays.write(data)
 
     def finish(self, path: Path) -> None:

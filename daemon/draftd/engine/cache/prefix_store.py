@@ -187,8 +187,8 @@ class SegmentStore(PrefixStore):
         assert isinstance(value, KVSegment)
         start = len(tokens) - value.length
 
-        def rest(known: int) -> KVSegment:
-            return value if known == start else value.copy(known - start, value.length)
+        def rest(shared: int) -> KVSegment:
+            return value if shared == start else value.copy(shared - start, value.length)
 
         if self.known(tokens) >= start:
             self._add(packed(tokens), value.nbytes // value.length, rest)
@@ -201,8 +201,8 @@ class SegmentStore(PrefixStore):
         text = packed(tokens[:length])
         assert len(text) == length, "the cache holds more than the text"
 
-        def rest(known: int) -> KVSegment:
-            value = caches.extract(row, known, length)
+        def rest(shared: int) -> KVSegment:
+            value = caches.extract(row, shared, length)
             assert isinstance(value, KVSegment)
             return value
 
@@ -211,13 +211,13 @@ class SegmentStore(PrefixStore):
     def _add(self, text: Tokens[int], each: int, rest: Callable[[int], KVSegment]) -> None:
         """`rest` gives the positions after so many that are known, of which each takes `each` bytes."""
         path = self._trie.path(text)
-        known = sum(n for _, n in path)
+        shared = sum(n for _, n in path)
         self._cache.used(self, [node for node, _ in reversed(path)])
-        if known == len(text) or not self._cache.fits((len(text) - known) * each):
+        if shared == len(text) or not self._cache.fits((len(text) - shared) * each):
             return
         if any(node.parent is None for node, _ in path):  # went to make room
             return
-        value = rest(known)
+        value = rest(shared)
         leaf = self._trie.grow(text)
         leaf.value = value
         self._cache.held(value.nbytes)
@@ -249,8 +249,8 @@ class SnapshotStore(PrefixStore):
         return []
 
     def known(self, tokens: Sequence[int]) -> int:
-        found = (n for node, n in self._candidates(tokens) if node.value is not None and node.value.least <= n)
-        return next(found, 0)
+        lengths = (n for node, n in self._candidates(tokens) if node.value is not None and node.value.least <= n)
+        return next(lengths, 0)
 
     def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
         assert not isinstance(value, KVSegment)
@@ -261,13 +261,13 @@ class SnapshotStore(PrefixStore):
     def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[CacheSnapshot], int]]:
         """Where a beginning of this text may be had from, and how long that is; the longest first."""
         path = self._trie.path(packed(tokens))
-        known = sum(n for _, n in path)
-        if not path or known < LEAST:
+        shared = sum(n for _, n in path)
+        if not path or shared < LEAST:
             return []
-        found = [(node, node.end) for node, n in reversed(path) if n == len(node.edge) and node.end >= LEAST]
-        if (longer := self._serves(path[-1][0], known)) is not None:
-            found.insert(0, (longer, known))
-        return found
+        candidates = [(node, node.end) for node, n in reversed(path) if n == len(node.edge) and node.end >= LEAST]
+        if (longer := self._serves(path[-1][0], shared)) is not None:
+            candidates.insert(0, (longer, shared))
+        return candidates
 
     def shared(self, tokens: Sequence[int], most: int) -> int:
         return sum(n for _, n in self._trie.path(packed(tokens[:most])))

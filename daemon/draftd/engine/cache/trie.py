@@ -56,18 +56,18 @@ class TokenTrie(Generic[V]):
     def path(self, tokens: Tokens[int]) -> list[tuple[Node[V], int]]:
         """The nodes along a text as far as it is known, each with how many tokens of its edge are the text's: all of
         them but for the last node, of which at least one is."""
-        found: list[tuple[Node[V], int]] = []
+        path: list[tuple[Node[V], int]] = []
         node, at = self._root, 0
         while at < len(tokens):
             child = node.children.get(tokens[at])
             if child is None:
                 break
             n = alike(child.edge, tokens[at : at + len(child.edge)])
-            found.append((child, n))
+            path.append((child, n))
             if n < len(child.edge):
                 break
             node, at = child, at + n
-        return found
+        return path
 
     def grow(self, tokens: Tokens[int]) -> Node[V]:
         """The node where a text ends, which is not empty: made, with no value, where there was none."""
@@ -106,11 +106,11 @@ class TokenTrie(Generic[V]):
     @staticmethod
     def below(node: Node[V]) -> Iterator[Node[V]]:
         """A node and all that go on from it, each before those that go on from it."""
-        left = [node]
-        while left:
-            node = left.pop()
+        pending = [node]
+        while pending:
+            node = pending.pop()
             yield node
-            left += node.children.values()
+            pending += node.children.values()
 
     @staticmethod
     def above(node: Node[V]) -> Iterator[Node[V]]:

@@ -54,7 +54,7 @@ class AttentionWindow:
         self.starts: list[int] = []  # by row: the position that lies first
         self._apart: dict[int, int] = {}  # rows that have rested: so many forwards more each lies alone
         self.groups: Groups = ()  # what layers shall have; some may lag behind
-        self.held: list[int] = []  # by row, when this forward began
+        self.stored: list[int] = []  # by row, when this forward began
         self.first = self.end = 0  # this forward reads from `first` to before `end`
         self._grouping = Grouping(call_cost, self.most)
         self._width = 0
@@ -63,7 +63,7 @@ class AttentionWindow:
         self._copied = 0  # positions that would be copied for them
         self._reads: list[tuple[Groups, ForwardReads]] = []  # in this forward
         self._selected: Sequence[int] = ()  # rows that were kept last, and what was left of which groups
-        self._left: dict[Groups, tuple[Groups, Moves | None]] = {}
+        self._selections: dict[Groups, tuple[Groups, Moves | None]] = {}
         self._queries: mx.array | None = None
 
     def begin(self, lengths: Sequence[int], width: int) -> list[int]:
@@ -71,14 +71,14 @@ class AttentionWindow:
         the front; empty where none must."""
         moves: list[int] = []
         if self.size is None:
-            self.held, self.first = list(lengths), 0
+            self.stored, self.first = list(lengths), 0
         else:
             moves = self.settle(lengths) if self._short(lengths, width) else []
-            self.held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
-            self.first = max(0, min(self.held) - self.size + 1)
-        self.end, self._width = max(self.held) + width, width
+            self.stored = [length - start for length, start in zip(lengths, self.starts, strict=True)]
+            self.first = max(0, min(self.stored) - self.size + 1)
+        self.end, self._width = max(self.stored) + width, width
         if self._apart:
-            self._apart = {row: left - 1 for row, left in self._apart.items() if left > 1}
+            self._apart = {row: forwards - 1 for row, forwards in self._apart.items() if forwards > 1}
         self._reads, self._queries = [], None
         self._regroup(width)
         return moves
@@ -113,8 +113,8 @@ class AttentionWindow:
         """Sequences that hold or will come to hold so many tokens, and have them from positions `starts` on."""
         self.starts = [0] * len(lengths) if starts is None else list(starts)
         most = max(lengths) if self.most is None or starts is not None else self.most
-        held = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
-        self.groups = self._grouping.best(held)
+        positions = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
+        self.groups = self._grouping.best(positions)
 
     def move(self, other: AttentionWindow, row: int, length: int, rests: bool) -> None:
         """Holds the sequence of another's row, which has so many tokens, as it lies there where it lies alone. `rests`:
@@ -134,7 +134,7 @@ class AttentionWindow:
 
     def join(self, joining: AttentionWindow) -> None:
         self.groups = joined(self.groups, len(self.starts), joining.groups)
-        self._apart |= {len(self.starts) + row: left for row, left in joining._apart.items()}
+        self._apart |= {len(self.starts) + row: forwards for row, forwards in joining._apart.items()}
         self.starts, self._changed = self.starts + joining.starts, True
 
     def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
@@ -142,52 +142,52 @@ class AttentionWindow:
         self.starts = [self.starts[i] for i in rows]
         if self._apart:
             self._apart = {new: self._apart[old] for new, old in enumerate(rows) if old in self._apart}
-        self.groups, _ = self.left(self.groups, rows)
-        self.held = [length - start for length, start in zip(lengths, self.starts, strict=True)]
+        self.groups, _ = self.select_groups(self.groups, rows)
+        self.stored = [length - start for length, start in zip(lengths, self.starts, strict=True)]
         self._changed = True
         if self.wasteful(self.groups):
             self._regroup(1)
 
-    def left(self, groups: Groups, rows: Sequence[int]) -> tuple[Groups, Moves | None]:
+    def select_groups(self, groups: Groups, rows: Sequence[int]) -> tuple[Groups, Moves | None]:
         """Of groups, once only these rows are kept; with None where all arrays stay as they are. Worked out once for
         all layers that have the same."""
         if rows is not self._selected:
-            self._selected, self._left = rows, {}
-        found = self._left.get(groups)
-        if found is None:
-            left = kept(groups, rows)
-            moves = [None if group is None else moves for group, moves in left]
-            same = all(one == [] for one in moves)
-            found = tuple(group for group, _ in left if group is not None), None if same else moves
-            self._left[groups] = found
-        return found
+            self._selected, self._selections = rows, {}
+        selection = self._selections.get(groups)
+        if selection is None:
+            changes = kept(groups, rows)
+            moves = [None if group is None else moves for group, moves in changes]
+            same = all(move == [] for move in moves)
+            selection = tuple(group for group, _ in changes if group is not None), None if same else moves
+            self._selections[groups] = selection
+        return selection
 
     def wasteful(self, groups: Groups) -> bool:
         """Whether their arrays take more memory than the sequences may, as they are now."""
-        return any(self._grouping.wasteful(group, self.held) for group in groups)
+        return any(self._grouping.wasteful(group, self.stored) for group in groups)
 
     def fits(self, groups: Groups) -> bool:
         """Whether this forward can write to arrays of these groups."""
-        return all(max([self.held[row] for row in group.rows]) + self._width <= group.capacity for group in groups)
+        return all(max([self.stored[row] for row in group.rows]) + self._width <= group.capacity for group in groups)
 
     def _regroup(self, width: int) -> None:
         """Groups change where they must: an array is too small, or too large for the rows that are left. And where
         others would have saved by now twice what copying rows costs."""
-        fits, held = self._grouping.fits, self.held
+        fits, stored = self._grouping.fits, self.stored
         same = bool(self.groups) and not self._changed
-        if same and all(fits(one, max([held[row] for row in one.rows]) + width) for one in self.groups):
+        if same and all(fits(group, max([stored[row] for row in group.rows]) + width) for group in self.groups):
             self._lost += self._gain
             if not self._gain or self._lost < 2 * self._copied:
                 return
-        ends = [n + width for n in held]
-        best, known = self._grouping.best(ends, self._apart), {frozenset(group.rows): group for group in self.groups}
+        ends = [n + width for n in stored]
+        best, by_rows = self._grouping.best(ends, self._apart), {frozenset(group.rows): group for group in self.groups}
         admissible = bool(self.groups) and all(self._grouping.admissible(group, ends) for group in self.groups)
         gain = max(0, self._grouping.cost(self.groups, ends) - self._grouping.cost(best, ends))
         self._changed, self._gain = False, gain
-        self._copied = sum(held[row] for group in best if frozenset(group.rows) not in known for row in group.rows)
+        self._copied = sum(stored[row] for group in best if frozenset(group.rows) not in by_rows for row in group.rows)
         if admissible and (not gain or self._lost + gain < 2 * self._copied):
             return
-        of_these = (known.get(frozenset(group.rows), group) for group in best)
+        of_these = (by_rows.get(frozenset(group.rows), group) for group in best)
         self.groups = tuple(
             old if self._grouping.admissible(old, ends) else new for old, new in zip(of_these, best, strict=True)
         )
@@ -196,32 +196,32 @@ class AttentionWindow:
     # what layers ask in a forward
 
     def reads(self, groups: Groups) -> ForwardReads:
-        for known, reads in self._reads:
-            if known is groups:
+        for earlier, reads in self._reads:
+            if earlier is groups:
                 return reads
         reads = self._read(groups)
         self._reads.append((groups, reads))
         return reads
 
     def _read(self, groups: Groups) -> ForwardReads:
-        found = []
+        group_reads = []
         for own, slots, _ in groups:
-            held = [self.held[row] for row in own]
-            first = 0 if self.size is None else max(0, min(held) - self.size + 1)
+            stored = [self.stored[row] for row in own]
+            first = 0 if self.size is None else max(0, min(stored) - self.size + 1)
             at = None
-            if min(held) < max(held):
-                starts = mx.array([*held, *[0] * (slots - len(held))])
+            if min(stored) < max(stored):
+                starts = mx.array([*stored, *[0] * (slots - len(stored))])
                 at = starts[:, None, None, None] + mx.arange(self._width)[:, None]
-            found.append(GroupRead(_rows(own, len(self.held)), len(own), first, max(held) + self._width, at))
-        order, rows = [row for group in groups for row in group.rows], list(range(len(self.held)))
+            group_reads.append(GroupRead(_rows(own, len(self.stored)), len(own), first, max(stored) + self._width, at))
+        order, rows = [row for group in groups for row in group.rows], list(range(len(self.stored)))
         places = None if order == rows else mx.array(sorted(rows, key=order.__getitem__))
-        return ForwardReads(found, places, found[0] if len(found) == 1 and places is None else None)
+        return ForwardReads(group_reads, places, group_reads[0] if len(group_reads) == 1 and places is None else None)
 
     def mask(self, width: int, return_array: bool, seen: int | None) -> Any:
         """For the queries of this forward, as mlx-lm's models ask for it; `seen`: they see fewer than the window."""
-        size = min((one for one in (self.size, seen) if one), default=None)
-        if self._queries is None and min(self.held) < max(self.held):
-            self._queries = mx.array(self.held)[:, None, None] + mx.arange(width)[:, None]
+        size = min((limit for limit in (self.size, seen) if limit), default=None)
+        if self._queries is None and min(self.stored) < max(self.stored):
+            self._queries = mx.array(self.stored)[:, None, None] + mx.arange(width)[:, None]
         if self._queries is None:
             offset = self.end - width - self.first
             return create_attention_mask(width, offset, return_array, size if size and offset + width > size else None)
