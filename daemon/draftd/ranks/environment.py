@@ -53,7 +53,7 @@ class RankEnvironment:
         ips = [list(host.ips) for host in plan.hosts] if plan.backend == "ring" else [[plan.address]]
         count = sum(map(len, ips))
         ports = iter(free_ports(count) if local else range(plan.port + 1, plan.port + 1 + count))
-        nodes = [list(one) for one in plan.nodes] or [[f"{ip}:{next(ports)}" for ip in one] for one in ips]
+        nodes = [list(node) for node in plan.nodes] or [[f"{ip}:{next(ports)}" for ip in node] for node in ips]
         beside = [plan.beside(rank) for rank in range(plan.size)]
         return cls(
             backend=plan.backend,

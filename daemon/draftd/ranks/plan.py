@@ -119,7 +119,7 @@ def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> Gro
 
 def check_trusted(settings: DistributedSettings, addresses: list[str]) -> None:
     """Raises ConfigError where one of them is beyond loopback, and that was not said to be well."""
-    beyond = next((one for one in addresses if not is_loopback(one)), None)
+    beyond = next((address for address in addresses if not is_loopback(address)), None)
     if beyond is not None and not settings.trusted_network:
         allowed = (
             f"true, where no other machine can reach the network of {beyond}: ranks send tokens and activations "
@@ -166,8 +166,8 @@ def _launched(settings: DistributedSettings, environ: Mapping[str, str], rank: i
         backend, nodes = "ring", _nodes(Path(path))
         size, address = len(nodes), nodes[0][0].partition(":")[0] if nodes else ""
     elif path := environ.get(_JACCL):
-        found = read_json(Path(path), _JACCL)
-        backend, size = "jaccl", len(found) if isinstance(found, list) else 0
+        devices = read_json(Path(path), _JACCL)
+        backend, size = "jaccl", len(devices) if isinstance(devices, list) else 0
         address = environ.get(_JACCL_COORDINATOR, "").partition(":")[0]
         if not address:
             raise ConfigError(_JACCL_COORDINATOR, "", "rank 0's address and a port, as 10.0.0.1:32323")
@@ -189,15 +189,19 @@ def _launched(settings: DistributedSettings, environ: Mapping[str, str], rank: i
 
 def _nodes(path: Path) -> tuple[tuple[str, ...], ...]:
     """`[["10.0.0.1:32323"], ["10.0.0.2:32324"]]`; empty, as mlx.launch leaves it for one rank. Raises ConfigError."""
-    found = read_json(path, _RING)
-    if found is None:
+    nodes = read_json(path, _RING)
+    if nodes is None:
         return ()
-    if not isinstance(found, list):
+    if not isinstance(nodes, list):
         raise ConfigError(_RING, str(path), 'a list, as [["10.0.0.1:32323"], ["10.0.0.2:32324"]]')
-    for rank, one in enumerate(found):
-        if not isinstance(one, list) or not one or not all(isinstance(text, str) and _has_port(text) for text in one):
-            raise ConfigError(f"{_RING} {path}: [{rank}]", one, "a list of addresses with ports, as 10.0.0.2:32324")
-    return tuple(tuple(one) for one in found)
+    for rank, node in enumerate(nodes):
+        if (
+            not isinstance(node, list)
+            or not node
+            or not all(isinstance(text, str) and _has_port(text) for text in node)
+        ):
+            raise ConfigError(f"{_RING} {path}: [{rank}]", node, "a list of addresses with ports, as 10.0.0.2:32324")
+    return tuple(tuple(node) for node in nodes)
 
 
 def _has_port(text: str) -> bool:

@@ -47,8 +47,8 @@ class Proof(BaseModel):
     def of(cls, folder: ModelFolder) -> Proof:
         """Reads no weights, and leaves it to who loads them to say what is wrong with the rest. Raises ModelLoadError
         where there are none."""
-        found = folder.files()
-        named = model_files(found.folder, found.adapter)
+        contents = folder.files()
+        named = model_files(contents.folder, contents.adapter)
         if not any(kind == "weights" for _, kind in named):
             raise ModelLoadError(f"{folder.called}: it has no weights", "fetch the model again")
         files = [path for path, kind in named if kind in DECISIVE]
@@ -56,13 +56,15 @@ class Proof(BaseModel):
             stamps = {path: Stamp.of(path) for path in files}
         except OSError as error:
             raise ModelLoadError(f"{folder.called}: {error.filename}: {error.strerror}") from None
-        where = [(os.path.realpath(path), one.bytes, one.modified_ns, one.inode) for path, one in stamps.items()]
+        where = [
+            (os.path.realpath(path), stamp.bytes, stamp.modified_ns, stamp.inode) for path, stamp in stamps.items()
+        ]
         return cls(
             draftd=__version__,
             packages=versions(_PACKAGES),
             system=_SYSTEMS.get(sys.platform, sys.platform),
             model=folder.name,
-            files={path.name: one.bytes for path, one in stamps.items()},
+            files={path.name: stamp.bytes for path, stamp in stamps.items()},
             same=hashlib.sha256(json.dumps(where).encode()).hexdigest(),
         )
 

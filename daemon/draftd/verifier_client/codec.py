@@ -56,26 +56,28 @@ def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
         return CloseSequence(message.close.sequence, message.close.known)
     if kind != "open":
         return None
-    given = message.open
-    if not 0 < given.prompt_tokens <= len(given.tokens):
-        raise InvalidRequest("open.prompt_tokens", given.prompt_tokens, f"1 to {len(given.tokens)}, the tokens given")
+    opening = message.open
+    if not 0 < opening.prompt_tokens <= len(opening.tokens):
+        raise InvalidRequest(
+            "open.prompt_tokens", opening.prompt_tokens, f"1 to {len(opening.tokens)}, the tokens given"
+        )
     options = SequenceOptions(
-        prompt=given.prompt_tokens,
-        length=len(given.tokens),
-        sampling=sampling_of(given.sampling),
-        ends=tuple(given.end_tokens),
-        min_tokens=given.min_tokens,
-        logprobs=given.logprobs if given.HasField("logprobs") else None,
-        grammar=given.grammar,
+        prompt=opening.prompt_tokens,
+        length=len(opening.tokens),
+        sampling=sampling_of(opening.sampling),
+        ends=tuple(opening.end_tokens),
+        min_tokens=opening.min_tokens,
+        logprobs=opening.logprobs if opening.HasField("logprobs") else None,
+        grammar=opening.grammar,
     )
     return OpenSequence(
-        given.sequence,
-        tuple(given.tokens),
+        opening.sequence,
+        tuple(opening.tokens),
         options,
-        given.max_tokens,
-        given.traceparent if len(given.traceparent) <= _MOST_TRACE else "",
-        given.skip_prefix_cache,
-        given.model_fingerprint,
+        opening.max_tokens,
+        opening.traceparent if len(opening.traceparent) <= _MOST_TRACE else "",
+        opening.skip_prefix_cache,
+        opening.model_fingerprint,
     )
 
 
@@ -110,22 +112,23 @@ def from_verifier(message: pb.VerifyResponse) -> FromVerifier | None:
         return SequenceClosed(closed.sequence, closed.error, retry)
     if kind != "verdict":
         return None
-    given = message.verdict
+    verdict = message.verdict
     return Verdict(
-        given.sequence,
-        given.known,
-        tuple(given.tokens),
-        given.accepted,
-        given.drafted,
-        REASONS.get(given.finished),
-        given.queue_micros * _MICRO,
-        given.verify_micros * _MICRO,
-        given.share_micros * _MICRO,
-        given.load_percent / 100,
+        verdict.sequence,
+        verdict.known,
+        tuple(verdict.tokens),
+        verdict.accepted,
+        verdict.drafted,
+        REASONS.get(verdict.finished),
+        verdict.queue_micros * _MICRO,
+        verdict.verify_micros * _MICRO,
+        verdict.share_micros * _MICRO,
+        verdict.load_percent / 100,
         tuple(
-            TokenLogprobs(one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=True))) for one in given.logprobs
+            TokenLogprobs(entry.logprob, tuple(zip(entry.top_ids, entry.top_logprobs, strict=True)))
+            for entry in verdict.logprobs
         ),
-        given.own_drafted,
+        verdict.own_drafted,
     )
 
 

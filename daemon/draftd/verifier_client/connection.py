@@ -190,8 +190,8 @@ class VerifierConnection:
         except LinkError as error:
             why = error
         except Exception as error:
-            told = error.message if isinstance(error, DraftdError) else in_one_line(error)
-            why = LinkError(LinkFailure.BROKEN_RULE, told)
+            message = error.message if isinstance(error, DraftdError) else in_one_line(error)
+            why = LinkError(LinkFailure.BROKEN_RULE, message)
         finally:
             self.end(why)
 

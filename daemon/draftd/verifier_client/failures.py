@@ -128,9 +128,9 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
         return connect_error(LinkFailure.UNAUTHENTICATED, settings)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return connect_error(LinkFailure.NO_VERIFIER, settings, said)
-    told = f"{'UNKNOWN' if code is None else code.name}: {said}"
+    text = f"{'UNKNOWN' if code is None else code.name}: {said}"
     if code is not grpc.StatusCode.UNAVAILABLE:
-        return LinkError(LinkFailure.CONNECTION_LOST if greeted else LinkFailure.OTHER, told)
+        return LinkError(LinkFailure.CONNECTION_LOST if greeted else LinkFailure.OTHER, text)
     if greeted:
         return LinkError(LinkFailure.CONNECTION_LOST, f"the connection was lost ({said})")
     said = said.rpartition("last error: ")[2]

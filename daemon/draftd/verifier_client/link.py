@@ -71,7 +71,7 @@ class LinkAnnouncements:
         self._target, self._journal = target, journal
         self._changes = LimitedChanges(self._tell, clock)
         self._present = _Change("", None, "", "")
-        self._told = ""  # the state
+        self._state = ""
 
     def up(self, model: RemoteModel, before: RemoteModel | None) -> None:
         """It is up, with this model, and had another one before."""
@@ -99,7 +99,7 @@ class LinkAnnouncements:
             self._changes.change(change)
 
     def _tell(self, change: _Change, left_out: int) -> None:
-        before, self._told = self._told, change.state
+        before, self._state = self._state, change.state
         why = change.why + changes_left_out(left_out)
         level = logging.INFO if change.state == "up" else logging.WARNING
         log.log(level, "verifier %s: %s: %s", self._target, change.state, why)
@@ -241,10 +241,10 @@ class GrpcLink:
         """Waits a while; whether there is more to wait."""
         untold = self._announcements.settle()
         with self._changed:
-            left = at - time.monotonic()
-            if left <= 0 or self._closing.is_set():
+            remaining = at - time.monotonic()
+            if remaining <= 0 or self._closing.is_set():
                 return False
-            self._changed.wait(left if untold is None else min(left, untold))
+            self._changed.wait(remaining if untold is None else min(remaining, untold))
         return True
 
     def _connected(self, tokenizer: Tokenizer) -> None:

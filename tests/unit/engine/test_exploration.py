@@ -92,7 +92,7 @@ def test_a_plain_step_that_is_not_pipelined_is_no_measurement() -> None:
     one.passed(2.0, drafting=True, pipelined=False)
     assert one.begins([])
     one.passed(0.1, drafting=True, pipelined=False)
-    assert not one.left, "it is given up"
+    assert not one.steps_left, "it is given up"
     assert not one.begins([]), "and comes again in its time"
 
 

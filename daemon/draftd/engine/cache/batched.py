@@ -266,7 +266,9 @@ class BatchedCaches:
     def window_bytes(self) -> int:
         windows = [layer for layer in self._attention if layer.window.most is not None]
         of_windows: int = sum(
-            (layer.window.most or 0) * a.shape[1] * a.shape[3] * a.itemsize for layer in windows for a in layer.arrays()[:2]
+            (layer.window.most or 0) * a.shape[1] * a.shape[3] * a.itemsize
+            for layer in windows
+            for a in layer.arrays()[:2]
         )
         of_states: int = sum(a.nbytes // a.shape[0] for state in self._states for a in state.arrays())
         return of_windows + of_states

@@ -63,7 +63,9 @@ class Pins:
                 document = json.loads(path.read_bytes())
                 if document.pop("version") != _VERSION:
                     raise ValueError("of another version")
-                pin = Pin(**{**document, "tokens": tuple(map(int, document["tokens"])), "files": tuple(document["files"])})
+                pin = Pin(
+                    **{**document, "tokens": tuple(map(int, document["tokens"])), "files": tuple(document["files"])}
+                )
                 if path.name != _file(pin.name) or not _NAME.fullmatch(pin.name):
                     raise ValueError("its name is not that of what it has")
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -76,8 +76,12 @@ def _segments(pieces: Sequence[KVSegment], start: int) -> SplitArrays:
             remaining.append(KVSegment(arrays, piece.length - skipped))
         skipped = max(0, skipped - piece.length)
     layers = range(len(remaining[0].layers))
-    makers = [_joined([piece.layers[i][j] for piece in remaining]) for i in layers for j in range(len(remaining[0].layers[i]))]
-    return SplitArrays({"layers": [len(layer) for layer in remaining[0].layers]}, sum(piece.nbytes for piece in remaining), makers)
+    makers = [
+        _joined([piece.layers[i][j] for piece in remaining]) for i in layers for j in range(len(remaining[0].layers[i]))
+    ]
+    return SplitArrays(
+        {"layers": [len(layer) for layer in remaining[0].layers]}, sum(piece.nbytes for piece in remaining), makers
+    )
 
 
 def _joined(arrays: list[mx.array]) -> Made:

@@ -229,7 +229,9 @@ class PrefixDisk:
 
     def _begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None) -> PrefixWriter:
         if pin is not None:
-            pinned_bytes = self.usage.pinned_bytes + self.bytes_of([name for name in pin if name not in self.pins.files])
+            pinned_bytes = self.usage.pinned_bytes + self.bytes_of(
+                [name for name in pin if name not in self.pins.files]
+            )
             if pinned_bytes + nbytes > self.pinned_limit:
                 raise NoRoom(
                     f"{len(header.tokens)} tokens take {nbytes} bytes, and pinned prefixes have {pinned_bytes} of "
@@ -338,7 +340,9 @@ class PrefixDisk:
         """Removes what was not used for longest, of what is not pinned."""
         pinned = self.pins.files | self._coming
         with self._lock:
-            others = sorted((file for file in self._files.values() if file.name not in pinned), key=lambda file: file.used)
+            others = sorted(
+                (file for file in self._files.values() if file.name not in pinned), key=lambda file: file.used
+            )
         size = sum(file.nbytes for file in others)
         for i, file in enumerate(others):
             if size <= self.limit and len(others) - i <= _MOST_FILES:

@@ -84,10 +84,10 @@ class Acceptance:
         """One sequence's draft. `rates` follows with `refresh`, once for all sequences of a step."""
         key = sequence.evidence_key(kind)
         sequence.evidence.setdefault(kind, SequenceEvidence()).add(self.rates(key), drafted, accepted)
-        for one, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
-            evidence = self.evidence.get(one)
+        for evidence_key, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
+            evidence = self.evidence.get(evidence_key)
             if evidence is None:
-                evidence = self.evidence[one] = AcceptanceEvidence(memory)
+                evidence = self.evidence[evidence_key] = AcceptanceEvidence(memory)
             evidence.add(drafted, accepted)
 
     def refresh(self) -> None:
@@ -95,14 +95,14 @@ class Acceptance:
 
     def fade(self, key: Key, share: float) -> None:
         """What is known of this class is old: only a share of it still counts."""
-        for one in (key, _all_texts(key)):
-            if one in self.evidence:
-                self.evidence[one].fade(share)
+        for evidence_key in (key, _all_texts(key)):
+            if evidence_key in self.evidence:
+                self.evidence[evidence_key].fade(share)
         self._rates.clear()
 
     def forget(self, kind: DrafterName) -> None:
         """Another drafter has this name now."""
-        self.evidence = {key: found for key, found in self.evidence.items() if key[0] != kind}
+        self.evidence = {key: evidence for key, evidence in self.evidence.items() if key[0] != kind}
         self._rates.clear()
 
     def _estimate(self, key: Key) -> list[float]:
@@ -125,9 +125,9 @@ def _shrunk(evidence: AcceptanceEvidence | None, general: Sequence[float], first
     out: list[float] = []
     off, weight = 0.0, first
     for drafted, accepted, rate in zip(evidence.drafted, evidence.accepted, general, strict=False):
-        found = _bounded((accepted + weight * _bounded(rate + off)) / (drafted + weight))
-        out.append(found)
-        off, weight = max(found - rate, _SHORTFALL * (found - rate)), later
+        estimate = _bounded((accepted + weight * _bounded(rate + off)) / (drafted + weight))
+        out.append(estimate)
+        off, weight = max(estimate - rate, _SHORTFALL * (estimate - rate)), later
     return out
 
 

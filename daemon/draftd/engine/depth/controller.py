@@ -78,47 +78,48 @@ class DepthControl:
         started: bool,
         may_run_ahead: bool,
     ) -> DraftPlan:
-        """Who drafts how much in the next step. `started`: its forward is under way already, so that it drafts nothing.
+        """Plans each sequence's drafter and depth in the next step. `started`: its forward is under way already, so that it drafts nothing.
         `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts nothing."""
         self._started, self._trial, self._measuring = started, None, False
-        ahead = may_run_ahead and any(one.remaining > 1 for one in sequences)  # or what follows would be in vain
-        if started and self._measurement.left:
+        # Otherwise no step follows that one.
+        ahead = may_run_ahead and any(sequence.remaining > 1 for sequence in sequences)
+        if started and self._measurement.steps_left:
             return self._measure(sequences, ahead)
         estimate = self._estimate(sequences, drafters)
         best = None if estimate is None else estimate.best()
         trial = self._explorer.choose(estimate, best)
         self.catching_up = self._worth_catching_up(estimate, best)
-        drafts = [_as_planned(one) for one in sequences]
+        drafts = [_as_planned(sequence) for sequence in sequences]
         if estimate is not None and best is not None:
             for c in estimate.candidates:
                 drafts[c.index] = _draft(c, best, trial)
-        would_draft = any(one.depth for one in drafts)  # and will in the step after it, if it must not in this one
+        would_draft = any(draft.depth for draft in drafts)  # and will in the step after it, if it must not in this one
         drafts = [
-            SequenceDraft() if d.depth and one.replays > min(d.depth, MOST_REPLAYED) else d
-            for one, d in zip(sequences, drafts, strict=True)
+            SequenceDraft() if d.depth and sequence.replays > min(d.depth, MOST_REPLAYED) else d
+            for sequence, d in zip(sequences, drafts, strict=True)
         ]
-        speculative = any(one.depth for one in drafts)
+        speculative = any(draft.depth for draft in drafts)
         if started:
             parked, none = SequenceDraft(state=DraftState.PARKED), SequenceDraft()
-            drafts = [parked if automatic(one) else none for one in sequences]
+            drafts = [parked if automatic(sequence) else none for sequence in sequences]
         elif speculative:
             self._trial = trial
             if trial is None:
                 if estimate is not None and best is not None:
                     self._note_caps(estimate, best, drafts)
-                proposed = any(one.proposed for one in sequences)
+                proposed = any(sequence.proposed for sequence in sequences)
                 urgent = self.costs.unexplained or self._uncertain(estimate, best)
                 if not proposed and self._measurement.begins(sequences, urgent=urgent):
                     return self._measure(sequences, ahead)
             return DraftPlan(StepMode.SPECULATIVE, drafts)
-        plain = (automatic(one) or one.drafter in (None, PEER) for one in sequences)
+        plain = (automatic(sequence) or sequence.drafter in (None, PEER) for sequence in sequences)
         ahead = ahead and not would_draft and all(plain)
         return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)
 
     def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:
         """Nothing drafts, in order to see what that costs."""
         self._measuring = True
-        mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.left > 1 else StepMode.PLAIN
+        mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.steps_left > 1 else StepMode.PLAIN
         return DraftPlan(mode, [SequenceDraft()] * len(sequences))
 
     def _uncertain(self, estimate: StepEstimate | None, best: BestDepths | None) -> bool:
@@ -146,11 +147,13 @@ class DepthControl:
             if not pays and c.most >= width:
                 continue
             drafts[c.index] = drafts[c.index]._replace(state=DraftState.CAPPED)
-            one = c.sequence
-            if one.told_cap != one.most:
-                one.told_cap = one.most
-                why = one.lowered or one.plan.reason
-                _log.debug("request %s: more than %d drafted tokens would pay (%s)", one.request.id, one.most, why)
+            sequence = c.sequence
+            if sequence.told_cap != sequence.most:
+                sequence.told_cap = sequence.most
+                why = sequence.lowered or sequence.plan.reason
+                _log.debug(
+                    "request %s: more than %d drafted tokens would pay (%s)", sequence.request.id, sequence.most, why
+                )
 
     # what is expected
 
@@ -163,16 +166,16 @@ class DepthControl:
         candidates: list[DepthCandidate] = []
         others, fixed_depth, fixed_steps = 0.0, 0, 0
         weights: DrafterName | None = None  # the draft model whose costs count
-        for index, one in enumerate(sequences):
-            depth, kind = one.depth, one.drafter
-            if automatic(one):
-                candidate = self._candidate(index, one, min(depth, self._deepest), drafters)
+        for index, sequence in enumerate(sequences):
+            depth, kind = sequence.depth, sequence.drafter
+            if automatic(sequence):
+                candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters)
                 weights = weights or candidate.drafter
                 candidates.append(candidate)
             elif kind is None or depth <= 0:
                 others += 1
             else:
-                others += self.acceptance.expected(one, kind, min(depth, self._deepest))[-1]
+                others += self.acceptance.expected(sequence, kind, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
                 if kind not in _COST_NOTHING:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
@@ -184,25 +187,25 @@ class DepthControl:
         return StepEstimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
-        self, index: int, one: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
+        self, index: int, sequence: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
     ) -> DepthCandidate:
-        made = DepthCandidate(index, one, most)
-        kind = _draft_model(one)
+        candidate = DepthCandidate(index, sequence, most)
+        kind = _draft_model(sequence)
         if kind is not None and kind in drafters:
-            behind = drafters[kind].behind(one)
-            tokens = len(one.tokens) if behind is None else behind
-            made.drafter, made.key = kind, one.evidence_key(kind)
-            made.ready = behind is not None and behind <= _LAG
-            made.prefill_seconds = tokens * self._prefill_seconds(kind)
-            made.draft = self.acceptance.expected(one, kind, most + 1)
-        allowed = one.drafters
+            behind = drafters[kind].behind(sequence)
+            tokens = len(sequence.tokens) if behind is None else behind
+            candidate.drafter, candidate.key = kind, sequence.evidence_key(kind)
+            candidate.ready = behind is not None and behind <= _LAG
+            candidate.prefill_seconds = tokens * self._prefill_seconds(kind)
+            candidate.draft = self.acceptance.expected(sequence, kind, most + 1)
+        allowed = sequence.drafters
         for weightless in _WEIGHTLESS:
             usable = weightless in allowed and weightless in drafters
-            if usable and (reach := drafters[weightless].reach(one, most)):
-                expected = self.acceptance.expected(one, weightless, reach)
-                if expected[-1] > made.lookup[-1]:
-                    made.weightless, made.lookup = weightless, expected
-        return made
+            if usable and (reach := drafters[weightless].reach(sequence, most)):
+                expected = self.acceptance.expected(sequence, weightless, reach)
+                if expected[-1] > candidate.lookup[-1]:
+                    candidate.weightless, candidate.lookup = weightless, expected
+        return candidate
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
         """That a drafter needs for a token of a text."""
@@ -237,8 +240,8 @@ class DepthControl:
             return False
         # Its share of what all gain where each draft knows its text, and not what it adds to the others', who would all
         # go on as they are where it alone were weighed: each would pay for what none is worth.
-        for one in estimate.candidates:
-            one.ready = False
+        for other in estimate.candidates:
+            other.ready = False
         return self._pays(estimate.best(), estimate.best(if_ready=True), [candidate], 1)
 
     def _worth_catching_up(self, estimate: StepEstimate | None, best: BestDepths | None) -> list[DecodeSequence]:
@@ -260,13 +263,13 @@ class DepthControl:
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
         """A slice of the texts of those that are catching up, which takes about as long as a plain step."""
-        waiting = [one for one in self.catching_up if one.finish is None]
+        waiting = [sequence for sequence in self.catching_up if sequence.finish is None]
         kind = _draft_model(waiting[0]) if waiting else None
         if kind is None or kind not in drafters:
             return
         if kind in self.costs.prices.prefill:
             chunk = min(chunk, max(_LAG, int(self.costs.plain(Batch(1)) / self._prefill_seconds(kind))))
-        drafters[kind].follow([one for one in waiting if _draft_model(one) == kind], chunk)
+        drafters[kind].follow([sequence for sequence in waiting if _draft_model(sequence) == kind], chunk)
 
     # after a step
 
@@ -287,9 +290,9 @@ class DepthControl:
         elif seconds is not None and self._started and pipelined:
             self.costs.learn(None, batch, 0, seconds)
         self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
-        for one, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
-            if result.drafted and draft.drafter is not None and one.request.origin is Origin.CLIENT:
-                self.acceptance.learn(one, draft.drafter, result.drafted, len(result.accepted))
+        for sequence, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
+            if result.drafted and draft.drafter is not None and sequence.request.origin is Origin.CLIENT:
+                self.acceptance.learn(sequence, draft.drafter, result.drafted, len(result.accepted))
         if width:
             self.acceptance.refresh()
         self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(batch))
@@ -298,8 +301,8 @@ class DepthControl:
             self._explorer.budget.reset_waits()
         self._steps += 1
         if not drafting and self._steps % _FADE_STEPS == 0:
-            for one in sequences:
-                for evidence in one.evidence.values():
+            for sequence in sequences:
+                for evidence in sequence.evidence.values():
                     evidence.fade(_FADE)
         if not width:
             return None
@@ -311,16 +314,18 @@ class DepthControl:
     def learnt(self) -> LearntCosts:
         """To be saved."""
         costs, prices = self.costs, self.costs.prices
-        known = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
-        return LearntCosts(prices, counted(self.acceptance), None, costs.offsets(), costs.speed, known, costs.measured)
+        sources = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
+        return LearntCosts(
+            prices, counted(self.acceptance), None, costs.offsets(), costs.speed, sources, costs.measured
+        )
 
     def drafter_replaced(self, kind: DrafterName, sequences: Sequence[DecodeSequence]) -> None:
         """Other weights draft under this name: nothing that was learnt about them holds."""
         self.acceptance.forget(kind)
         self.costs.forget(kind)
         self._explorer.drafter_replaced()
-        for one in sequences:
-            one.evidence.pop(kind, None)
+        for sequence in sequences:
+            sequence.evidence.pop(kind, None)
 
 
 def automatic(sequence: DecodeSequence) -> bool:
@@ -331,8 +336,8 @@ def automatic(sequence: DecodeSequence) -> bool:
 
 def _batch(sequences: Sequence[DecodeSequence]) -> Batch:
     """With the mean of their tokens of context: what a step costs depends on the sum of all."""
-    tokens = sum(len(one.tokens) for one in sequences)
-    return Batch(len(sequences), tokens // len(sequences), any(not one.sampling.greedy for one in sequences))
+    tokens = sum(len(sequence.tokens) for sequence in sequences)
+    return Batch(len(sequences), tokens // len(sequences), any(not sequence.sampling.greedy for sequence in sequences))
 
 
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
@@ -373,8 +378,8 @@ def _parked(c: DepthCandidate) -> SequenceDraft:
 def _costed(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None:
     """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
     behind. None for any other step."""
-    kinds = {one.drafter for one in plan.sequences if one.drafter and one.depth}
+    kinds = {draft.drafter for draft in plan.sequences if draft.drafter and draft.depth}
     kinds = {PROMPT_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # which costs nothing either
     steps = max(result.draft_forwards for result in done.sequences)
-    told = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
-    return kinds.pop() if told else None
+    usable = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
+    return kinds.pop() if usable else None

@@ -167,8 +167,8 @@ class StepCosts:
         """Standard deviation of the logarithm of what a speculative step costs relative to a plain one."""
         curve, plain = (self._curve(kind, batch.size, batch.sampled) for kind in (drafter, None))
         since = (self._seconds - curve.offset.seen) + (self._seconds - plain.offset.seen)
-        known = curve.offset.variance + curve.depths[depth - 1].variance + plain.offset.variance
-        return math.sqrt(known + _DRIFT * since)
+        variance = curve.offset.variance + curve.depths[depth - 1].variance + plain.offset.variance
+        return math.sqrt(variance + _DRIFT * since)
 
     def depth_uncertainty(self, drafter: DrafterName, batch: Batch, depth: int) -> float:
         """The same, relative to other depths of the same drafter."""
@@ -213,15 +213,15 @@ class StepCosts:
             gain = part.variance / total
             part.value += gain * surprise
             part.variance *= 1 - gain
-        for one in {curve, own_curve}:
-            one.refresh()
+        for affected in {curve, own_curve}:
+            affected.refresh()
         self.measured = self.measured or drafter is None
         if abs(speed.value - self._regime) > _REGIME:
             self._regime = speed.value
             self.regime_changes += 1
             for other in self._curves.values():
-                known = other.offset.variance
-                other.offset.variance = max(known, min(known + _REGIME_VARIANCE, _MEASURED))
+                variance = other.offset.variance
+                other.offset.variance = max(variance, min(variance + _REGIME_VARIANCE, _MEASURED))
 
     def forget(self, drafter: DrafterName) -> None:
         """It has other weights now: what it costs is known less well."""
@@ -270,18 +270,18 @@ class StepCosts:
         curve = self._curves.get((drafter, batch, False))
         if curve is not None and curve.steps >= _IN_A_ROW:
             return CostSource.LEARNT
-        found = {size for size, _ in self.prices.drafted.get(drafter, ())}
-        return CostSource.MEASURED if batch in self.calibrated & found else CostSource.GUESSED
+        sizes = {size for size, _ in self.prices.drafted.get(drafter, ())}
+        return CostSource.MEASURED if batch in self.calibrated & sizes else CostSource.GUESSED
 
     def offsets(self) -> Offsets:
-        found = {}
+        offsets = {}
         for (kind, batch, sampled), curve in self._curves.items():
-            found[kind, batch, sampled, 0] = curve.offset.value
+            offsets[kind, batch, sampled, 0] = curve.offset.value
             if kind is not None:
-                found |= {
+                offsets |= {
                     (kind, batch, sampled, depth): own.value for depth, own in enumerate(curve.depths, 1) if own.seen
                 }
-        return found
+        return offsets
 
     def restore(self, offsets: Offsets, speed: float, *, measured: bool) -> None:
         """Has each price say what it did when `offsets`, `speed` and `measured` were read."""
@@ -294,8 +294,8 @@ class StepCosts:
     # first values
 
     def _cost(self, curve: _Curve, at: int, batch: Batch) -> float:
-        held = batch.size * (batch.context - self.prices.context)
-        return (curve.base[at] + curve.slope[at] * held) * curve.factors[at] * math.exp(self._speed.value)
+        extra = batch.size * (batch.context - self.prices.context)
+        return (curve.base[at] + curve.slope[at] * extra) * curve.factors[at] * math.exp(self._speed.value)
 
     def _expected(self, drafter: DrafterName | None, batch: Batch, depth: int, replayed: int) -> float:
         """Seconds of a step; `replayed` positions add to them what verifying as many tokens more would."""
@@ -304,7 +304,7 @@ class StepCosts:
         if not replayed:
             return cost
         curve = self._curve(PROMPT_LOOKUP, batch.size, batch.sampled)
-        wide, narrow = (self._cost(curve, _index(one), batch) for one in (depth + replayed, depth))
+        wide, narrow = (self._cost(curve, _index(drafts), batch) for drafts in (depth + replayed, depth))
         like = math.exp(own.offset.value - curve.offset.value)  # what makes one curve as far off as the other
         return max(cost + (wide - narrow) * like, self.plain(batch))
 
@@ -330,29 +330,29 @@ class StepCosts:
         if drafter is None:
             return _Curve([plain], growth[:1], _Offset(seen=self._seconds))
         # another's costs are better than none
-        known = next((kind for kind in (drafter, *BUILT_IN_DRAFTERS) if prices.drafted.get(kind)), None)
-        if known is None:
+        nearest = next((kind for kind in (drafter, *BUILT_IN_DRAFTERS) if prices.drafted.get(kind)), None)
+        if nearest is None:
             base = [plain * (1 + _GUESS_STEP * depth) for depth in range(1, DEEPEST + 1)]
             measured = set(range(1, DEEPEST + 1))  # what is guessed is unsure for all depths together
         else:
-            found, points, verified = prices.drafted[known], {0: plain}, _by_positions(prices)
-            for depth in sorted({depth for _, depth in found}):
-                sizes = {size: seconds for (size, d), seconds in found.items() if d == depth}
+            costs, points, verified = prices.drafted[nearest], {0: plain}, _by_positions(prices)
+            for depth in sorted({depth for _, depth in costs}):
+                sizes = {size: seconds for (size, d), seconds in costs.items() if d == depth}
                 points[depth] = interpolated(sizes, batch)
                 if (largest := max(sizes)) < batch:  # more to verify, in one sequence or in several
                     wide, narrow = (interpolated(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
                     points[depth] += wide - narrow
             base = [interpolated(points, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
-            measured = {depth for size, depth in found if size == batch}
-        variance = _MEASURED if known == drafter else _UNMEASURED
+            measured = {depth for size, depth in costs if size == batch}
+        variance = _MEASURED if nearest == drafter else _UNMEASURED
         depths = [_DEPTH if depth in measured else _INTERPOLATED for depth in range(1, DEEPEST + 1)]
         return _Curve(base, growth[1:], _Offset(variance=variance, seen=self._seconds), depths)
 
 
 def _by_positions(prices: CalibratedCosts) -> dict[int, float]:
     """Seconds of a forward by the positions that it computes, of all sequences together; never falls."""
-    found = {size * (depth + 1): s for (size, depth), s in prices.drafted.get(PROMPT_LOOKUP, {}).items()}
-    points = dict(sorted((found | dict(prices.plain)).items()))
+    lookup = {size * (depth + 1): s for (size, depth), s in prices.drafted.get(PROMPT_LOOKUP, {}).items()}
+    points = dict(sorted((lookup | dict(prices.plain)).items()))
     return dict(zip(points, accumulate(points.values(), max), strict=True))
 
 
@@ -364,9 +364,9 @@ def interpolated(points: Mapping[int, float], at: float, beyond: bool = False) -
     """Interpolates linearly; outside of what was measured the nearest value, or with `beyond` the last line goes on."""
     if at in points:
         return points[int(at)]
-    known = sorted(points)
-    for low, high in pairwise(known):
-        if low < at < high or (beyond and high == known[-1] and at > high):
+    keys = sorted(points)
+    for low, high in pairwise(keys):
+        if low < at < high or (beyond and high == keys[-1] and at > high):
             slope = (points[high] - points[low]) / (high - low)
             return points[low] + (at - low) * slope if at < high else points[high] + (at - high) * max(0.0, slope)
-    return points[known[0] if at < known[0] else known[-1]]
+    return points[keys[0] if at < keys[0] else keys[-1]]

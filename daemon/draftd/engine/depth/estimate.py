@@ -99,17 +99,17 @@ class StepEstimate:
         """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
         draft by n positions, n from 0 on, and how many tokens are missed by sequences that draft nothing, because they
         have too many to replay."""
-        if (known := self._replayed.get((depth, lookup))) is not None:  # asked for again and again in one step
-            return known
+        if (cached := self._replayed.get((depth, lookup))) is not None:  # asked for again and again in one step
+            return cached
         under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
         for c in self.candidates:
             reached = c.reached(depth, lookup)
             own, nothing = _replays(tuple(reached))
-            under = [p * one for p, one in zip(under, own, strict=True)]
+            under = [p * own_p for p, own_p in zip(under, own, strict=True)]
             missed += nothing * sum(reached[1:])
-        found = [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
-        self._replayed[depth, lookup] = found
-        return found
+        result = [more - less for less, more in pairwise([0.0, *under, 1.0])], missed
+        self._replayed[depth, lookup] = result
+        return result
 
     def tokens(self, drafting: Sequence[Sequence[float]], depth: int) -> float:
         """Expected where only some candidates draft, so deep: those that get so many tokens by depth."""
@@ -121,20 +121,20 @@ class StepEstimate:
         equals. `if_ready`: as if the draft model knew all texts."""
         drafting = [(c, c.drafter is not None and (c.ready or if_ready)) for c in self.candidates]
         deepest = max((c.most for c, drafts in drafting if drafts), default=0)
-        found: BestDepths | None = None
+        best: BestDepths | None = None
         for depth in range(deepest + 1):
             for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
                 tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
-                if self.replays and found is not None:
+                if self.replays and best is not None:
                     drafted, width = self._drafted(depth, lookup)
-                    if tokens <= found.rate * (drafted + min(self.lookup_seconds[width:])):
+                    if tokens <= best.rate * (drafted + min(self.lookup_seconds[width:])):
                         continue  # what is replayed, which takes long to work out, makes it no better
                     tokens -= self.replayed(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
-                if found is None or tokens * found.seconds > found.tokens * seconds:
-                    found = BestDepths(depth, lookup, tokens, seconds)
-        assert found is not None
-        return found
+                if best is None or tokens * best.seconds > best.tokens * seconds:
+                    best = BestDepths(depth, lookup, tokens, seconds)
+        assert best is not None
+        return best
 
 
 def best_depth(expected: Sequence[float], seconds: Sequence[float]) -> int:

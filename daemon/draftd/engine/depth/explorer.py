@@ -61,11 +61,15 @@ class ExplorationBudget:
 
     def tried(self, what: Iterable[Hashable], *, paid: bool, again: bool = False) -> None:
         """`again`: it is to be tried again at once, as its cost was not what it was taken for."""
-        for one in what:
+        for subject in what:
             wait = (
-                0 if again else _FIRST_WAIT if paid else min(2 * max(self.wait(one), _FIRST_WAIT // 2), _LONGEST_WAIT)
+                0
+                if again
+                else _FIRST_WAIT
+                if paid
+                else min(2 * max(self.wait(subject), _FIRST_WAIT // 2), _LONGEST_WAIT)
             )
-            self._waits[one], self._tried[one] = (0, wait), self._passed
+            self._waits[subject], self._tried[subject] = (0, wait), self._passed
 
     def lose(self, seconds: float, plain: float) -> None:
         """So much was lost on a trial; less than 0 was gained."""
@@ -87,13 +91,13 @@ class PlainMeasurement:
     def __init__(self, period_seconds: float = _PERIOD_SECONDS) -> None:
         self._period = period_seconds
         self._drafting = 0.0  # seconds since the last plain step
-        self.left = 0  # steps of the measurement under way
+        self.steps_left = 0  # steps of the measurement under way
 
     def begins(self, sequences: Sequence[DecodeSequence], *, urgent: bool = False) -> bool:
         """Whether it begins with the next step. `urgent`: much depends on a cost that is uncertain."""
         due = self._drafting >= (self._period / _URGENT if urgent else self._period)
-        begins = due and all(one.remaining > _PLAIN_STEPS + 1 for one in sequences)
-        self.left = _PLAIN_STEPS if begins else 0
+        begins = due and all(sequence.remaining > _PLAIN_STEPS + 1 for sequence in sequences)
+        self.steps_left = _PLAIN_STEPS if begins else 0
         if begins:
             self._drafting = 0.0
         return begins
@@ -102,9 +106,9 @@ class PlainMeasurement:
         """A step is over. `drafting`: a sequence has something to draft; `pipelined`: the next one was started ahead. A
         measurement that cannot be pipelined is given up."""
         if not drafting:
-            self._drafting, self.left = 0.0, 0
-        elif self.left:
-            self.left = self.left - 1 if pipelined else 0
+            self._drafting, self.steps_left = 0.0, 0
+        elif self.steps_left:
+            self.steps_left = self.steps_left - 1 if pipelined else 0
         else:
             self._drafting += seconds
 
@@ -165,8 +169,8 @@ class Explorer:
             return self._prefilled(estimate, self._prepared)
         if estimate.fixed_depth:
             return None
-        found = self._draft_at_all(estimate, best)
-        return self._look_up_at_all(estimate, best) if found is None and not self.prefilling else found
+        draft_trial = self._draft_at_all(estimate, best)
+        return self._look_up_at_all(estimate, best) if draft_trial is None and not self.prefilling else draft_trial
 
     def _prefilled(self, estimate: StepEstimate, trial: Trial) -> Trial | None:
         """The trial, once its sequences' texts are taken in."""
@@ -282,8 +286,8 @@ class Explorer:
         self._surpassed = tokens > trial.expected
         self._cheaper = 0.0 < seconds < _CHEAPER * trial.seconds
         if self.budget.wait(trial.keys[0]) >= _OLD:
-            for one in trial.sequences:
-                self._acceptance.fade(one.evidence_key(trial.kind), 0.5)
+            for sequence in trial.sequences:
+                self._acceptance.fade(sequence.evidence_key(trial.kind), 0.5)
 
     def drafter_replaced(self) -> None:
         """Whatever is being tried says nothing any more."""

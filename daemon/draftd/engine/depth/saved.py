@@ -166,7 +166,7 @@ class LearntCosts:
         """At up to `most` tokens a step; None while too little is known. Costs alone may tell that it cannot pay:
         then it is parked, and little would ever be known of its acceptance."""
         texts = [key for key in self.acceptance if key[0] == drafter and key[3] is None]
-        key = max(texts, key=lambda one: self.acceptance[one][0][0], default=None)
+        key = max(texts, key=lambda text: self.acceptance[text][0][0], default=None)
         if drafter not in self.prices.drafted or not most:
             return None
         costs, batch = self.costs(), Batch(min(self.prices.plain, default=1), self.prices.context)
@@ -211,8 +211,8 @@ class LearntCosts:
             plain=tuple(sorted(prices.plain.items())),
             drafted=tuple(
                 (kind, batch, depth, seconds)
-                for kind, found in sorted(prices.drafted.items())
-                for (batch, depth), seconds in sorted(found.items())
+                for kind, costs in sorted(prices.drafted.items())
+                for (batch, depth), seconds in sorted(costs.items())
             ),
             growth=tuple(sorted(prices.growth.items())),
             prefill=tuple(sorted(prices.prefill.items())),

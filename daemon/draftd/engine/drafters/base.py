@@ -103,8 +103,10 @@ class TextDrafter(Drafter):
         """Up to `depth` tokens that may follow the text; empty where it has no guess."""
 
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        found = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
-        return Draft(tokens=padded(found), depths=[len(f) for f in found], q=None, forwards=[0] * len(sequences))
+        continuations = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
+        return Draft(
+            tokens=padded(continuations), depths=[len(f) for f in continuations], q=None, forwards=[0] * len(sequences)
+        )
 
     def reach(self, sequence: DraftSequence, most: int) -> int:
         return len(self.continuation(sequence, most))

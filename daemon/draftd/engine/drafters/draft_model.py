@@ -79,8 +79,8 @@ class DraftModel(Drafter):
         whole = at == list(range(len(members)))
         self._roll_back()
         lag = max(len(sequence.tokens) - caches.lengths[i] for i, sequence in zip(at, sequences, strict=True))
-        asked = [int(i in at) for i in range(len(members))]
-        spread = None if whole else mx.array([at.index(i) if asked[i] else 0 for i in range(len(members))])
+        widths = [int(i in at) for i in range(len(members))]
+        spread = None if whole else mx.array([at.index(i) if widths[i] else 0 for i in range(len(members))])
         chosen = None if whole else mx.array(at)
 
         k = max(depths)
@@ -90,10 +90,10 @@ class DraftModel(Drafter):
         distributions: list[mx.array] = []
         for step in range(k):
             if step == 0:
-                logits = self._catch_up(asked)
+                logits = self._catch_up(widths)
             else:
                 feed = tokens[-1] if spread is None else tokens[-1][spread]
-                logits = caches.forward(feed[:, None], asked)[:, -1]
+                logits = caches.forward(feed[:, None], widths)[:, -1]
             logits = self._fitted(logits if chosen is None else logits[chosen])
             if dice is None:
                 token = sampling.choose(logits[:, None], starts, step, more=k - step)[:, 0]
@@ -147,9 +147,9 @@ class DraftModel(Drafter):
             for key, tokens in zip(ids, drafted.tolist(), strict=True):
                 self._unsure.setdefault(key, []).extend(tokens[:-1])  # the last one was not fed
         lengths, unsure = list[int](), dict[int, list[int]]()
-        for sequence, held in zip(self._sequences, self._caches.lengths, strict=True):
+        for sequence, length in zip(self._sequences, self._caches.lengths, strict=True):
             fed_last = self._unsure.get(id(sequence), [])
-            common = held - len(fed_last)
+            common = length - len(fed_last)
             for token in fed_last:
                 if common >= len(sequence.tokens) or token != sequence.tokens[common]:
                     break
@@ -157,18 +157,18 @@ class DraftModel(Drafter):
             common = min(common, len(sequence.tokens) - 1)  # the last one is fed to get at what follows it
             lengths.append(common)
         reached = self._caches.rollback(lengths)  # `_catch_up` feeds what a layer rolled back beyond that
-        for sequence, held in zip(self._sequences, reached, strict=True):
+        for sequence, length in zip(self._sequences, reached, strict=True):
             if sequence.guesses:
-                unsure[id(sequence)] = sequence.tokens[len(sequence.tokens) - sequence.guesses : held]
+                unsure[id(sequence)] = sequence.tokens[len(sequence.tokens) - sequence.guesses : length]
         self._unsure, self._drafted = unsure, None
 
-    def _catch_up(self, asked: Sequence[int]) -> mx.array:
+    def _catch_up(self, drafting: Sequence[int]) -> mx.array:
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
-        behind = zip(self._sequences, self._caches.lengths, asked, strict=True)
+        behind = zip(self._sequences, self._caches.lengths, drafting, strict=True)
         pending = [self.embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
         logits = self._caches.forward(padded(pending), widths, at=last(widths))
-        for sequence, wanted in zip(self._sequences, asked, strict=True):
+        for sequence, wanted in zip(self._sequences, drafting, strict=True):
             if wanted and sequence.guesses:
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
         return logits[:, 0]

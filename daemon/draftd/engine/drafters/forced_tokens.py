@@ -34,8 +34,8 @@ class ForcedTokens(TextDrafter):
             return None
         state = self._states.get(id(sequence))
         if state is None:
-            made = self._grammars.matcher(sequence.request.grammar)
-            state = self._states[id(sequence)] = GrammarState(made, self._grammars.end_ids)
+            matcher = self._grammars.matcher(sequence.request.grammar)
+            state = self._states[id(sequence)] = GrammarState(matcher, self._grammars.end_ids)
         final = len(sequence.tokens) - sequence.guesses
         try:
             begins = len(sequence.request.prompt) - sequence.request.answered

@@ -37,19 +37,19 @@ class RankedModel:
         #: Called with what goes wrong here after others were told to do the same.
         self.on_lost: Callable[[RanksLost], None] = lambda lost: None
         self.records = 0  # sent
-        self._made = 0  # the last number that was given to caches or a prefix
+        self._last_number = 0  # of caches or a prefix
         self._dropped: tuple[list[int], list[int]] = [], []  # caches and prefixes that nothing refers to any more
         self._lost: RanksLost | None = None
 
     def caches(self, layout: CacheLayout) -> RankedCaches:
         number = self.number()
-        made = self.done(Op.NEW, number, asdict(layout), do=lambda: self.part.caches(layout))
-        return RankedCaches(self, made, number)
+        caches = self.done(Op.NEW, number, asdict(layout), do=lambda: self.part.caches(layout))
+        return RankedCaches(self, caches, number)
 
     def number(self) -> int:
         """Of caches, or of a prefix, that are made now."""
-        self._made += 1
-        return self._made
+        self._last_number += 1
+        return self._last_number
 
     def done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
         """Sends an operation, and does it here. Raises RanksLost: also where it fails here, as followers may have done
@@ -58,13 +58,13 @@ class RankedModel:
             self._send(Op.DROP, *map(_taken_from, self._dropped))
         self._send(op, *arguments)
         try:
-            found = do()
+            result = do()
         except Exception as error:
             self._lost = lost_by(error, f"rank 0 could not {op}")
             self.on_lost(self._lost)
             raise self._lost from error
         self._sender.executed(self.part.progress(self.records))
-        return found
+        return result
 
     def give_back(self) -> None:
         """Freed memory, on the followers."""
@@ -74,8 +74,8 @@ class RankedModel:
         """With the memory of the smallest rank."""
 
         def headroom() -> int | None:
-            known = [one for one in (limits.headroom(), self.headroom()) if one is not None]
-            return min(known, default=None)
+            headrooms = [value for value in (limits.headroom(), self.headroom()) if value is not None]
+            return min(headrooms, default=None)
 
         return replace(limits, headroom=headroom)
 
@@ -105,9 +105,9 @@ def lead(part: ModelShard, sender: RecordSender) -> RankedModel:
 
 def _taken_from(numbers: list[int]) -> list[int]:
     """All that are in it; the collector may add more meanwhile, in any thread."""
-    gone = numbers[:]
-    del numbers[: len(gone)]
-    return gone
+    dropped = numbers[:]
+    del numbers[: len(dropped)]
+    return dropped
 
 
 class RankedCaches:
@@ -134,13 +134,13 @@ class RankedCaches:
 
     def fresh(self, *lengths: int) -> RankedCaches:
         number = self._ranks.number()
-        made = self._done(Op.FRESH, number, lengths, do=lambda: self._local.fresh(*lengths))
-        return RankedCaches(self._ranks, made, number)
+        caches = self._done(Op.FRESH, number, lengths, do=lambda: self._local.fresh(*lengths))
+        return RankedCaches(self._ranks, caches, number)
 
     def split(self, rows: Sequence[int], *, rest: bool = False) -> RankedCaches:
         number = self._ranks.number()
-        made = self._done(Op.SPLIT, number, rows, rest, do=lambda: self._local.split(rows, rest=rest))
-        return RankedCaches(self._ranks, made, number)
+        caches = self._done(Op.SPLIT, number, rows, rest, do=lambda: self._local.split(rows, rest=rest))
+        return RankedCaches(self._ranks, caches, number)
 
     def join(self, joining: Caches) -> None:
         assert isinstance(joining, RankedCaches)
@@ -157,19 +157,21 @@ class RankedCaches:
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         ranks, number, local = self._ranks, self._ranks.number(), self._local
-        found = self._done(Op.EXTRACT, number, row, start, end, do=lambda: ranks.part.extract(local, row, start, end))
-        if found is None:
+        extracted = self._done(
+            Op.EXTRACT, number, row, start, end, do=lambda: ranks.part.extract(local, row, start, end)
+        )
+        if extracted is None:
             return None
-        value, least = found
+        value, least = extracted
         if isinstance(value, KVSegment):
             return RankedSegment.of(ranks, value, number)
         return RankedSnapshot.of(ranks, value, number, least)
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
-        ours = [one for one in kept if isinstance(one, RankedSegment | RankedSnapshot)]
+        ours = [prefix for prefix in kept if isinstance(prefix, RankedSegment | RankedSnapshot)]
         assert len(ours) == len(kept)
-        numbers, lengths = [one.number for one in ours], [one.length for one in ours]
-        values = [one.local if isinstance(one, RankedSnapshot) else one for one in ours]
+        numbers, lengths = [prefix.number for prefix in ours], [prefix.length for prefix in ours]
+        values = [prefix.local if isinstance(prefix, RankedSnapshot) else prefix for prefix in ours]
         self._done(Op.RESTORE, numbers, lengths, do=lambda: self._local.restore(values))
 
     def _done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
@@ -203,9 +205,9 @@ class RankedSegment(KVSegment):
 
     @classmethod
     def of(cls, ranks: RankedModel, local: KVSegment, number: int) -> RankedSegment:
-        made = cls(local.layers, local.length, ranks, number)
-        ranks.drops(made, number, prefix=True)
-        return made
+        segment = cls(local.layers, local.length, ranks, number)
+        ranks.drops(segment, number, prefix=True)
+        return segment
 
     @property
     def nbytes(self) -> int:
@@ -238,9 +240,9 @@ class RankedSnapshot:
 
     @classmethod
     def of(cls, ranks: RankedModel, local: CacheSnapshot, number: int, least: int) -> RankedSnapshot:
-        made = cls(local, ranks, number, least)
-        ranks.drops(made, number, prefix=True)
-        return made
+        snapshot = cls(local, ranks, number, least)
+        ranks.drops(snapshot, number, prefix=True)
+        return snapshot
 
     @property
     def length(self) -> int:

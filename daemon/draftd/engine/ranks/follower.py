@@ -120,8 +120,8 @@ class FollowerCaches:
         self._caches[number].pretend(lengths)
 
     def extract(self, number: int, prefix: int, row: int, start: int, end: int) -> None:
-        if (found := self._part.extract(self._caches[number], row, start, end)) is not None:
-            self._prefixes[prefix] = found[0]
+        if (extracted := self._part.extract(self._caches[number], row, start, end)) is not None:
+            self._prefixes[prefix] = extracted[0]
 
     def restore(self, number: int, prefixes: Sequence[int], lengths: Sequence[int]) -> None:
         kept = list[CachedPrefix]()
@@ -140,8 +140,8 @@ class FollowerCaches:
 
     def drop(self, caches: Sequence[int], prefixes: Sequence[int]) -> None:
         for number in caches:
-            if (gone := self._caches.pop(number, None)) is not None:
-                gone.clear()  # or it keeps its arrays until the collector
+            if (dropped := self._caches.pop(number, None)) is not None:
+                dropped.clear()  # or it keeps its arrays until the collector
         for number in prefixes:
             self._prefixes.pop(number, None)
 

@@ -32,8 +32,8 @@ class RankGroup:
         """What each rank gave, by rank: all give equally many. Waits for all of them. Raises RanksLost."""
         try:
             row = mx.array(values, dtype=mx.int64)[None]
-            found: list[list[int]] = mx.distributed.all_gather(row, group=self.handle).tolist()
-            return found
+            rows: list[list[int]] = mx.distributed.all_gather(row, group=self.handle).tolist()
+            return rows
         except RuntimeError as error:
             raise lost_by(error, "the ranks could not agree") from error
 

@@ -92,7 +92,7 @@ class ModelShard:
         while self.uneven:
             each = self.group.all(reached)
             least = [min(row) for row in zip(*each, strict=True)]
-            if all(one == least for one in each):
+            if all(row == least for row in each):
                 break
             reached = caches.rollback(least)
         return reached
@@ -100,12 +100,12 @@ class ModelShard:
     def extract(self, caches: Caches, row: int, start: int, end: int) -> tuple[CachedPrefix, int] | None:
         """What this rank holds of the row, and the fewest tokens that it can be cut to on every rank; None where that
         is not to be had on one of them."""
-        found = caches.extract(row, start, end)
-        least = 0 if found is None or isinstance(found, KVSegment) else found.least
+        prefix = caches.extract(row, start, end)
+        least = 0 if prefix is None or isinstance(prefix, KVSegment) else prefix.least
         if self.uneven:
-            (had,), (least,) = self.group.least([found is not None]), self.group.most([least])
-            found = found if had else None
-        return None if found is None else (found, least)
+            (had,), (least,) = self.group.least([prefix is not None]), self.group.most([least])
+            prefix = prefix if had else None
+        return None if prefix is None else (prefix, least)
 
     def _count(self) -> int:
         """The collectives of a forward, by how often the model asks MLX for one while it is built. An estimate where
@@ -113,21 +113,21 @@ class ModelShard:
         module, calls = mx.distributed, 0
         theirs: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in _COLLECTIVES}
 
-        def counting(one: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **named: Any) -> Any:
                 nonlocal calls
                 calls += 1
-                return one(*args, **named)
+                return function(*args, **named)
 
             return call
 
-        for name, one in theirs.items():
-            setattr(module, name, counting(one))
+        for name, function in theirs.items():
+            setattr(module, name, counting(function))
         try:
             self.caches(CacheLayout()).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])
         finally:
-            for name, one in theirs.items():
-                setattr(module, name, one)
+            for name, function in theirs.items():
+                setattr(module, name, function)
         return calls
 
 

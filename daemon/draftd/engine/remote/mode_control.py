@@ -242,16 +242,16 @@ class RemoteCosts:
             return False
         if not drafted:
             self._rest.add(max(0.0, seconds / tokens - self._plain_forward))
-        for one in (workload, None) if drafted or self._drafted else ():
-            self._drafted.setdefault(one, _Mean()).add(seconds / tokens)
+        for scope in (workload, None) if drafted or self._drafted else ():
+            self._drafted.setdefault(scope, _Mean()).add(seconds / tokens)
         self._proposed[workload] = 0
         return True
 
     def proposed(self, workload: WorkloadClass, tokens: int) -> None:
         """So many were decided by what was proposed."""
-        known = self._proposed.get(workload, 0) + tokens
-        self._proposed[workload] = known
-        if known >= _OLD and workload in self._drafted:
+        total = self._proposed.get(workload, 0) + tokens
+        self._proposed[workload] = total
+        if total >= _OLD and workload in self._drafted:
             self._drafted[workload].counted, self._proposed[workload] = 0, 0
 
     def waited(self, seconds: float, queue_seconds: float) -> None:
@@ -266,9 +266,9 @@ class RemoteCosts:
     def _ratios(self, most: int) -> list[float]:
         """Of a forward with 0 to `most` drafted tokens, over a plain one. Between measured depths it is interpolated;
         none costs less than one before it."""
-        known = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items()}
-        deepest = max(known)
-        ratios = (interpolated(known, depth) + _SLOPE * max(0, depth - deepest) for depth in range(most + 1))
+        points = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items()}
+        deepest = max(points)
+        ratios = (interpolated(points, depth) + _SLOPE * max(0, depth - deepest) for depth in range(most + 1))
         return list(accumulate(ratios, max))
 
 
@@ -294,10 +294,10 @@ class RemoteControl:
         """What the verifier serves now; of a model that is not the one before nothing is known."""
         if model.fingerprint == self.fingerprint:
             return
-        self.fingerprint, known = model.fingerprint, self.recalled
+        self.fingerprint, saved = model.fingerprint, self.recalled
         self.costs, self.acceptance = RemoteCosts(model.step_seconds), Acceptance()
-        if known is not None and known.fingerprint == model.fingerprint:
-            self.costs, self.acceptance = RemoteCosts.restored(known, model.step_seconds), known.rates()
+        if saved is not None and saved.fingerprint == model.fingerprint:
+            self.costs, self.acceptance = RemoteCosts.restored(saved, model.step_seconds), saved.rates()
 
     def learnt(self) -> RemoteLearnt | None:
         """To be saved: of the verifier that decoded last."""
@@ -307,12 +307,12 @@ class RemoteControl:
         """With the drafter, of those that know its text, that promises most; None where none can draft."""
         most = 0 if state.model is None else min(sequence.most, self._most(state.model))
         fixed = sequence.plan.depth_mode is DepthMode.FIXED
-        found = []
+        estimates = []
         for kind in kinds if most > 0 else ():
             times = self.costs.times(state.round_trip, kind, most, sequence.request.workload)
             expected = self.acceptance.expected(sequence, kind, most)
-            found.append(estimate(times, expected, self._limits.in_flight, fixed_depth=fixed))
-        return max(found, key=lambda one: one.rate, default=None)
+            estimates.append(estimate(times, expected, self._limits.in_flight, fixed_depth=fixed))
+        return max(estimates, key=lambda option: option.rate, default=None)
 
     def streams_first(self, sequence: DecodeSequence, state: LinkState) -> bool:
         """Whether it is to stream for a while, to see how fast that is: the verifier drafts by itself, and it is not
@@ -332,7 +332,7 @@ class RemoteControl:
         if state.model is None or not self.costs.measured:
             return {}, None
         most, classes = self._most(state.model), (WorkloadClass.UNSPECIFIED, *CLASSES)
-        expected = {one: emitted(self.acceptance.rates((kind, False, False, one)), 1.0, most) for one in classes}
+        expected = {text: emitted(self.acceptance.rates((kind, False, False, text)), 1.0, most) for text in classes}
         estimates = {
             workload: estimate(self.costs.times(state.round_trip, kind, most, workload), tokens, self._limits.in_flight)
             for workload, tokens in expected.items()

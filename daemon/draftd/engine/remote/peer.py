@@ -81,15 +81,17 @@ class PeerSequence:
         """What is given is in the forward that begins now."""
         with self._lock:
             assert len(tokens) == self._guess.decided, "the engine has told of all its steps"
-            found = self._guess.pending[: min(most, self._deepest)]
-            self._drafting = len(found)
-            self._queued = self._clock() - self._arrived[0][1] if found and self._arrived else 0.0
-        return found
+            pending = self._guess.pending[: min(most, self._deepest)]
+            self._drafting = len(pending)
+            self._queued = self._clock() - self._arrived[0][1] if pending and self._arrived else 0.0
+        return pending
 
     def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Unpack[StepFigures]) -> None:
         with self._lock:
-            queued, known, before = self._queued if drafted else 0.0, self._guess.decided, len(self._guess)
-            verdict = Verdict(self._sequence, known, tuple(tokens), accepted, drafted, queue_seconds=queued, **figures)
+            queued, decided, before = self._queued if drafted else 0.0, self._guess.decided, len(self._guess)
+            verdict = Verdict(
+                self._sequence, decided, tuple(tokens), accepted, drafted, queue_seconds=queued, **figures
+            )
             agreed = self._guess.decide(tokens)
             if agreed < len(tokens):
                 self.wasted += max(0, before - max(drafted, agreed))

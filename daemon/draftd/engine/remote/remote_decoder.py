@@ -101,7 +101,7 @@ class RemoteDecoder:
         if (self._room and self._waiting) or self._drafts.behind(texts) or any(map(self._drafts.due, texts)):
             return 0.0
         times = [text.due for text in texts if text.due is not None]
-        times += [one.request.deadline for one in self.sequences if one.request.deadline is not None]
+        times += [sequence.request.deadline for sequence in self.sequences if sequence.request.deadline is not None]
         return max(0.0, min(times, default=math.inf) - self._clock())
 
     def add(self, sequence: DecodeSequence) -> None:
@@ -295,8 +295,8 @@ class RemoteDecoder:
         else:
             tokens, own, began = text.streak
             tokens, own = tokens + len(verdict.tokens), own + verdict.own_drafted
-            told = costs.streamed(workload, tokens, now - began, drafted=own > 0)
-            text.streak = (0, 0, now) if told else (tokens, own, began)
+            learnt = costs.streamed(workload, tokens, now - began, drafted=own > 0)
+            text.streak = (0, 0, now) if learnt else (tokens, own, began)
         self.control.learn(sequence, judged)
         if not verdict.drafted or text.last_verdict is None or not costs.measured:
             return None
@@ -334,10 +334,10 @@ class RemoteDecoder:
             self._send_step(text, text.propose(kind, tokens, run, now))
         for text in texts:
             self._renew(text)
-        if (found := self._drafts.behind(texts)) is not None:
+        if (behind := self._drafts.behind(texts)) is not None:
             worked = True
-            if self._drafts.take_in(*found, busy):
-                self._decide(found[0])
+            if self._drafts.take_in(*behind, busy):
+                self._decide(behind[0])
         return worked
 
     def _run(self, text: RemoteSequence) -> int:

@@ -45,7 +45,7 @@ class RemoteDrafting:
     @property
     def likeliest(self) -> DrafterName:
         """Who would draft for a text now."""
-        return next((one for one in _MODELS if one in self._drafting.drafters), PROMPT_LOOKUP)
+        return next((kind for kind in _MODELS if kind in self._drafting.drafters), PROMPT_LOOKUP)
 
     def may_use_target(self, sequence: DecodeSequence) -> bool:
         """Whether the local target drafts for it, where that pays: there is no draft model, and its depth is free."""
@@ -56,8 +56,8 @@ class RemoteDrafting:
     def knowing(self, sequence: DecodeSequence) -> list[DrafterName]:
         """Drafters of its plan that have taken its text in."""
         drafters = self._drafting.drafters
-        found = self._kinds(sequence) if sequence.speculates else ()
-        return [kind for kind in found if drafters[kind].behind(sequence) is not None]
+        kinds = self._kinds(sequence) if sequence.speculates else ()
+        return [kind for kind in kinds if drafters[kind].behind(sequence) is not None]
 
     def hold_target(self, texts: Collection[RemoteSequence]) -> None:
         """The local target is a drafter while a text may be drafted for by it."""
@@ -65,8 +65,8 @@ class RemoteDrafting:
         if TARGET in drafters:
             if not texts:
                 self._drafting.remove(TARGET)
-        elif any(TARGET in text.sequence.drafters for text in texts) and (made := self._own()) is not None:
-            drafters[TARGET] = made
+        elif any(TARGET in text.sequence.drafters for text in texts) and (target := self._own()) is not None:
+            drafters[TARGET] = target
 
     def leave(self, sequence: DecodeSequence) -> None:
         self._drafting.leave(sequence)
@@ -124,16 +124,16 @@ class RemoteDrafting:
         if not due:
             return [], False
         began, proposals = self._clock(), list[_Proposal]()
-        asked = [text.sequence for text, _ in due]
-        draft, errors = self._drafting.propose(asked, [wanted for _, wanted in due], self._sampling.of(asked))
+        sequences = [text.sequence for text, _ in due]
+        draft, errors = self._drafting.propose(sequences, [wanted for _, wanted in due], self._sampling.of(sequences))
         rows = [[]] * len(due) if draft is None else draft.tokens.tolist()
         depths, forwards = ([0] * len(due),) * 2 if draft is None else (draft.depths, draft.forwards)
         seconds = self._clock() - began
         for sequence, message in errors:
             self._drafting.handle_failure(sequence, message)
-        for (text, wanted), row, depth, made in zip(due, rows, depths, forwards, strict=True):
+        for (text, wanted), row, depth, count in zip(due, rows, depths, forwards, strict=True):
             tokens = row[: next((i for i, token in enumerate(row[:depth]) if token >= vocabulary), depth)]
-            text.draft_forwards += made
+            text.draft_forwards += count
             text.draft_seconds += seconds
             if not tokens or wanted.drafter is None:
                 text.empty_at = len(text.sequence.tokens)

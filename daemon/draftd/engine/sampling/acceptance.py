@@ -47,15 +47,15 @@ def accept(
         ended = zip(drafted.tolist(), lengths.tolist(), following.tolist(), strict=True)
         return [(tokens[:n], token) for tokens, n, token in ended]
     mx.eval(target, drafted, *beside, *(also(target) if also else ()))
-    found = []
+    results = []
     for row, (tokens, chosen, depth) in enumerate(zip(drafted.tolist(), target.tolist(), depths, strict=True)):
         n, following = 0, instead.get(row)
         choice = following(0, chosen[0]) if following else chosen[0]
         while n < depth and tokens[n] == choice:
             n += 1
             choice = following(n, chosen[n]) if following else chosen[n]
-        found.append((tokens[:n], choice))
-    return found
+        results.append((tokens[:n], choice))
+    return results
 
 
 def _chosen(drafted: mx.array, lengths: mx.array, following: mx.array) -> mx.array:

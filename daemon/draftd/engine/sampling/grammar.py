@@ -42,9 +42,9 @@ class GrammarState:
         return [] if self.ended else list(self.matcher.compute_ff_tokens()[:most])
 
     def copy(self) -> GrammarState:
-        made = GrammarState(self.matcher.deep_copy(), self._end_ids)
-        made._taken, made.ended = self._taken, self.ended
-        return made
+        state = GrammarState(self.matcher.deep_copy(), self._end_ids)
+        state._taken, state.ended = self._taken, self.ended
+        return state
 
     @property
     def error(self) -> str:
@@ -53,28 +53,28 @@ class GrammarState:
 
 
 class GrammarMasks:
-    """Over `vocabulary` tokens, of which the tokenizer has `known`. Computed on threads of llguidance's: what MLX
+    """Over `vocabulary` tokens, of which the tokenizer has `mask_tokens`. Computed on threads of llguidance's: what MLX
     computes goes on meanwhile. Drafts are followed in copies: not every grammar lets a matcher take tokens back."""
 
-    def __init__(self, vocabulary: int, known: int) -> None:
+    def __init__(self, vocabulary: int, mask_tokens: int) -> None:
         from llguidance import LLExecutor
 
         self._executor, self._vocabulary = LLExecutor(), vocabulary
-        self._words = (known + 31) // 32
+        self._words = (mask_tokens + 31) // 32
 
     def of(self, rows: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]], width: int) -> mx.array:
         """Rows × width × vocabulary: True for what may come after each of a row's drafts, less than `width`, and
         before the first. After a draft that may not come, and in rows without a grammar, everything may."""
         words = np.full((len(rows) * width, self._words), 0xFFFFFFFF, dtype=np.uint32)
         where = words.ctypes.data, 4 * self._words, len(words)
-        states = {i: one for i, one in enumerate(rows) if one is not None and not one.ended}
+        states = {i: state for i, state in enumerate(rows) if state is not None and not state.ended}
         for place in range(width):
             if not states:
                 break
             self._executor.unsafe_compute_mask_ptr(
-                [(one.matcher, i * width + place) for i, one in states.items()], *where
+                [(state.matcher, i * width + place) for i, state in states.items()], *where
             )
-            after = {i: one if place else one.copy() for i, one in states.items() if place < len(drafts[i])}
-            states = {i: one for i, one in after.items() if one.take(drafts[i][place]) and not one.ended}
+            after = {i: state if place else state.copy() for i, state in states.items() if place < len(drafts[i])}
+            states = {i: state for i, state in after.items() if state.take(drafts[i][place]) and not state.ended}
         bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=self._vocabulary)
         return mx.array(bits.view(np.bool_)).reshape(len(rows), width, self._vocabulary)

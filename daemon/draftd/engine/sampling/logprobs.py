@@ -16,14 +16,14 @@ _LOGITS = 1 << 24  # of a piece of a prompt: 64 MiB in float32, of which a few c
 class Logprobs:
     """Of one step, computed together with its choice and read when that is. Natural logarithms, in float32."""
 
-    def __init__(self, logits: mx.array, asked: Sequence[int | None], *, ranked: bool = False) -> None:
-        """`logits`: rows × positions × vocabulary, unprocessed. `asked`: of each row, how many of the likeliest tokens
+    def __init__(self, logits: mx.array, limits: Sequence[int | None], *, ranked: bool = False) -> None:
+        """`logits`: rows × positions × vocabulary, unprocessed. `limits`: of each row, how many of the likeliest tokens
         are told besides the chosen one; None tells nothing. `ranked`: ranks are told too."""
-        self._asked, self._ranked = asked, ranked
-        self._rows = mx.array([i for i, most in enumerate(asked) if most is not None])
+        self._limits, self._ranked = limits, ranked
+        self._rows = mx.array([i for i, most in enumerate(limits) if most is not None])
         values = logits[self._rows].astype(mx.float32)
         self._values = values - mx.logsumexp(values, axis=-1, keepdims=True)
-        self._most = min(max(most or 0 for most in asked), values.shape[-1])
+        self._most = min(max(most or 0 for most in limits), values.shape[-1])
         self._arrays: list[mx.array] = []
 
     def of(self, chosen: mx.array) -> list[mx.array]:
@@ -44,8 +44,8 @@ class Logprobs:
         """Of each row, in its order, one for each position; none of a row that does not ask."""
         own, ranks, *tops = [array.tolist() for array in self._arrays]
         ids, values = tops or (own, own)
-        found = zip(own, ranks, ids, values, strict=True)
-        return [() if most is None else _told(next(found), most) for most in self._asked]
+        rows = zip(own, ranks, ids, values, strict=True)
+        return [() if most is None else _told(next(rows), most) for most in self._limits]
 
 
 class PromptLogprobs:
@@ -57,19 +57,19 @@ class PromptLogprobs:
         self._most = most
         self._before: mx.array | None = None  # 1 × 1 × vocabulary: logits after the last token
         self.widest = max(1, _LOGITS // vocabulary)  # tokens of a piece
-        self.told: list[TokenLogprobs] = []  # of all but the first token
+        self.logprobs: list[TokenLogprobs] = []  # of all but the first token
         self.finite = True  # all logits that they are of are numbers, and not all -inf
 
     def add(self, tokens: Sequence[int], logits: mx.array) -> None:
         """`logits` of these tokens, 1 × width × vocabulary, of which the last is for the next piece. Computes them."""
-        known, before = tokens[1:], logits[:, :-1]
+        targets, before = tokens[1:], logits[:, :-1]
         if self._before is not None:
-            known, before = tokens, mx.concatenate([self._before, before], axis=1)
+            targets, before = tokens, mx.concatenate([self._before, before], axis=1)
         self._before = mx.contiguous(logits[:, -1:])  # and not a part of all of them
-        if known:
-            found, finite = Logprobs(before, [self._most], ranked=True), mx.isfinite(greatest(before)).all()
-            mx.eval(self._before, finite, *found.of(mx.array([known])))
-            self.told += found.read()[0]
+        if targets:
+            logprobs, finite = Logprobs(before, [self._most], ranked=True), mx.isfinite(greatest(before)).all()
+            mx.eval(self._before, finite, *logprobs.of(mx.array([targets])))
+            self.logprobs += logprobs.read()[0]
             self.finite = self.finite and bool(finite.item())
 
 

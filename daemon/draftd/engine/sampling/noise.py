@@ -34,9 +34,9 @@ class Noise:
         `more` positions beyond are drawn in the same go, for those who ask for them with the same `starts`: a step's
         drafter and verifier share their noise.
         """
-        asked, end = list(starts), first + width
-        if self._drawn is None or self._drawn[0] != asked or self._drawn[1].shape[1] < end:
-            self._drawn = asked, _gumbel(self._keys, asked, end + more, vocabulary)
+        rows, end = list(starts), first + width
+        if self._drawn is None or self._drawn[0] != rows or self._drawn[1].shape[1] < end:
+            self._drawn = rows, _gumbel(self._keys, rows, end + more, vocabulary)
         return self._drawn[1][:, first:end]
 
 

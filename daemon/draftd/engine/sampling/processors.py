@@ -50,7 +50,7 @@ class Processor:
         self.bias = nothing.at[ids].add(bias) if sampling.logit_bias else nothing
         self.ends = _at(nothing, [token for token in ends if token < vocabulary]) > 0
         self.prompted = self.counts = nothing  # how often prompt and answer have each token
-        self._known = 0  # tokens of the text that are counted
+        self._counted = 0  # tokens of the text that are counted
 
     def acts(self, start: int) -> bool:
         """Whether it changes the logits of a token that `start` tokens of the answer precede."""
@@ -59,16 +59,16 @@ class Processor:
     def follow(self, start: int, unread: mx.array | None) -> None:
         """Counts the text with `start` tokens of the answer, of which the last one may not be read yet."""
         length, text = self._prompt + start, self._text
-        if not self._penalised or self._known == length:
+        if not self._penalised or self._counted == length:
             return
-        if not self._known:
+        if not self._counted:
             self.prompted = _at(self.prompted, text[: self._prompt])
-            self._known = self._prompt
-        self.counts = _at(self.counts, text[self._known : length])
+            self._counted = self._prompt
+        self.counts = _at(self.counts, text[self._counted : length])
         if len(text) < length:
             assert unread is not None, "the answer is longer than what is known of it"
             self.counts = self.counts.at[unread].add(1.0)
-        self._known = length
+        self._counted = length
 
 
 def process(
@@ -84,43 +84,48 @@ def process(
     the texts do not have them yet. `drafts`: rows × (positions - 1), the tokens that precede the other positions."""
     if not any(processors):
         return logits
-    acting = [(i, one) for i, one in enumerate(processors) if one is not None and one.acts(starts[i])]
+    acting = [
+        (i, processor) for i, processor in enumerate(processors) if processor is not None and processor.acts(starts[i])
+    ]
     if not acting:
         return logits
-    for i, one in acting:
-        one.follow(starts[i], None if unread is None else unread[i])
-    rows, some = mx.array([i for i, _ in acting]), [one for _, one in acting]
+    for i, processor in acting:
+        processor.follow(starts[i], None if unread is None else unread[i])
+    rows, some = mx.array([i for i, _ in acting]), [processor for _, processor in acting]
     whole = len(some) == len(processors)
     logits = logits.astype(mx.float32)
-    found = logits if whole else logits[rows]
-    found = found + mx.stack([one.bias for one in some])[:, None]
-    if any(penalised(one.sampling) for one in some):
-        found = _less_penalties(found, some, None if drafts is None else drafts[rows])
+    result = logits if whole else logits[rows]
+    result = result + mx.stack([processor.bias for processor in some])[:, None]
+    if any(penalised(processor.sampling) for processor in some):
+        result = _less_penalties(result, some, None if drafts is None else drafts[rows])
     first = [starts[i] for i, _ in acting]
-    least = [one.min_tokens for one in some]
+    least = [processor.min_tokens for processor in some]
     if any(start < most for start, most in zip(first, least, strict=True)):
-        early = mx.array(first)[:, None] + mx.arange(found.shape[1]) < mx.array(least)[:, None]
-        ends = mx.stack([one.ends for one in some])
-        found = mx.where(early[..., None] & ends[:, None], -mx.inf, found)
+        early = mx.array(first)[:, None] + mx.arange(result.shape[1]) < mx.array(least)[:, None]
+        ends = mx.stack([processor.ends for processor in some])
+        result = mx.where(early[..., None] & ends[:, None], -mx.inf, result)
     if whole:
-        return found
+        return result
     place = {i: n for n, (i, _) in enumerate(acting)}
     order = [place.get(i, len(some) + i) for i in range(len(processors))]
-    return mx.concatenate([found, logits])[mx.array(order)]
+    return mx.concatenate([result, logits])[mx.array(order)]
 
 
 def _less_penalties(logits: mx.array, some: Sequence[Processor], drafts: mx.array | None) -> mx.array:
-    counts = mx.stack([one.counts for one in some])[:, None]
+    counts = mx.stack([processor.counts for processor in some])[:, None]
     if drafts is not None:
         before = mx.cumsum(one_hot(drafts, logits.shape[-1]), axis=1)
         counts = counts + mx.pad(before, [(0, 0), (1, 0), (0, 0)])
-    asked = [one.sampling for one in some]
-    if any(p.repetition_penalty != 1 for p in asked):
-        seen = counts + mx.stack([one.prompted for one in some])[:, None] > 0
-        penalty = column([max(p.repetition_penalty, _LEAST_PENALTY) for p in asked])
+    params = [processor.sampling for processor in some]
+    if any(p.repetition_penalty != 1 for p in params):
+        seen = counts + mx.stack([processor.prompted for processor in some])[:, None] > 0
+        penalty = column([max(p.repetition_penalty, _LEAST_PENALTY) for p in params])
         logits = mx.where(seen, mx.where(logits > 0, logits / penalty, logits * penalty), logits)
-    if any(p.presence_penalty or p.frequency_penalty for p in asked):
-        presence, frequency = column([p.presence_penalty for p in asked]), column([p.frequency_penalty for p in asked])
+    if any(p.presence_penalty or p.frequency_penalty for p in params):
+        presence, frequency = (
+            column([p.presence_penalty for p in params]),
+            column([p.frequency_penalty for p in params]),
+        )
         logits = logits - ((counts > 0) * presence + counts * frequency)
     return logits
 

@@ -71,9 +71,9 @@ class Sampling:
 
     def select(self, rows: Sequence[int]) -> Sampling:
         """The parameters of these rows. The same rows draft for many steps: the last answer is kept."""
-        asked = list(rows)
-        if self._selected is None or self._selected[0] != asked:
-            self._selected = asked, Sampling([self._params[i] for i in asked])
+        selection = list(rows)
+        if self._selected is None or self._selected[0] != selection:
+            self._selected = selection, Sampling([self._params[i] for i in selection])
         return self._selected[1]
 
     def choose(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:

@@ -50,11 +50,14 @@ def masks_first(sequences: Sequence[DecodeRequest] | Sequence[SequenceOptions]) 
     checked after it is read: one that its grammar allows is also the choice under the mask. That does not hold where
     chance decides, or where all tokens' probabilities count; and counts and log-probabilities of a token that turns out
     not to be allowed cannot be taken back."""
-    bound = [one for one in sequences if one.grammar]
+    bound = [sequence for sequence in sequences if sequence.grammar]
     if not bound:
         return False
-    counted = any(one.sampling.filtered or penalised(one.sampling) or one.logprobs is not None for one in bound)
-    return counted or not all(one.sampling.deterministic for one in sequences)
+    counted = any(
+        sequence.sampling.filtered or penalised(sequence.sampling) or sequence.logprobs is not None
+        for sequence in bound
+    )
+    return counted or not all(sequence.sampling.deterministic for sequence in sequences)
 
 
 class StepChoice:
@@ -77,11 +80,11 @@ class StepChoice:
         self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
         self._greatest = greatest(logits)
         self._greatest_read: list[list[float]] | None = None
-        asked = [one.options.logprobs for one in rows]
-        self._told = None if all(most is None for most in asked) else Logprobs(logits, asked)
-        logits = process(logits, [one.processor for one in rows], starts, unread=unread, drafts=drafts)
-        self._bound = [row for row, one in enumerate(rows) if one.grammar is not None]
-        self._late = bool(self._bound) and not masks_first([one.options for one in rows])
+        limits = [sequence.options.logprobs for sequence in rows]
+        self._logprobs = None if all(most is None for most in limits) else Logprobs(logits, limits)
+        logits = process(logits, [sequence.processor for sequence in rows], starts, unread=unread, drafts=drafts)
+        self._bound = [row for row, sequence in enumerate(rows) if sequence.grammar is not None]
+        self._late = bool(self._bound) and not masks_first([sequence.options for sequence in rows])
         if self._bound and not self._late:
             assert unread is None, "masks are of what may follow a token that was read"
             proposed: Sequence[Sequence[int]] = [()] * len(rows)
@@ -98,8 +101,8 @@ class StepChoice:
             chosen = self._sampling.choose(self._logits, self._starts)
         else:
             p = self._sampling.distribution(self._logits, self._starts)
-            chosen = draw(p, uniforms([one.dice for one in self._rows], [1] * len(self._rows)))
-        mx.async_eval(chosen, self._greatest, *(self._told.of(chosen) if self._told else ()))
+            chosen = draw(p, uniforms([sequence.dice for sequence in self._rows], [1] * len(self._rows)))
+        mx.async_eval(chosen, self._greatest, *(self._logprobs.of(chosen) if self._logprobs else ()))
         return chosen
 
     def acceptance(
@@ -112,12 +115,12 @@ class StepChoice:
         if self._sampling.deterministic:
             target = self._sampling.choose(self._logits, self._starts)
         else:
-            dice = [one.dice for one in self._rows]
+            dice = [sequence.dice for sequence in self._rows]
             u_accept, u_next = uniforms(dice, depths), uniforms(dice, [1] * len(dice))[:, 0]
             q = one_hot(drafts, self._logits.shape[-1]) if q is None else q
             target = Distributions(self._sampling.distribution(self._logits, self._starts), q, u_accept, u_next)
         instead = {row: partial(self._legal, row) for row in self._bound} if self._late else {}
-        also = self._told.of if self._told else None
+        also = self._logprobs.of if self._logprobs else None
         return partial(accept, drafts, depths, target, also, instead, beside=(self._greatest,))
 
     def legal(self, row: int, token: int) -> int:
@@ -136,21 +139,23 @@ class StepChoice:
 
     def told(self) -> Sequence[Sequence[TokenLogprobs]]:
         """Of each row, the log-probabilities of what was chosen, where they were asked for."""
-        return self._told.read() if self._told else [()] * len(self._rows)
+        return self._logprobs.read() if self._logprobs else [()] * len(self._rows)
 
     def _legal(self, row: int, place: int, token: int) -> int:
         """The token at a place, where `token` was chosen without a mask: a choice that the grammar allows is what is
         chosen under its mask as well."""
-        held = self._rows[row]
-        assert held.grammar is not None
-        if not held.grammar.take(token):
-            masked = self._masked(self._logits[row : row + 1, place : place + 1], [held], [()])
+        sequence = self._rows[row]
+        assert sequence.grammar is not None
+        if not sequence.grammar.take(token):
+            masked = self._masked(self._logits[row : row + 1, place : place + 1], [sequence], [()])
             token = int(self._sampling.select([row]).choose(masked, [self._starts[row]], place).item())
             self.changed = True
-            held.grammar.take(token)
+            sequence.grammar.take(token)
         return token
 
     def _masked(self, logits: mx.array, rows: Sequence[TargetSequence], proposed: Sequence[Sequence[int]]) -> mx.array:
         """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the proposed tokens."""
         assert self._masks is not None
-        return mx.where(self._masks.of([one.grammar for one in rows], proposed, logits.shape[1]), logits, -mx.inf)
+        return mx.where(
+            self._masks.of([sequence.grammar for sequence in rows], proposed, logits.shape[1]), logits, -mx.inf
+        )

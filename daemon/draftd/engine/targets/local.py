@@ -77,14 +77,14 @@ class LocalTarget:
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
         prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
-        found = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None)
-        ids = list(options.prefix[: found or 0])
-        known = self._sequences[sequence] = TargetSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
+        cached = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None)
+        ids = list(options.prefix[: cached or 0])
+        state = self._sequences[sequence] = TargetSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if wanted(options.sampling, options.min_tokens):
-            known.processor = Processor(
+            state.processor = Processor(
                 options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
             )
-        return found
+        return cached
 
     def known(self, tokens: Sequence[int]) -> int | None:
         return self._store.known(tokens) if self._store.open else None
@@ -94,8 +94,8 @@ class LocalTarget:
 
     def submit(self, plan: StepPlan) -> None:
         taking = [entry for entry in plan.entries if entry.tokens]
-        told = [entry.sequence for entry in taking if self._sequences[entry.sequence].prompt is not None]
-        parts = [self._take_in(entries) for entries in _forwards(taking, told)]
+        with_logprobs = [entry.sequence for entry in taking if self._sequences[entry.sequence].prompt is not None]
+        parts = [self._take_in(entries) for entries in _forwards(taking, with_logprobs)]
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
@@ -115,11 +115,11 @@ class LocalTarget:
             yield StepResult(plan.step, entries, width)
 
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
-        known = self._sequences.get(sequence)
-        if known is None:
+        state = self._sequences.get(sequence)
+        if state is None:
             return
         if sequence in self.texts:
-            self.texts.keep(sequence, known.ids[:length])
+            self.texts.keep(sequence, state.ids[:length])
         elif last or self._caches.segmented:
             caches, row = self._caches, 0
             if sequence in self._resting:
@@ -127,18 +127,18 @@ class LocalTarget:
             else:
                 row = self._running.index(sequence)
             # The cache may hold more than the text: tokens that were accepted beyond its end, or one that was not sent.
-            self._store.keep(known.ids, caches, row, min(caches.lengths[row], len(known.ids), length))
+            self._store.keep(state.ids, caches, row, min(caches.lengths[row], len(state.ids), length))
 
     def close(self, sequences: Sequence[int]) -> None:
-        gone = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
+        leaving = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
         for sequence in sequences:
             self._sequences.pop(sequence, None)
             self.texts.drop(sequence)
             if (rested := self._resting.pop(sequence, None)) is not None:
                 rested.caches.clear()
-        if not gone:
+        if not leaving:
             return
-        places = places_after(len(self._running), gone)
+        places = places_after(len(self._running), leaving)
         self._caches.select(places)
         self._running = [self._running[i] for i in places]
         self._again = [self._again[i] for i in places]
@@ -147,8 +147,12 @@ class LocalTarget:
             self._unread = self._unread[mx.array(places)] if places else None
         if not places:
             self._plain = 0
-            left = (one for one in self._submitted if any(e.sequence in self._sequences for e in one[0].entries))
-            self._submitted = deque(left)
+            remaining = (
+                submitted
+                for submitted in self._submitted
+                if any(e.sequence in self._sequences for e in submitted[0].entries)
+            )
+            self._submitted = deque(remaining)
 
     def reset(self) -> None:
         self._clear()
@@ -164,7 +168,7 @@ class LocalTarget:
 
     @property
     def nbytes(self) -> int:
-        rested = sum(one.caches.nbytes for one in self._resting.values())
+        rested = sum(text.caches.nbytes for text in self._resting.values())
         return self._caches.nbytes + self.texts.nbytes + rested
 
     # what weights and pins ask
@@ -184,7 +188,7 @@ class LocalTarget:
     @property
     def lengths(self) -> list[int]:
         """Tokens that the caches hold of each running sequence, in the order in which they began to run."""
-        return [held + len(again) for held, again in zip(self._caches.lengths, self._again, strict=True)]
+        return [length + len(again) for length, again in zip(self._caches.lengths, self._again, strict=True)]
 
     def pretend(self, lengths: Sequence[int]) -> bool:
         """Has the caches of the running sequences say that they hold so many tokens, which costs the same whatever they
@@ -197,49 +201,51 @@ class LocalTarget:
     # prefill
 
     def _take_in(self, entries: list[PlanEntry]) -> _Read:
-        known = [self._sequences[entry.sequence] for entry in entries]
-        for entry, one in zip(entries, known, strict=True):
+        states = [self._sequences[entry.sequence] for entry in entries]
+        for entry, state in zip(entries, states, strict=True):
             assert self.texts.held(entry.sequence) == entry.position, entry
-            one.ids.extend(entry.tokens)
+            state.ids.extend(entry.tokens)
         keys = [entry.sequence for entry in entries]
         if len(entries) > 1:
             logits = self.texts.take_in_together({entry.sequence: entry.tokens for entry in entries})
         else:
-            logits = self.texts.take_in(keys[0], entries[0].tokens, known[0].prompt)
+            logits = self.texts.take_in(keys[0], entries[0].tokens, states[0].prompt)
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
-        for one in known:
-            one.follow()  # an answer that had begun before
-        sampling = Sampling([one.options.sampling for one in known])
-        choice = StepChoice(known, sampling, self._starts(entries), self._masks, logits)
+        for state in states:
+            state.follow()  # an answer that had begun before
+        sampling = Sampling([state.options.sampling for state in states])
+        choice = StepChoice(states, sampling, self._starts(entries), self._masks, logits)
         tokens = choice.tokens()
         return lambda: self._taken_in(keys, tokens, choice)
 
     def _taken_in(
         self, keys: list[int], tokens: mx.array | None = None, choice: StepChoice | None = None
     ) -> list[EntryResult]:
-        left = [key for key in keys if key in self._sequences]
-        if not left:
+        open_keys = [key for key in keys if key in self._sequences]
+        if not open_keys:
             return []
         if tokens is None or choice is None:
-            self.texts.settle(left[0])
-            self.texts.keep_piece(left[0], self._sequences[left[0]].ids)
-            return [EntryResult(left[0], [], None)]
-        self.texts.settle(left[0], tokens)
-        done, prompt = self._grown(keys, tokens, choice), self._sequences[left[0]].prompt
+            self.texts.settle(open_keys[0])
+            self.texts.keep_piece(open_keys[0], self._sequences[open_keys[0]].ids)
+            return [EntryResult(open_keys[0], [], None)]
+        self.texts.settle(open_keys[0], tokens)
+        done, prompt = self._grown(keys, tokens, choice), self._sequences[open_keys[0]].prompt
         if prompt is not None:  # it had a forward of its own
-            done = [done[0]._replace(prompt=prompt.told, error=done[0].error or ("" if prompt.finite else NOT_FINITE))]
-            self._sequences[left[0]].prompt = None
+            done = [
+                done[0]._replace(prompt=prompt.logprobs, error=done[0].error or ("" if prompt.finite else NOT_FINITE))
+            ]
+            self._sequences[open_keys[0]].prompt = None
         return done
 
     def _grown(self, keys: Sequence[int], tokens: mx.array, choice: StepChoice) -> list[EntryResult]:
         """Each text, but for those that were closed, has one token more."""
         done = []
-        for row, (key, (token,), told) in enumerate(zip(keys, tokens.tolist(), choice.told(), strict=True)):
-            known = self._sequences.get(key)
-            if known is not None:
-                known.ids.append(legal := choice.legal(row, token))
-                done.append(EntryResult(key, [], legal, 0, told, choice.error(row)))
+        for row, (key, (token,), logprobs) in enumerate(zip(keys, tokens.tolist(), choice.told(), strict=True)):
+            state = self._sequences.get(key)
+            if state is not None:
+                state.ids.append(legal := choice.legal(row, token))
+                done.append(EntryResult(key, [], legal, 0, logprobs, choice.error(row)))
         return done
 
     def _join(self, sequences: list[int]) -> None:
@@ -269,12 +275,12 @@ class LocalTarget:
     def _advance(self, entries: list[PlanEntry]) -> _Read:
         """One token for each."""
         self._rows(entries)
-        known = [self._sequences[sequence] for sequence in self._running]
+        states = [self._sequences[sequence] for sequence in self._running]
         tokens = self._unread
         if tokens is None:
-            tokens = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
-        logits, starts = self._forward(tokens, [1] * len(known)), self._starts(entries)
-        choice = StepChoice(known, self._own_sampling(known), starts, self._masks, logits, unread=self._unread)
+            tokens = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
+        logits, starts = self._forward(tokens, [1] * len(states)), self._starts(entries)
+        choice = StepChoice(states, self._own_sampling(states), starts, self._masks, logits, unread=self._unread)
         chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
@@ -304,15 +310,15 @@ class LocalTarget:
         assert self._unread is None, "a draft continues the text that was read"
         drafts, q = draft.tokens, draft.q
         rows = self._rows(entries)
-        known = [self._sequences[sequence] for sequence in self._running]
+        states = [self._sequences[sequence] for sequence in self._running]
         if rows is not None:
             drafts, sampling, q = drafts[mx.array(rows)], None, None if q is None else q[mx.array(rows)]
-        sampling = sampling or self._own_sampling(known)
+        sampling = sampling or self._own_sampling(states)
         depths, before = [entry.drafted for entry in entries], self.lengths
-        last = mx.array([[one.ids[-1]] for one in known], dtype=mx.uint32)
+        last = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
         logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
         choice = StepChoice(
-            known, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
+            states, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
         )  # fmt: skip
         order, accepted = self._running, choice.acceptance(drafts, depths, q)
         return lambda: self._verified(order, before, accepted(), choice)
@@ -321,13 +327,15 @@ class LocalTarget:
         self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]], choice: StepChoice
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
-        known = [self._sequences[sequence] for sequence in order]
-        for one, (tokens, following) in zip(known, accepted, strict=True):
-            one.ids += [*tokens, following]
+        states = [self._sequences[sequence] for sequence in order]
+        for state, (tokens, following) in zip(states, accepted, strict=True):
+            state.ids += [*tokens, following]
         self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
         return [
-            EntryResult(sequence, *found, len(again), told[: len(found[0]) + 1], choice.error(row, len(found[0])))
-            for row, (sequence, found, again, told) in enumerate(
+            EntryResult(
+                sequence, *outcome, len(again), logprobs[: len(outcome[0]) + 1], choice.error(row, len(outcome[0]))
+            )
+            for row, (sequence, outcome, again, logprobs) in enumerate(
                 zip(order, accepted, self._again, choice.told(), strict=True)
             )
         ]
@@ -348,22 +356,27 @@ class LocalTarget:
         if not any(again):
             return self._caches.forward(tokens, widths)
         self._again = [[] for _ in again]
-        more = mx.array([[len(one)] for one in again])
-        most, self._fed = max(map(len, again)), max(len(one) + real for one, real in zip(again, widths, strict=True))
+        more = mx.array([[len(replay)] for replay in again])
+        most, self._fed = (
+            max(map(len, again)),
+            max(len(replay) + real for replay, real in zip(again, widths, strict=True)),
+        )
         place = mx.arange(self._fed)[None]
         source = mx.where(place < more, place, mx.minimum(place - more, width - 1) + most)
         fed = mx.take_along_axis(mx.concatenate([padded(again), tokens.astype(mx.uint32)], axis=1), source, axis=1)
-        read = [[min(len(one) + n, self._fed - 1) for n in range(width)] for one in again]
-        return self._caches.forward(fed, [len(one) + real for one, real in zip(again, widths, strict=True)], at=read)
+        read = [[min(len(replay) + n, self._fed - 1) for n in range(width)] for replay in again]
+        return self._caches.forward(
+            fed, [len(replay) + real for replay, real in zip(again, widths, strict=True)], at=read
+        )
 
     def _rows(self, entries: list[PlanEntry]) -> list[int] | None:
         """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
-        asked = [entry.sequence for entry in entries]
+        order = [entry.sequence for entry in entries]
         rows = None
-        if asked != self._running:
-            self._has_run(asked)
-            if asked != self._running:
-                rows = [asked.index(sequence) for sequence in self._running]
+        if order != self._running:
+            self._has_run(order)
+            if order != self._running:
+                rows = [order.index(sequence) for sequence in self._running]
                 entries[:] = [entries[i] for i in rows]
         assert [entry.position for entry in entries] == self.lengths, entries
         return rows
@@ -384,12 +397,13 @@ class LocalTarget:
         """For each entry, the tokens of its answer that precede the first one that is chosen."""
         options = [self._sequences[entry.sequence].options for entry in entries]
         return [
-            entry.position + (len(entry.tokens) or 1) - one.prompt for entry, one in zip(entries, options, strict=True)
+            entry.position + (len(entry.tokens) or 1) - option.prompt
+            for entry, option in zip(entries, options, strict=True)
         ]
 
-    def _own_sampling(self, known: Sequence[TargetSequence]) -> Sampling:
+    def _own_sampling(self, states: Sequence[TargetSequence]) -> Sampling:
         if self._sampling is None:
-            self._sampling = Sampling([one.options.sampling for one in known])
+            self._sampling = Sampling([state.options.sampling for state in states])
         return self._sampling
 
 
