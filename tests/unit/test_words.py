@@ -20,7 +20,7 @@ def test_a_retired_word_is_found(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["round(3.7)", "around the ground", "background", "rounded up", "tempo"])
-def test_a_right_context_is_left_alone(line: str) -> None:
+def test_retired_word_is_allowed_in_a_right_context(line: str) -> None:
     assert not list(found("a.py", line, WORDS))
 
 

@@ -50,7 +50,7 @@ def recorded(tmp_path: Path, failing: int = 1, drafted: int = 1) -> RunFolder:
 
 
 class TestCheckers:
-    def test_those_that_ship_are_sound(self) -> None:
+    def test_shipped_canary_checkers_pass_their_own_check(self) -> None:
         assert faults(CANARIES) == ()
 
     def test_each_kind_is_tried_on_what_is_right_and_on_more_that_is_spoilt(self) -> None:

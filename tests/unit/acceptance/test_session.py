@@ -224,7 +224,7 @@ def served(tmp_path: Path, controller: FakeController) -> Iterator[Daemon]:
         yield made
 
 
-def test_holds_the_top_while_it_measures_and_lets_go(served: Daemon, controller: FakeController) -> None:
+def test_session_holds_the_top_level_and_releases_it_afterwards(served: Daemon, controller: FakeController) -> None:
     with held(served.client):
         assert controller.now.hold is not None
         assert (controller.now.hold.position, controller.now.position) == (0, 0)
@@ -268,7 +268,7 @@ def test_a_hold_that_an_operator_puts_in_its_place_is_neither_renewed_nor_releas
     assert controller.now.hold is theirs
 
 
-def test_refuses_a_daemon_that_is_held_lower(served: Daemon, controller: FakeController) -> None:
+def test_session_refuses_a_daemon_held_at_a_lower_level(served: Daemon, controller: FakeController) -> None:
     controller.now = replace(controller.now, hold=Hold(len(controller.now.ladder) - 1, None))
     with (
         pytest.raises(NotMeasurable, match=r"level: got 'held at autoregressive'.*draftd level release"),
@@ -277,7 +277,7 @@ def test_refuses_a_daemon_that_is_held_lower(served: Daemon, controller: FakeCon
         raise AssertionError
 
 
-def test_refuses_while_the_flag_is_off(served: Daemon) -> None:
+def test_session_refuses_a_daemon_whose_flag_is_off(served: Daemon) -> None:
     served.client.set_flag("off")
     with pytest.raises(NotMeasurable, match=r"flag: got 'off'.*draftd flag set on"), held(served.client):
         raise AssertionError
@@ -340,7 +340,7 @@ def test_answers_lowered_on_their_way_leave_the_arm() -> None:
     assert departure(answered(None, error="UNAVAILABLE"), Arm(4)) == ""  # it has its error
 
 
-def test_an_arm_as_it_is_asked() -> None:
+def test_arm_and_prompt_become_one_request() -> None:
     ask = ask_for(PROMPT, Arm(4, LOOKUP), chat=True, seed=0, repetition=1)
     assert (ask.messages, ask.prompt, ask.max_tokens) == (PROMPT.messages, None, 20)
     assert (ask.mode, ask.max_draft_tokens, ask.drafter) == (ModePreference.SPECULATIVE, 4, LOOKUP)

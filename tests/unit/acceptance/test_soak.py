@@ -107,7 +107,7 @@ class TestResult:
         assert result.days_to_exhaustion * 86_400 == pytest.approx(101, rel=0.02)
         assert result.least_headroom == 101 * 10**6
 
-    def test_mlxs_memory_is_judged_too(self, tmp_path: Path) -> None:
+    def test_soak_judges_growth_of_mlx_memory_too(self, tmp_path: Path) -> None:
         ticks = [tick(at) for at in range(400)]
         grows = [
             sample(at, resident=GIB, mlx_active=GIB + at * 500_000, mlx_cache=5, headroom=GIB) for at in range(400)

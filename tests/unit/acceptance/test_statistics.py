@@ -25,7 +25,7 @@ def test_quantile_estimate_is_that_of_numpy(values: list[float], q: float) -> No
     assert quantile(values, q) == pytest.approx(np.percentile(values, 100 * q), abs=1e-6)
 
 
-def test_of_no_values_there_is_nothing_to_say() -> None:
+def test_estimates_without_values_are_none() -> None:
     assert quantile([], 0.5) is None
     assert bootstrap([]) is None
     assert bootstrap([[], []]) is None
@@ -319,7 +319,7 @@ def test_gaps_between_readings_are_time_all_the_same() -> None:
     [[], [[]], [[(1.0, 1.0)]], [[(1.0, 1.0)] * 20], [[(at, at) for at in range(9)]]],
     ids=["none", "empty", "one", "at once", "few"],
 )
-def test_of_too_little_nothing_is_said(curves: list[list[tuple[float, float]]]) -> None:
+def test_growth_of_too_few_readings_is_none(curves: list[list[tuple[float, float]]]) -> None:
     assert growth(curves) is None
 
 

@@ -24,7 +24,7 @@ from draftd_acceptance.ticks import MachineSample, ServerTiming, Stage, Tick
 from tests.ticking import drafted, paced, place, tick
 
 
-def test_only_those_that_count_are_chosen_and_by_all_that_is_named() -> None:
+def test_select_skips_warm_ups_and_errors_and_applies_every_filter() -> None:
     ticks = [
         tick(place("ar", "a")),
         tick(place("k4", "a")),

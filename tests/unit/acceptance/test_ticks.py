@@ -25,7 +25,7 @@ _TIMED = tick(
 _EMPTY = tick(chunks=[], ended=0.2)
 
 
-def test_each_figure_is_what_it_says() -> None:
+def test_each_figure_of_a_timed_request_is_right() -> None:
     assert timing.time_to_first_token(_TIMED) == 0.5
     assert METRICS["queue"].values(_TIMED) == (0.01,)
     assert METRICS["prefill"].values(_TIMED) == (0.2,)
@@ -52,7 +52,7 @@ def test_each_figure_is_what_it_says() -> None:
         METRICS["acceptance_at_position_0"].figure,
     ],
 )
-def test_where_there_is_nothing_to_measure_nothing_is_said(figure) -> None:  # type: ignore[no-untyped-def]
+def test_figures_of_an_empty_answer_are_none(figure) -> None:  # type: ignore[no-untyped-def]
     assert figure(_EMPTY) is None
 
 

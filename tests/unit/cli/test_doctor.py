@@ -129,7 +129,7 @@ def test_doctor_reports_what_serve_measured_of_the_draft() -> None:
     assert (finding.verdict, finding.found) == (Severity.OK, "measured here: up to 1.80 times the speed without drafts")
 
 
-def test_a_pair_of_one_tokenizer_is_well(model: Callable[[str], Path]) -> None:
+def test_doctor_approves_a_pair_that_shares_a_tokenizer(model: Callable[[str], Path]) -> None:
     found = check_models(pair(model("a"), model("b")))
     assert models_alone(found) == {"model": Severity.OK, "draft model": Severity.OK, "pair": Severity.OK}
     assert "llama" in found[0].found
@@ -423,7 +423,7 @@ def test_state_folder_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch:
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.BAD
 
 
-def test_the_users_own_folder_can_be_done_without(tmp_path: Path) -> None:
+def test_doctor_only_notes_an_unusable_default_state_folder(tmp_path: Path) -> None:
     (tmp_path / "draftd").touch()
     assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path)}).verdict is Severity.NOTE
     assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path / "other")}).verdict is Severity.OK
@@ -437,7 +437,7 @@ def test_state_folder_used_by_a_daemon_is_noted(tmp_path: Path) -> None:
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.OK
 
 
-def test_the_doctor_looks_at_both() -> None:
+def test_doctor_checks_the_webhook_and_the_state_folder() -> None:
     assert {"webhook", "state"} <= {finding.subject for finding in examine(ServeOptions().settings)}
 
 

@@ -277,7 +277,7 @@ def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController
     assert (ran.code, ran.out) == (1, "failed: the engine stopped (0.0 s)\n")
 
 
-def test_a_draft_is_read_anew(run: Run, controller: FakeController) -> None:
+def test_draft_reload_command_prints_what_was_loaded(run: Run, controller: FakeController) -> None:
     ending(controller.reloads, 1_400_000)
     ran = run("draft", "reload")
     assert (ran.code, ran.out) == (0, "scripted-draft: read again (1 MB)\n")

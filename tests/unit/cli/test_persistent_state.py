@@ -54,26 +54,26 @@ def kept(chosen: Settings, folder: Path | None) -> LearntStore:
     return made
 
 
-def test_the_next_daemon_of_the_same_pair_knows_it(pair: ModelSettings, tmp_path: Path) -> None:
+def test_learnt_costs_are_recalled_by_the_next_daemon_of_the_pair(pair: ModelSettings, tmp_path: Path) -> None:
     assert LearntStore(settings(pair), tmp_path).recall() is None
     kept(settings(pair), tmp_path)
     assert (tmp_path / "learnt.json").exists()
     assert LearntStore(settings(pair), tmp_path).recall() == LEARNT
 
 
-def test_a_file_of_ones_own_is_taken_without_a_folder(pair: ModelSettings, tmp_path: Path) -> None:
+def test_chosen_learnt_file_works_without_a_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair, learnt_file=tmp_path / "mine.json")
     kept(chosen, None)
     assert LearntStore(chosen, None).recall() == LEARNT
     assert not (tmp_path / "learnt.json").exists()
 
 
-def test_without_any_place_nothing_is_kept(pair: ModelSettings, tmp_path: Path) -> None:
+def test_learnt_costs_are_not_saved_without_file_or_folder(pair: ModelSettings, tmp_path: Path) -> None:
     kept(settings(pair), None)
     assert LearntStore(settings(pair), None).recall() is None
 
 
-def test_a_file_in_no_folder_is_asked_wrongly(pair: ModelSettings, tmp_path: Path) -> None:
+def test_learnt_file_in_a_missing_folder_is_a_configuration_error(pair: ModelSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine.learnt_file.*a file in an existing folder"):
         LearntStore(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
 

@@ -81,7 +81,7 @@ def test_alert_rules_keep_their_unique_uids() -> None:
 
 
 @each_rule
-def test_both_forms_ask_the_same(rule: AlertRule) -> None:
+def test_prometheus_and_grafana_rules_have_the_same_expression(rule: AlertRule) -> None:
     """Where Prometheus reads a recorded baseline Grafana computes it: it may have no such series."""
     theirs = for_grafana(Alerting())[rule.name]
     value, number, comparison = (node["model"] for node in theirs["data"])
@@ -106,7 +106,7 @@ def test_no_data_is_normal_and_a_data_source_that_fails_moves_no_level(rule: Ale
     assert theirs["execErrState"] == ("Alerting" if rule.name == "DraftdAbsent" else "KeepLast")
 
 
-def test_grafana_finds_no_variable_of_its_environment_in_them() -> None:
+def test_grafana_rules_contain_no_dollar_sign() -> None:
     assert "$" not in grafana_rules(Alerting())
 
 

@@ -111,7 +111,7 @@ def test_a_name_that_nobody_declares_is_found(expression: str, wrong: list[str])
     assert undeclared(expression) == wrong
 
 
-def test_a_use_is_a_name_with_its_matchers_and_the_groupings_around_it() -> None:
+def test_parsed_query_gives_each_metric_with_its_labels() -> None:
     found = list(uses('max(sum by (a) (increase(x{b="c{d}"}[5m:10s] offset 1h)) / on (a) group_left () (y > bool 0))'))
     assert found == [Use("x", frozenset({"a", "b"})), Use("y", frozenset({"a"}))]
 
@@ -124,7 +124,7 @@ def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_los
     assert "otelcol_process_uptime < 90 or" in counted(EXTERNALS[0], "", "1m30s")
 
 
-def test_gauges_are_of_daemons_that_export(dashboards: list[Dashboard]) -> None:
+def test_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Dashboard]) -> None:
     """The collector goes on offering what a dead daemon showed last."""
     kinds = (catalog.InstrumentKind.GAUGE, catalog.InstrumentKind.UP_DOWN_COUNTER)
     gauges = {one.prometheus for one in catalog.METRICS if one.kind in kinds} - {

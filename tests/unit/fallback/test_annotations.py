@@ -220,7 +220,7 @@ def test_closing_while_grafana_is_away_ends_at_once() -> None:
         assert desk.told.annotations == ["failed", "failed", "dropped"]
 
 
-def test_something_broken_within_concerns_the_annotations_alone() -> None:
+def test_exception_in_the_annotator_fails_only_its_annotations() -> None:
     desk = Desk()
 
     def broken() -> str:

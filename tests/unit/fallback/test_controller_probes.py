@@ -116,7 +116,7 @@ def test_level_whose_probe_failed_is_probed_again_after_a_step() -> None:
     assert controlled.runner.probed[:2] == [LADDER[LIGHT], LADDER[LIGHT]]
 
 
-def test_at_the_top_it_learns_once_what_probes_show() -> None:
+def test_controller_at_the_top_learns_probe_baselines_once() -> None:
     controlled = Controlled()
     controlled.runner.unlearn()
     controlled.until(COOLDOWN - 1)

@@ -49,7 +49,7 @@ def whole_story(controlled: Controlled) -> None:
     controlled.until(WHOLE + 20, every=5)
 
 
-def test_down_is_saved_first_and_up_last() -> None:
+def test_step_down_is_saved_before_it_applies_and_step_up_after() -> None:
     trace = Trace()
     store = MemoryStore(trace)
     controlled = Controlled(store, trace=trace)
@@ -67,7 +67,7 @@ def test_down_is_saved_first_and_up_last() -> None:
     ]  # fmt: skip
 
 
-def test_killed_at_any_moment_it_comes_back_no_higher() -> None:
+def test_controller_killed_at_any_moment_restarts_no_higher() -> None:
     trace = Trace()
     whole_story(Controlled(MemoryStore(trace), trace=trace))
     everything = list(trace.done)

@@ -158,7 +158,7 @@ FEW: Callable[[], Floor] = lambda: windows(0.1, 0.1, requests=FLOOR.least_reques
         (windows(0.41, 0.41), False),
     ],
 )
-def test_below_the_floor_in_two_windows_in_a_row(state: Floor, low: bool) -> None:
+def test_acceptance_is_low_after_two_windows_in_a_row_below_the_floor(state: Floor, low: bool) -> None:
     assert state.low is low
 
 

@@ -126,7 +126,7 @@ def test_lowest_level_of_all_signals_wins() -> None:
     assert climb.at(0, hard(SHORT), hard(LIGHT)) == 4
 
 
-def test_up_takes_the_wait_a_good_probe_and_no_signal() -> None:
+def test_step_up_needs_the_wait_a_good_probe_and_no_signal() -> None:
     climb = Climb()
     climb.at(0, hard())
     assert climb.at(199, probe=True) == BOTTOM  # two cooldowns after a step down

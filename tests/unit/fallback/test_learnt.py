@@ -39,7 +39,7 @@ def test_learnt_file_is_found_again_and_private(tmp_path: Path, caplog: pytest.L
         ({"target": {"path": "u", "files": {}}}, None),
     ],
 )
-def test_a_strangers_is_not_used_and_stays(
+def test_learnt_costs_of_another_pair_are_kept_and_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], named: str | None
 ) -> None:
     path = tmp_path / "learnt.json"
@@ -189,7 +189,7 @@ def test_learnt_file_survives_a_failing_source(caplog: pytest.LogCaptureFixture)
     assert "what was learnt cannot be saved" in caplog.messages
 
 
-def test_the_end_is_waited_for_no_longer_than_said() -> None:
+def test_closing_the_learnt_file_waits_no_longer_than_its_limit() -> None:
     stuck = threading.Event()
 
     def learnt() -> Mapping[str, Any]:

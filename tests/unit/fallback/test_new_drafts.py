@@ -63,7 +63,7 @@ def test_frozen_baselines_and_those_of_drafters_without_weights_stay(tmp_path: P
     assert (learnt, store.document["baselines"].keys()) == ({KIND, "draft_model/chat"}, {"draft_model/chat"})
 
 
-def test_prompt_lookup_is_what_it_was() -> None:
+def test_reload_of_a_new_draft_keeps_the_prompt_lookup_baseline() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     lookup = [level for level in LADDER if level.drafter == PROMPT_LOOKUP]
@@ -74,7 +74,7 @@ def test_prompt_lookup_is_what_it_was() -> None:
     assert list(store.document["baselines"]) == ["prompt_lookup/code"]
 
 
-def test_its_baseline_is_learnt_soon() -> None:
+def test_new_drafts_probe_baseline_is_learnt_within_two_cooldowns() -> None:
     controlled = Controlled()
     controlled.until(COOLDOWN * 3)
     reload(controlled, forget=False)

@@ -98,7 +98,7 @@ def test_prompt_lookup_is_judged_by_speed_alone() -> None:
     assert judged(0.2, drafter=LOOKUP, costs=0.6).verdict is ProbeVerdict.BAD
 
 
-def test_too_little_is_no_verdict() -> None:
+def test_probe_with_too_few_tokens_has_no_verdict() -> None:
     for prompt in (probed(20, 20, 19), probed(0, 30, 30)):
         found = judge_probe(LADDER[0], [prompt], "", None, None, FLOOR)
         assert found.verdict is ProbeVerdict.TOO_FEW_SAMPLES

@@ -152,7 +152,7 @@ def test_an_operator_and_an_alert_lower_it_over_a_restart() -> None:
     assert lately(again) == [("local", "local", "released"), ("local", "streaming", "released")]
 
 
-def test_its_levels_are_refused_where_there_is_no_remote() -> None:
+def test_remote_levels_are_refused_without_a_remote() -> None:
     controlled = Controlled()
     with pytest.raises(InvalidRequest, match="no remote"):
         controlled.controller.hold(LOCAL, None)

@@ -160,7 +160,7 @@ JSON = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), JSON)
-def test_whatever_stands_in_its_place_is_read_or_refused_and_never_leads_higher(data: st.DataObject, junk: Any) -> None:
+def test_state_with_a_damaged_value_is_refused_or_leads_no_higher(data: st.DataObject, junk: Any) -> None:
     """One value of the document, anywhere in it, replaced by anything."""
     saved = state(data.draw(st.integers(1, BOTTOM)))
     broken: Any = copy.deepcopy(written(saved))

@@ -265,7 +265,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_whatever_comes_in_whatever_order_is_judged_and_said_in_words(
+def test_signals_survive_any_order_of_events_and_have_reasons(
     events: list[tuple[str, float, int, int]],
 ) -> None:
     guard, now = SignalState.new(SETTINGS, KNOWN), 0.0

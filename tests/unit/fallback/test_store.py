@@ -78,7 +78,7 @@ def test_half_written_state_file_of_a_killed_process_is_removed(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_a_folder_is_one_daemons_until_it_is_closed(tmp_path: Path) -> None:
+def test_state_folder_belongs_to_one_daemon_until_closed(tmp_path: Path) -> None:
     first = StateFolder(tmp_path / "new" / "folder")
     assert (tmp_path / "new" / "folder").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match=r"fallback\.state_dir.*no other daemon"):

@@ -47,7 +47,7 @@ def test_unset_fields_are_left_to_the_service() -> None:
     assert request_of(request()) == Request(RawText("hello"))
 
 
-def test_everything_that_is_set_arrives() -> None:
+def test_every_set_field_reaches_the_service_request() -> None:
     sampling = pb.SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=2**64 - 1)
     sampling.logit_bias.update({9: -0.3, 4: 100})
     sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty = 1.1, -0.7, 0.2
@@ -168,7 +168,7 @@ def test_sampling_at_the_edge_of_float32_arrives() -> None:
     assert sampling_of(sampling_message(SamplingParams(-1.0))).temperature == -1.0
 
 
-def test_the_three_kinds_of_input() -> None:
+def test_chat_and_token_inputs_become_the_requests_prompt() -> None:
     messages = [pb.ChatMessage(role="system"), pb.ChatMessage(role="user", content="hi")]
     chat = request_of(pb.GenerateRequest(chat=pb.ChatInput(messages=messages)))
     assert chat.prompt == Chat((Message("system", ""), Message("user", "hi")))

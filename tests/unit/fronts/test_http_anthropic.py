@@ -30,7 +30,7 @@ async def client(front: Fronted) -> AsyncIterator[AsyncAnthropic]:
         yield client
 
 
-async def test_a_tools_answer_goes_round(front: Fronted, client: AsyncAnthropic) -> None:
+async def test_anthropic_client_calls_a_tool_and_sends_its_result(front: Fronted, client: AsyncAnthropic) -> None:
     front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]), Says(said("Cold."), stop="!"))
     first = await client.messages.create(
         model="scripted", max_tokens=50, messages=[ASKED], tools=[TOOL], tool_choice={"type": "any"}, system="Be brief."

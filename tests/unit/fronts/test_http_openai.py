@@ -50,7 +50,7 @@ def chat_of(front: Fronted) -> Chat:
     return front.asked.prompt
 
 
-async def test_a_tools_answer_goes_round(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_openai_client_calls_tools_and_sends_their_results(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(Says([*thought("hm"), *call(0, "weather", OSLO), *call(1, "weather", "{}")]), Says(said("Cold.")))
     first = await client.chat.completions.create(model="scripted", messages=[ASKED], tools=[TOOL])
     chat = chat_of(front)
@@ -232,7 +232,7 @@ async def test_a_message_is_continued_or_begun(front: Fronted, client: AsyncOpen
         assert chat.value.param == response.value.param == param
 
 
-async def test_responses_are_told_in_order(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_stream_of_a_response_has_its_events_in_order(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]))
     stream = await client.responses.create(model="scripted", input="Oslo?", stream=True)
     events = [event async for event in stream]

@@ -235,7 +235,7 @@ def test_the_store_forgets_the_least_recently_used() -> None:
     assert store.bytes == 0
 
 
-def test_an_item_that_was_sent_again_stays_until_no_answer_has_it() -> None:
+def test_stored_item_stays_until_every_answer_with_it_is_dropped() -> None:
     store, said, again = ResponseStore(most_bytes=100), {"id": "msg_1", "content": "a"}, {"id": "msg_1", "content": "b"}
     store.put("first", StoredAnswer({"output": [said]}, (), 10))
     store.put("second", StoredAnswer({"output": []}, (), 10, (again, again)))

@@ -230,7 +230,7 @@ def test_on_metal_there_is_no_library_and_a_machine_without_a_battery_has_no_pow
     assert (found.blas, found.power_source, found.low_power) == ("", "", None)
 
 
-def test_before_the_models_are_loaded_there_is_none(tmp_path: Path) -> None:
+def test_manifest_is_refused_until_the_models_are_loaded(tmp_path: Path) -> None:
     class Loading:
         fingerprints = Fingerprints()
 
@@ -351,5 +351,5 @@ def test_a_model_is_called_by_its_label_where_it_is_named_at_all() -> None:
         ("model.drafter", DRAFT_MODEL, "draft_model"),
     ],
 )
-def test_values_read_as_they_are_written(name: str, value: object, text: str) -> None:
+def test_setting_values_appear_in_the_manifest_as_written(name: str, value: object, text: str) -> None:
     assert in_force(changed(Settings(), name, value), {})[name] == text

@@ -84,7 +84,7 @@ def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> No
     assert (sampled.sampled, sampled.seeded) == (True, True)
 
 
-def test_no_deeper_than_a_step_may_draft() -> None:
+def test_depth_reply_lists_no_depth_beyond_the_limit() -> None:
     found = reply.depth(LEARNT, 2)
     assert {len(one.ratios) for one in found.costs} == {2}
     assert {len(one.acceptance) for one in found.yields} == {2}
@@ -100,7 +100,7 @@ def test_depth_has_no_plain_price_before_a_plain_step_was_measured() -> None:
     assert reply.depth(learnt, 4).costs[0].HasField("plain"), "steps of requests have said it"
 
 
-def test_before_anything_is_known_it_says_so() -> None:
+def test_depth_reply_is_refused_before_anything_is_learnt() -> None:
     with pytest.raises(NotServing, match="nothing is known of drafting"):
         reply.depth(None, 4)
 
@@ -127,7 +127,7 @@ def test_every_drafter_and_depth_mode_can_be_told() -> None:
     assert (told.batched, told.batched_reason) == (False, "why")
 
 
-def test_before_the_first_sample_there_is_nothing_to_tell() -> None:
+def test_hardware_reply_is_empty_before_the_first_sample() -> None:
     assert hardware(HardwareView(), 5.0) is None
 
 
@@ -154,7 +154,7 @@ def test_hardware_values_of_zero_are_set() -> None:
     }  # fmt: skip
 
 
-def test_everything_has_its_own_field() -> None:
+def test_every_hardware_value_has_its_own_field() -> None:
     sample = HardwareSample(
         memory_pressure=MemoryPressure.CRITICAL,
         swap_used=7,

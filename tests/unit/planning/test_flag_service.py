@@ -69,7 +69,7 @@ def test_a_flip_is_in_force_when_set_variant_returns_every_time(service: FlagSer
         assert service.state().default_variant == variant
 
 
-def test_a_watcher_that_raises_watches_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_watcher_continues_after_an_exception(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look, failures = FileWatcher.safe_load_data, iter((True, True))
 
     def failing(watcher: FileWatcher) -> None:

@@ -225,7 +225,7 @@ def test_a_caller_who_names_a_drafter_gets_that_one_in_every_step() -> None:
     assert decide(RequestedPlan(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
 
 
-def test_no_alternative_is_one_that_the_ladder_excludes_or_whose_weights_are_not_held() -> None:
+def test_alternative_drafters_are_loaded_and_allowed_by_the_ladder() -> None:
     heaviest_first = (DRAFT, LIGHT_DRAFT_MODEL, LOOKUP)
     ladder = ladder_levels(4, (3, 2), DRAFT, (LIGHT_DRAFT_MODEL, LOOKUP))
     offered = [frozenset(kinds) for count in range(4) for kinds in itertools.combinations(heaviest_first, count)]

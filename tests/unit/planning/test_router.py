@@ -130,7 +130,7 @@ def test_another_tokenizer_leaves_answers_in_text() -> None:
     assert by.plan(RequestedPlan(by_id="logprobs of this model"), FlagContext("m"), MODEL).strategy is Strategy.LOCAL
 
 
-def test_a_prompt_too_long_for_the_remote_stays() -> None:
+def test_prompt_too_long_for_the_remote_is_not_sent_there() -> None:
     with pytest.raises(RemoteUnavailable, match="no room in the remote's context of 2048"):
         planned(planner(), FlagContext("m", prompt_tokens=2048), strategy=Strategy.REMOTE)
 
@@ -143,7 +143,7 @@ def test_the_fallback_keeps_requests_from_the_remote() -> None:
         planned(planner(allowed=lambda: RemoteLevel.LOCAL), quality=PROFESSIONAL)
 
 
-def test_a_demand_may_not_go_on_locally() -> None:
+def test_local_continuation_is_refused_for_demanded_strategy_or_class() -> None:
     by = planner()
     assert by.local_allowed(RequestedPlan())
     assert by.local_allowed(RequestedPlan(strategy=Strategy.AUTO, quality=QualityClass.STANDARD))

@@ -64,7 +64,7 @@ def taken(
         (replace(ASKED, only=SPECULATIVE), HERE, VerifierState("down"), FREE, LOCAL),  # the flag demands nothing
     ],
 )
-def test_the_cheapest_that_reaches_the_class(
+def test_router_takes_the_cheapest_strategy_that_reaches_the_class(
     asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList, way: Strategy
 ) -> None:
     assert taken(asked, local, remote, prices).strategy is way

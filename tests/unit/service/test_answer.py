@@ -436,7 +436,7 @@ def test_stop_strings_act_on_text_only() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_parallel_calls_the_first_ends_it(family: str) -> None:
+def test_answer_without_parallel_calls_ends_after_the_first(family: str) -> None:
     text = f"{ANSWERS[family]} and more"
     how = reading(family, single=True)
     told = Told(text, how, by_token(text))

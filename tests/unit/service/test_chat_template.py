@@ -164,7 +164,7 @@ async def test_refused_or_endless_template_is_the_callers_error(renderer: ChatRe
     assert await renderer.render(PLAIN, said("hi"), 100, "a") == "user: hi\n"
 
 
-async def test_its_process_ends_with_it_and_nothing_is_rendered_after_that() -> None:
+async def test_closed_renderer_ends_its_process_and_renders_nothing() -> None:
     before = set(psutil.Process().children())
     renderer = ChatRenderer()
     renderer.prepare(PLAIN)

@@ -163,7 +163,7 @@ async def test_a_cancelled_wait_leaves_the_stream_usable() -> None:
     assert await s.take() == emission(7)
 
 
-async def test_posting_to_a_closed_mailbox_is_nothing() -> None:
+async def test_posts_to_a_closed_mailbox_are_ignored() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     s = TokenStream(mailbox, lambda outcome: None)
     mailbox.close()
@@ -210,7 +210,7 @@ async def test_many_short_writes_are_no_stall() -> None:
             await write(asyncio.sleep(0.01))
 
 
-async def test_without_a_limit_it_waits() -> None:
+async def test_write_without_a_time_limit_waits_on() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stuck(None), 0.1)
 
@@ -223,7 +223,7 @@ async def test_the_clients_own_cancellation_stays_a_cancellation() -> None:
         await task
 
 
-async def test_an_error_inside_passes_and_leaves_no_timer() -> None:
+async def test_error_within_a_time_limit_propagates_and_leaves_no_timer() -> None:
     with pytest.raises(ValueError, match="own"):
         await failing()
     await asyncio.sleep(0.05)

@@ -65,7 +65,7 @@ def test_metric_names_match_those_of_prometheus(metric: Metric, prometheus: str)
     assert metric.prometheus == prometheus
 
 
-def test_buckets_of_the_genai_conventions() -> None:
+def test_histogram_buckets_are_those_of_the_genai_conventions() -> None:
     assert catalog.REQUEST_DURATION.buckets == tuple(round(0.01 * 2**n, 2) for n in range(14))
     assert catalog.TIME_TO_FIRST_TOKEN.buckets[0] == 0.001
     assert catalog.TIME_TO_FIRST_TOKEN.buckets[-1] == 10

@@ -66,7 +66,9 @@ def test_targeted_flag_evaluation_is_logged_with_its_rule(
     }
 
 
-def test_an_evaluation_without_a_caller(client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver) -> None:
+def test_flag_evaluation_without_a_caller_has_no_context_id(
+    client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
+) -> None:
     assert client.get_boolean_value(KEY, False) is True
     found = evaluated(scene, receiver)
     assert found["feature_flag.result.variant"] == "on"

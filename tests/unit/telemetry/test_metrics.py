@@ -301,7 +301,7 @@ def test_label_values_stay_few_over_many_requests(open_scene: Callable[..., Scen
     assert all(len(receiver.points(metric.name)) <= 5 for metric in catalog.METRICS)
 
 
-def test_the_model_is_asked_for_until_there_is_one() -> None:
+def test_model_label_is_unknown_until_the_model_is_loaded() -> None:
     answers = [None, INFO]
     naming = ModelNames(lambda: answers.pop(0))
     plan = SPECULATIVE

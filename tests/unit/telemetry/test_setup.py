@@ -76,7 +76,9 @@ def test_telemetry_exports_over_both_otlp_protocols(open_scene: Callable[..., Sc
         assert receiver.total("draftd.spec_decode.drafts") == 4
 
 
-def test_signals_may_go_different_ways(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_traces_and_metrics_may_have_different_endpoints(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     with OtlpReceiver("http/protobuf") as other:
         scene = open_scene(
             {

@@ -53,7 +53,7 @@ def test_inference_span_says_how_depth_was_chosen(scene: Scene, receiver: OtlpRe
     }
 
 
-def test_a_request_by_the_genai_conventions(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_has_the_genai_convention_attributes(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(
         sampling=SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=7),
         stop=("\n\n",),
@@ -294,7 +294,9 @@ def test_text_captured_in_a_span_is_bounded(open_scene: Callable[..., Scene], re
     assert len(json.loads(attributes["gen_ai.output.messages"])[0]["parts"][0]["content"]) == 16_384
 
 
-def test_a_request_before_the_model_is_known(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_refused_request_before_loading_has_no_model_attribute(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     scene = open_scene(receiver.environ(), info=None)
     scene.telemetry.begin_inference(scene.start()).refused(NotServing("loading"))
     scene.telemetry.shutdown(30.0)

@@ -64,7 +64,9 @@ def test_promoted_ends_with_0_and_the_verdict_is_the_last_line(draftd: Draftd, m
     assert lines[-1] == "promoted: k4 meets 1 of 1 criteria of 'ours'"
 
 
-def test_not_promoted_ends_with_1_and_says_for_want_of_what(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_not_promoted_ends_with_1_and_names_the_failed_criterion(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path, samples=9))
     assert ran.code == 1
     assert "too few samples" in ran.out
@@ -106,13 +108,13 @@ def test_a_spec_that_is_wrong_ends_with_2_and_names_the_line(draftd: Draftd, mea
     assert Xml.parse(tmp_path / "gate.xml").getroot().get("errors") == "1"
 
 
-def test_without_a_run_it_is_asked_wrongly(draftd: Draftd) -> None:
+def test_gate_without_a_run_exits_with_2(draftd: Draftd) -> None:
     ran = draftd("gate")
     assert ran.code == 2
     assert "--run" in ran.err
 
 
-def test_json_is_what_is_kept_in_the_run(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_prints_the_json_that_it_saves_in_the_run(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path), "--json")
     assert ran.out.count("\n") == 1
     verdict = json.loads(ran.out)
@@ -137,7 +139,7 @@ def test_junit_that_cannot_be_written_is_asked_wrongly(draftd: Draftd, measured:
     assert "--junit" in ran.err
 
 
-def test_a_run_that_takes_no_file_is_judged_all_the_same(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_judges_a_run_in_which_it_cannot_save_the_verdict(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
     stands_in_the_way = measured / "gate.json.new"
     stands_in_the_way.mkdir()
     try:
@@ -148,15 +150,13 @@ def test_a_run_that_takes_no_file_is_judged_all_the_same(draftd: Draftd, measure
     assert "gate.json was not written" in ran.err
 
 
-def test_a_verdict_that_is_no_longer_so_does_not_stay_in_the_run(
-    draftd: Draftd, measured: Path, tmp_path: Path
-) -> None:
+def test_gate_replaces_the_saved_verdict_of_the_run(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
     draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path))
     draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path, text="name = 4"))
     assert json.loads((measured / "gate.json").read_text())["decision"] == "not_judged"
 
 
-def test_without_a_spec_it_is_the_shipped_one_which_is_printed_to_begin_with(draftd: Draftd, measured: Path) -> None:
+def test_gate_without_a_spec_judges_by_the_shipped_spec(draftd: Draftd, measured: Path) -> None:
     assert draftd("gate", "--print-spec").out == shipped()
     ran = draftd("gate", "--run", str(measured), "--json")
     assert ran.code == 1

@@ -53,7 +53,7 @@ def test_written_manifest_and_shown_one_are_the_same(draftd: Run, written: Path)
     assert taken(told.out).settings == made.settings
 
 
-def test_the_same_daemon_passes_the_check(draftd: Run, written: Path) -> None:
+def test_freeze_check_passes_for_the_daemon_that_was_frozen(draftd: Run, written: Path) -> None:
     ran = draftd("freeze", "--check", str(written))
     assert ran.code == 0
     assert "no relevant difference from" in ran.out
@@ -94,7 +94,7 @@ def test_a_checksum_is_shortened_on_the_table_only(draftd: Run, written: Path) -
     assert "ab" * 32 in draftd("freeze", "--check", other, "--json").out
 
 
-def test_a_run_keeps_it_and_takes_no_other(draftd: Run, tmp_path: Path) -> None:
+def test_a_run_stores_its_manifest_and_refuses_a_different_one(draftd: Run, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for sessions in (1, 2):
         assert draftd("freeze", "--run", str(run)).code == 0
@@ -118,13 +118,13 @@ def test_a_file_that_is_no_manifest_is_refused(draftd: Run, tmp_path: Path, text
     assert named in ran.err
 
 
-def test_a_file_that_is_not_there_is_said(draftd: Run, tmp_path: Path) -> None:
+def test_freeze_check_names_a_missing_manifest_file(draftd: Run, tmp_path: Path) -> None:
     ran = draftd("freeze", "--check", str(tmp_path / "none.json"))
     assert ran.code == 1
     assert "No such file" in ran.err
 
 
-def test_a_daemon_that_does_not_answer_is_said(draftd: Run) -> None:
+def test_freeze_fails_when_no_daemon_answers(draftd: Run) -> None:
     ran = draftd("freeze", DRAFTD_TARGET="127.0.0.1:1")
     assert ran.code == 1
     assert "no daemon answers" in ran.err

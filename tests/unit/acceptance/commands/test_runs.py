@@ -24,14 +24,14 @@ from tests.serving import serving
 PAIR = DaemonChoice(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
 
 
-def test_a_run_alone_says_which_daemon_to_go_on_with(tmp_path: Path) -> None:
+def test_a_resumed_run_uses_the_daemon_that_it_began_with(tmp_path: Path) -> None:
     open_run(tmp_path / "run", dataclasses.replace(PAIR, token="secret"))
     folder, which = open_run(tmp_path / "run", DaemonChoice(token="secret"))
     assert which == dataclasses.replace(PAIR, token="secret")
     assert "secret" not in (folder.path / "run.json").read_text() + repr(which) + repr(DaemonOptions(token="secret"))
 
 
-def test_another_daemon_may_be_named_for_it(tmp_path: Path) -> None:
+def test_a_resumed_run_accepts_another_daemon_address(tmp_path: Path) -> None:
     open_run(tmp_path / "run", PAIR)
     assert open_run(tmp_path / "run", DaemonChoice(target="127.0.0.1:1"))[1].target == "127.0.0.1:1"
 
@@ -91,7 +91,7 @@ def test_a_run_whose_daemon_has_changed_is_not_gone_on_with(tmp_path: Path) -> N
     assert list(folder.manifests()) == [1, 2]
 
 
-def test_into_a_pipe_goes_a_line_now_and_then(
+def test_progress_into_a_pipe_is_one_line_every_30_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]

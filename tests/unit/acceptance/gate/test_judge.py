@@ -117,7 +117,7 @@ def test_a_baseline_that_was_asked_other_prompts_measures_nothing(ticks: list[Ti
     assert "in both runs" in found.reason
 
 
-def test_all_tokens_of_requests_that_run_at_a_time(ticks: list[Tick]) -> None:
+def test_total_rate_criterion_reads_the_rate_of_concurrent_requests(ticks: list[Tick]) -> None:
     found = judge(criterion("total_tokens_per_second", concurrency=2), K4, run(ticks), None)
     expected = total_throughput(ticks, "k4-x2")
     assert expected is not None

@@ -45,7 +45,7 @@ def read(name: str, run: GateEvidence, baseline: GateEvidence | None = None) -> 
     return read_metric(wanted, Arm(4), run, baseline)
 
 
-def test_a_soaks_figures_are_its_results(run: GateEvidence) -> None:
+def test_soak_metrics_read_the_soak_result(run: GateEvidence) -> None:
     soak = run.soak
     assert soak is not None
     assert soak.resident is not None
@@ -70,7 +70,7 @@ def test_a_soaks_figures_are_its_results(run: GateEvidence) -> None:
     assert (growth.low, growth.high) == (soak.resident.slope.low, soak.resident.slope.high)
 
 
-def test_the_qualitys_figures_are_its_results(run: GateEvidence) -> None:
+def test_quality_metrics_read_the_quality_result(run: GateEvidence) -> None:
     wanted = {
         "quality.success_autoregressive": 22 / 24,
         "quality.success_speculative": 21 / 24,

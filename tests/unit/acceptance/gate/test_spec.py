@@ -53,7 +53,7 @@ def refused(text: str) -> SpecError:
     return caught.value
 
 
-def test_all_that_can_be_said_is_understood() -> None:
+def test_every_key_of_a_spec_is_parsed() -> None:
     spec = parse(GOOD, "ours.toml")
     first, second = spec.criterion
     assert (spec.name, spec.candidate.block_length, spec.candidate.drafter) == ("ours", 3, PROMPT_LOOKUP)

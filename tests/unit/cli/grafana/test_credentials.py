@@ -31,7 +31,7 @@ def test_the_token_of_a_file_wins_and_both_over_a_password(site: Site, push: Pus
     assert push(**login).code == 0
 
 
-def test_user_and_password_will_do(site: Site, push: Push) -> None:
+def test_push_signs_in_with_user_and_password(site: Site, push: Push) -> None:
     assert push(GRAFANA_TOKEN=None, GRAFANA_USER="admin", GRAFANA_PASSWORD=PASSWORD).code == 0
     basic = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     assert site.grafana.requests[-1].headers["authorization"] == f"Basic {basic}"
@@ -46,7 +46,7 @@ def test_user_and_password_will_do(site: Site, push: Push) -> None:
         ({"GRAFANA_TOKEN": "line\nX-Header: secret"}, "one token of printable ASCII"),
     ],
 )
-def test_credentials_that_are_missing_or_no_credentials(
+def test_push_refuses_missing_or_malformed_credentials(
     site: Site, push: Push, environ: dict[str, str | None], told: str
 ) -> None:
     ran = push(**environ)

@@ -39,12 +39,12 @@ def test_push_says_that_the_host_is_unknown(push: Push) -> None:
     _fails(push, "nothing answers at https://no-such-host.invalid", "--url", "https://no-such-host.invalid")
 
 
-def test_an_answer_that_does_not_come(site: Site, push: Push) -> None:
+def test_push_times_out_when_grafana_does_not_answer(site: Site, push: Push) -> None:
     site.grafana.delay = 1.0
     _fails(push, "did not answer within 0.2 s: --timeout gives it longer", "--timeout", "0.2")
 
 
-def test_tls_where_there_is_none(site: Site, push: Push) -> None:
+def test_push_over_https_to_a_plain_server_explains_the_failure(site: Site, push: Push) -> None:
     _fails(push, "does it use https?", "--url", site.url.replace("http", "https"))
 
 
@@ -76,12 +76,12 @@ def _self_signed(file: Path) -> Path:
     [(200, HTML), (200, {"status": "UP"}), (404, HTML), (404, {"message": "Not found"}), (200, []), (200, b"{")],
     ids=str,
 )
-def test_something_that_is_no_grafana(site: Site, push: Push, answer: tuple[int, Any]) -> None:
+def test_push_refuses_a_server_that_is_not_grafana(site: Site, push: Push, answer: tuple[int, Any]) -> None:
     site.grafana.answers[HEALTH] = answer
     _fails(push, "answers, but is not a Grafana: give the address of its start page")
 
 
-def test_a_grafana_under_a_path(site: Site, push: Push) -> None:
+def test_push_keeps_the_path_of_the_given_address(site: Site, push: Push) -> None:
     _fails(push, "/grafana answers, but is not a Grafana", "--url", f"{site.url}/grafana/")
     assert site.grafana.requests[0].path == "/grafana/api/health"
 
@@ -99,12 +99,12 @@ def test_push_refuses_a_grafana_that_is_too_old(site: Site, push: Push, version:
 
 
 @pytest.mark.parametrize("version", ["12.0.0", "12.4.0-pre", "13.1.0+security-01", ""])
-def test_a_grafana_new_enough_or_that_does_not_tell(site: Site, push: Push, version: str) -> None:
+def test_push_accepts_a_new_enough_or_unknown_grafana_version(site: Site, push: Push, version: str) -> None:
     site.grafana.version = version
     assert push("--dry-run").code == 0
 
 
-def test_credentials_that_are_not_accepted(site: Site, push: Push) -> None:
+def test_push_says_that_credentials_were_not_accepted(site: Site, push: Push) -> None:
     told = "does not accept the credentials (401: Invalid API key): is the token of this Grafana, and still valid?"
     _fails(push, told, GRAFANA_TOKEN="wrong")
     _fails(push, "401", GRAFANA_TOKEN=None, GRAFANA_USER="admin", GRAFANA_PASSWORD="wrong")
@@ -136,7 +136,7 @@ def test_push_tells_the_failure_of_the_server(site: Site, push: Push) -> None:
     _fails(push, "could not read the folder: Grafana failed (500: database is locked): its own log says why")
 
 
-def test_a_dashboard_that_grafana_saved_in_its_newer_format(site: Site, push: Push) -> None:
+def test_push_explains_a_dashboard_saved_in_grafanas_newer_format(site: Site, push: Push) -> None:
     push()
     said = "dashboard api version not supported, use /apis/dashboard.grafana.app/v2/… instead"
     site.grafana.answers[("GET", "/api/dashboards/uid/draftd-overview")] = (406, {"message": said})

@@ -272,7 +272,7 @@ async def test_f_asks_then_turns_the_flag_and_says_so(size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("key", ["n", "escape"])
-async def test_a_flag_that_is_not_to_be_turned_is_left(key: str) -> None:
+async def test_flag_stays_unchanged_when_the_user_declines(key: str) -> None:
     client = FakeClient(status())
     async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
         await pilot.press("f", key)
@@ -359,7 +359,7 @@ async def test_keys_act_while_the_daemon_hangs() -> None:
     assert client.closed.is_set()
 
 
-async def test_a_lost_daemon_is_said_and_followed_when_it_is_back() -> None:
+async def test_top_shows_a_lost_daemon_and_resumes_when_it_answers() -> None:
     client = FakeClient(NotServing("no daemon answers"))
     app = live(client, status(1), status(2))
     async with app.run_test(size=(100, 30)) as pilot:

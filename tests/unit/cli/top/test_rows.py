@@ -35,7 +35,7 @@ def stepped_down(**more: Any) -> StatusHistory:
     return history(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
 
-def test_of_an_idle_daemon_nothing_is_claimed() -> None:
+def test_rows_of_an_idle_daemon_show_dashes() -> None:
     found = said(history(status()))
     assert found["tokens/s"].startswith("–")
     for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens a draft", "speed-up"):

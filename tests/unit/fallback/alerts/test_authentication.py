@@ -66,12 +66,12 @@ def test_a_signature_is_what_another_program_computes() -> None:
         ({"X-Other": TOKEN}, "no_credentials"),
     ],
 )
-def test_only_the_token_is_the_token(headers: dict[str, str], found: str) -> None:
+def test_only_the_configured_token_authenticates_a_sender(headers: dict[str, str], found: str) -> None:
     assert outcome(ONLY_TOKEN, headers) == found
     assert outcome(EITHER, headers) == found
 
 
-def test_a_token_that_comes_twice_is_none() -> None:
+def test_token_sent_in_two_headers_is_refused() -> None:
     assert outcome(ONLY_TOKEN, bearer(), bearer()) == "bad_token"
     assert outcome(ONLY_TOKEN, bearer("guess"), bearer()) == "bad_token"
 
@@ -104,7 +104,7 @@ def test_a_token_that_comes_twice_is_none() -> None:
         ({}, "no_credentials"),
     ],
 )
-def test_only_a_fresh_signature_of_this_body_is_one(headers: dict[str, str], found: str) -> None:
+def test_only_a_fresh_signature_of_the_body_authenticates_a_sender(headers: dict[str, str], found: str) -> None:
     assert outcome(ONLY_SECRET, headers) == found
     assert outcome(EITHER, headers) == found
 
@@ -128,7 +128,7 @@ def test_credentials_of_a_kind_not_configured_are_refused() -> None:
     assert outcome(ONLY_SECRET, bearer(SECRET)) == "no_credentials"
 
 
-def test_another_name_for_the_header_of_the_time() -> None:
+def test_timestamp_header_may_have_another_name() -> None:
     other = Authentication([], SECRETS, "X-Time", 300.0)
     headers = signed(BODY, at=NOW)
     assert outcome(other, headers) == "no_timestamp"

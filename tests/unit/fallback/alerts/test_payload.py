@@ -147,7 +147,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=300) | _JSON.map(lambda value: json.dumps(value).encode()))
-def test_whatever_comes_is_refused_or_holds_nothing(body: bytes) -> None:
+def test_arbitrary_payload_is_refused_or_contains_no_alerts(body: bytes) -> None:
     for parse in (parse_notification, parse_alerts):
         with contextlib.suppress(InvalidRequest):
             assert parse(body) == []

@@ -81,7 +81,7 @@ def listed(**changed: Any) -> dict[str, Any]:
     return dict(one | {"labels": labels} | changed)
 
 
-def test_all_that_fires_is_told_each_time() -> None:
+def test_each_poll_reports_all_firing_alerts() -> None:
     with served() as source, Polling(source.url) as polling:
         until(lambda: len(polling.told) >= 2)
         assert [one.fingerprint for one in polling.told[0]] == ["2b03077e5bc4dbfc"]
@@ -166,7 +166,7 @@ def test_a_poll_that_fails_tells_nothing_and_says_so_once(
     assert set(polling.telemetry.polls) == {result, "ok"}
 
 
-def test_nobody_there_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_poll_of_an_unreachable_source_counts_as_failure(caplog: pytest.LogCaptureFixture) -> None:
     with Polling("http://127.0.0.1:9") as polling:
         until(lambda: polling.counted("unreachable") >= 2)
     assert polling.told == []

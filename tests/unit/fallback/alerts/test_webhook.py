@@ -116,7 +116,7 @@ def test_webhook_asks_the_sender_to_repeat_what_it_cannot_take(error: Exception)
     assert webhook.counted == {"busy": 1, "accepted": 1}
 
 
-def test_a_bug_behind_it_is_a_500_and_the_next_one_is_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_webhook_answers_500_on_a_bug_and_serves_the_next_request(caplog: pytest.LogCaptureFixture) -> None:
     def fail(notices: Sequence[Notice]) -> list[Applied]:
         raise RuntimeError("a bug")
 
