@@ -1,8 +1,8 @@
 """The alert rules, defined once: rules_prometheus.py and rules_grafana.py write them, docs/runbooks.md explains them.
 
-What an alert asks for with `fallback_level` is a ceiling for the daemon that is its `instance`. That it resolves says
-that its evidence is gone, not that all is well: autoregressive traffic has no acceptance. So a resolve permits a step
-up, and whoever takes it has to see for itself whether speculation pays again.
+The label `fallback_level` is a ceiling for the daemon `instance`. When an alert resolves, its evidence is gone, but all
+need not be well: autoregressive traffic has no acceptance. So a resolve only permits a step up; the daemon checks for
+itself whether speculation pays again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WHERE = f"{_told(label(a.DRAFT_MODEL))} for {_told(label(a.MODEL))} on {_told(l
 
 
 def alert_rules(settings: Alerting, *, recorded: bool = False) -> tuple[AlertRule, ...]:
-    """All of them. `recorded`: baselines are read from the series of `recording_rules`, not computed on the spot."""
+    """Returns all alert rules. With `recorded`, baselines come from the series of `recording_rules`."""
     return (
         *_speculation(settings, recorded),
         *_machine(settings),
@@ -46,7 +46,7 @@ def alert_rules(settings: Alerting, *, recorded: bool = False) -> tuple[AlertRul
 
 
 def recording_rules(settings: Alerting) -> tuple[RecordingRule, ...]:
-    """The baselines: long ranges that change slowly, which alerts and panels read."""
+    """Returns the rules for the baselines: slow-changing values over long ranges, which alerts and panels read."""
     return (
         RecordingRule(evidence.ACCEPTANCE_BASELINE, evidence.acceptance_baseline(settings)),
         RecordingRule(evidence.TTFT_BASELINE, evidence.ttft_baseline(settings)),
@@ -60,7 +60,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
     return (
         AlertRule(
             name="DraftdAcceptanceBelowFloor",
-            # Prompt lookup drafts at no cost and rightly misses most of the time: break-even judges it.
+            # Prompt lookup drafts at no cost and may miss most of the time. Only break-even judges it.
             value=evidence.acceptance_now(settings, f'{label(a.DRAFT_MODEL)}!="{PROMPT_LOOKUP}"'),
             fires="<",
             threshold=settings.acceptance_floor,
@@ -87,7 +87,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             summary=f"Acceptance has fallen: {_WHERE}",
             description=f"Acceptance is at {{figure}} of what this pair had on this kind of text in the "
             f"{settings.baseline} that ended {settings.baseline_offset} ago; below {settings.drift_ratio:.0%}, in two "
-            f"consecutive windows of {settings.window}, is drift.",
+            f"consecutive windows of {settings.window}, counts as drift.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -100,7 +100,7 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.NUMBER,
             level=FallbackLevel.AUTOREGRESSIVE,
-            summary=f"Speculation costs more than it brings: {_WHERE}",
+            summary=f"Speculation does not pay: {_WHERE}",
             description=f"Drafted steps run at {{figure}} times the speed of autoregressive ones, as measured on this "
             f"machine; below {settings.speedup_floor:g} they do not pay.",
             dashboard=_SPECULATION,
@@ -131,7 +131,8 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.COUNT,
             level=FallbackLevel.LIGHT_DRAFT,
             summary=f"Drafting fails: {_told(label(a.DRAFT_MODEL))} for {_told(label(a.MODEL))} ({_INSTANCE})",
-            description=f"It failed for {{figure}} requests within {settings.window}. They went on autoregressively.",
+            description=f"Drafting failed for {{figure}} requests within {settings.window}. They went on "
+            "autoregressively.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -157,7 +158,7 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
     return (
         AlertRule(
             name="DraftdSwapRising",
-            # Their labels differ, so `or` keeps both; the larger counts.
+            # The two series have different labels, so `or` keeps both; max takes the larger.
             value=f"max by ({INSTANCE}) ({live(f'({swap_ins} or delta({used}[{settings.window}]))', settings.fresh)})",
             fires=">",
             threshold=settings.swap_bytes,
@@ -230,9 +231,9 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             hold=settings.machine_hold,
             severity=Severity.CRITICAL,
             figure=Figure.NUMBER,
-            summary=f"Nothing is heard of draftd{there}",
-            description=f"No export of the daemon{there} has arrived for {settings.window}. It is down, or its "
-            "telemetry is.",
+            summary=f"draftd{there} does not report",
+            description=f"No export of the daemon{there} has arrived for {settings.window}. Either the daemon is "
+            "down, or its telemetry is interrupted.",
             dashboard=_OVERVIEW,
             on_error=OnError.FIRE,
         ),
@@ -245,7 +246,8 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.INFO,
             figure=Figure.NUMBER,
             summary=f"draftd is stopped{there}",
-            description=f"The daemon{there} was told to stop, and has not been started again for {settings.stopped}.",
+            description=f"The daemon{there} was stopped on purpose and has not been started again for "
+            f"{settings.stopped}.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
@@ -257,7 +259,7 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"Telemetry is lost at {_told(evidence.STAGE)} ({_INSTANCE})",
-            description=f"{{figure}} spans or log events were lost, or failures of telemetry caught, within "
+            description=f"{{figure}} spans or log events were lost, or errors in telemetry caught, within "
             f"{settings.window}. Metrics lose nothing.",
             dashboard=_TELEMETRY,
         ),

@@ -1,4 +1,4 @@
-"""The alerts of a target over several ranks: all are for people. The daemon begins the group anew by itself."""
+"""The alerts of a target over several ranks, all for people. The daemon restarts the group by itself."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"A group of ranks was lost, {{{{ .Labels.{label(a.GROUP_LOSS)} }}}} ({_INSTANCE})",
-            description=f"{{figure}} times within {settings.window}. Its requests ended with UNAVAILABLE; status and "
-            "log say which rank, and why.",
+            description=f"{{figure}} losses within {settings.window}. The group's requests ended with UNAVAILABLE. "
+            "`draftd status` and the log name the rank and the reason.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
             name="DraftdGroupNotServing",
-            # Not while it starts for the first time: reading weights may take longer than any hold.
+            # A first start does not count: reading weights may take longer than any hold.
             value=f"max by ({INSTANCE}) (1 - {serving})\nand on ({INSTANCE}) ({lost})",
             fires=">",
             threshold=0,
@@ -44,8 +44,8 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.COUNT,
             summary=f"A group of ranks does not come back ({_INSTANCE})",
-            description=f"It was lost, and has not served for {settings.machine_hold}: every request is refused. "
-            "The reason of the last loss is in the status.",
+            description=f"The group was lost and has not served for {settings.machine_hold}: every request is refused. "
+            "`draftd status` gives the reason of the last loss.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -58,8 +58,8 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"A rank is behind: {_RANK} ({_INSTANCE})",
-            description=f"{{figure}} records that rank 0 sent were not executed there, in each report for "
-            f"{settings.machine_hold}; the others wait for it.",
+            description=f"The rank had {{figure}} records from rank 0 still to execute, in each report for "
+            f"{settings.machine_hold}; the other ranks wait for it.",
             dashboard=_DASHBOARD,
         ),
     )

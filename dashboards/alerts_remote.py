@@ -1,6 +1,6 @@
-"""The alerts of two daemons: the edge's lower what its remote is asked for, the verifier's are for people.
+"""The alerts of two daemons: an edge's alerts lower the level of its remote, a verifier's are for people.
 
-Their `fallback_level` is a level of the remote: a ceiling, as the others are of the ladder (alerts.py).
+Their `fallback_level` is a ceiling for the remote, as in alerts.py it is one for the ladder.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"The link to the remote is down: {_WHERE}",
-            description=f"For {settings.hold} no request could be opened there. Those that may go on with this "
-            "daemon's own model; those that demand the remote are refused.",
+            description=f"For {settings.hold} no request could be opened at the remote. Requests that allow it use "
+            "this daemon's own model; requests that demand the remote are refused.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -67,7 +67,8 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.NUMBER,
             level=RemoteLevel.STREAMING,
             summary=f"The remote is far away: {_WHERE}",
-            description=f"Half of the steps take {{figure}} s to the remote and back, its own time left out; above "
+            description=f"Half of the steps take {{figure}} s to the remote and back, without the remote's own time. "
+            "Above "
             f"{settings.remote_round_trip_seconds:g} s, in two consecutive windows of {window}, drafting does not pay.",
             dashboard=_DASHBOARD,
         ),
@@ -103,7 +104,7 @@ def _verifier(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.NUMBER,
             summary=f"Edges wait for this verifier: {_WHERE}",
             description=f"A step of an edge waits {{figure}} s for its forward, in two consecutive windows of "
-            f"{settings.window}: more is asked than the target can do.",
+            f"{settings.window}. The target cannot keep up with the edges.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(

@@ -1,6 +1,6 @@
-"""The alerts of what clients get, and of what it needs to go on: its saved state, its certificates, its alerts.
+"""The alerts about requests, and about saved state, certificates and the webhook.
 
-All are for people. Requests that are refused for what their client sent count nowhere: that is not the operator's.
+All are for people. Requests refused for their client's fault do not count: the operator cannot change that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INSTANCE = f"{{{{ .Labels.{INSTANCE} }}}}"
 _OUTCOME, _ERROR = label(a.OUTCOME), label(a.ERROR_TYPE)
 _DEADLINE = errors.DeadlineExceeded.__name__
 
-#: Kinds of refusal that say something of the daemon: it is full, short of memory, not serving, broken or late.
+#: Errors that are the daemon's own: it is full, short of memory, not serving, broken or late.
 OWN_REFUSALS = tuple(
     sorted(
         kind.__name__
@@ -29,7 +29,7 @@ OWN_REFUSALS = tuple(
         and kind.grpc_status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED")
     )
 )
-#: What the webhook refuses of a sender that means this daemon: alerts that do not arrive.
+#: The results with which the webhook refuses a notification meant for this daemon.
 REFUSED_NOTIFICATIONS = (
     "no_credentials", "bad_token", "bad_signature", "no_timestamp", "bad_timestamp", "stale", "malformed", "invalid",
     "bad_level", "too_large", "rate_limited", "full", "failed",
@@ -41,7 +41,7 @@ def service_rules(settings: Alerting) -> tuple[AlertRule, ...]:
 
 
 def _share(settings: Alerting, *selectors: str) -> str:
-    """The share of these among the requests that the daemon was to answer, where there were enough."""
+    """The share of requests that match, among those that the daemon should have answered, if there were enough."""
     refused = f'{_OUTCOME}="refused", {_ERROR}=~"{"|".join(OWN_REFUSALS)}"'
     found = _ended(settings, *selectors)
     all_of = _ended(settings, f'{_OUTCOME}!~"cancelled|refused"', refused)
@@ -49,7 +49,7 @@ def _share(settings: Alerting, *selectors: str) -> str:
 
 
 def _ended(settings: Alerting, *selectors: str) -> str:
-    """Requests in the window with any of these."""
+    """Requests in the window that match any of the selectors."""
     name, window = catalog.REQUESTS.prometheus, settings.window
     return f"sum by ({INSTANCE}) ({' or '.join(f'increase({name}{{{one}}}[{window}])' for one in selectors)})"
 
@@ -119,8 +119,8 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"State cannot be saved: {{{{ .Labels.{file} }}}} ({_INSTANCE})",
-            description=f"{{figure}} attempts failed within {settings.window}. The daemon goes on; a restart would not "
-            "know what was not written.",
+            description=f"{{figure}} attempts failed within {settings.window}. The daemon goes on, but a restart "
+            "would lose what was not written.",
             dashboard=_FALLBACK,
         ),
         AlertRule(
@@ -132,7 +132,8 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.DURATION,
             summary=f"A certificate expires soon: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
-            description=f"In {{figure}}; this fires from {days:g} days on. Then peers that check it do not connect.",
+            description=f"It expires in {{figure}}; the alert fires below {days:g} days. After that, peers that check "
+            "it do not connect.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
@@ -144,7 +145,7 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.DURATION,
             summary=f"A certificate has expired: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
-            description="It had {figure} left. Peers that check it do not connect.",
+            description="Time left: {figure}. Peers that check the certificate do not connect.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(

@@ -1,4 +1,4 @@
-"""Fallback: where the ladder stands and why, what asks for less, what is tried before it climbs, who is told."""
+"""Fallback: the level in force and its cause, signals that ask for less, probes, canaries, alerts, saved state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def board(alerting: Alerting) -> Board:
         "the quality canaries, alerts and holds. No other dashboard counts probes and canaries.",
         (
             Row("Now, and over the time shown", _figures()),
-            Row("Where it stands, and what asks for less", _standing()),
+            Row("Level in force, and signals that ask for less", _standing()),
             Row("Steps and drift", _steps()),
             Row("Probes of the level above", _probes(alerting)),
             Row("Quality canaries", _canaries()),
@@ -44,12 +44,14 @@ def _figures() -> tuple[Panel, ...]:
             steps=((None, GOOD), (1, WARN)),
         ),
         single(
-            tile("Held", "Whether an operator holds the level of any daemon: then nothing changes it.", look.LEVEL),
+            tile("Held", "Whether an operator holds the level of any daemon. A held level does not change.",
+                 look.LEVEL),
             ask.HELD_NOW,
             words=look.HELD,
         ),
         single(
-            tile("Alerts that ask", "Alerts that ask for a level now, until they resolve or are no longer repeated.",
+            tile("Alerts that ask", "Active alerts that ask for a level. Each counts until it resolves or stops being "
+                 "repeated.",
                  look.COUNT, decimals=0),
             ask.LEASES_NOW,
             steps=((None, GOOD), (1, WARN)),
@@ -59,7 +61,7 @@ def _figures() -> tuple[Panel, ...]:
             ask.STEPS_NOW,
         ),
         single(
-            tile("Texts that differ", "Greedy canaries whose speculative text was not the autoregressive one.",
+            tile("Texts that differ", "Greedy canaries whose speculative text differed from the autoregressive one.",
                  look.COUNT, decimals=0),
             ask.DIVERGENCES_NOW,
             steps=look.NONE_IS_WELL,
@@ -76,8 +78,8 @@ def _standing() -> tuple[Panel, ...]:
             (ask.HOLDS, look.HELD),
         ),
         states(
-            Text("What asks for a level", "Each signal that asks for less, and the level that it asks for; the lowest "
-                 "is where the ladder is heading.", look.LEVEL, no_value="nothing known to ask"),
+            Text("What asks for a level", "Each signal that asks for a lower level, and that level. The ladder goes "
+                 "to the lowest of them.", look.LEVEL, no_value="no signal"),
             (ask.DEMANDS, look.LEVELS),
         ),
         traces(
@@ -95,18 +97,18 @@ def _standing() -> tuple[Panel, ...]:
 def _steps() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Steps by what asked for them", "Steps down and up in the interval before: the signal, an "
+            Text("Steps by what asked for them", "Steps down and up in each interval, by cause: a signal, an "
                  "operator's hold or its end (released), or a recovery.", look.COUNT, low=0, no_value="no steps"),
             ask.TRANSITIONS,
         ),
         bars(
-            Text("Steps from level to level", "How often over the time shown. As many steps up as down: the ladder has "
+            Text("Steps from level to level", "Number over the time shown. As many steps up as down: the ladder has "
                  "recovered. Many of both: it flaps.", look.OCCURRENCES, low=0, decimals=0, no_value="no steps"),
             ask.TRANSITIONS_BY_WAY,
         ),
         lines(
-            Text("Drift", "CUSUM of acceptance below its baseline, over the limit: at 1 it is drift, which asks "
-                 "for a shorter block. Empty before a baseline is known.", "none", low=0, decimals=2,
+            Text("Drift", "CUSUM of acceptance below its baseline, divided by its limit. At 1 it counts as drift and "
+                 "asks for a shorter block. Empty until there is a baseline.", "none", low=0, decimals=2,
                  no_value="no baseline yet"),
             ask.DRIFT,
             steps=((None, GOOD), (1, BAD)),
@@ -118,18 +120,19 @@ def _probes(alerting: Alerting) -> tuple[Panel, ...]:
     none = "no probe yet"
     return (
         lines(
-            Text("Probes", "Probes in the interval before, by the level that was tried and the verdict.",
+            Text("Probes", "Probes in each interval, by the level tried and the verdict.",
                  look.COUNT, low=0, no_value=none),
             ask.PROBES,
         ),
         lines(
-            Text("Acceptance in the last probe", "Accepted share of the tokens that it reached.", look.SHARE, low=0,
+            Text("Acceptance in the last probe", "Accepted share of the drafted tokens that the target reached.",
+                 look.SHARE, low=0,
                  high=1, no_value=none),
             ask.PROBE_ACCEPTANCE,
         ),
         lines(
-            Text("Speed-up in the last probe", "Over autoregressive decoding of the same prompts. Below the line the "
-                 "level above does not pay.", look.TIMES, decimals=2, no_value=none),
+            Text("Speed-up in the last probe", "Against autoregressive decoding of the same prompts. Below the line "
+                 "the level above does not pay.", look.TIMES, decimals=2, no_value=none),
             ask.PROBE_SPEEDUP,
             steps=((None, BAD), (alerting.speedup_floor, GOOD)),
         ),
@@ -139,20 +142,20 @@ def _probes(alerting: Alerting) -> tuple[Panel, ...]:
 def _canaries() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Canary scores", "Share of the canaries that passed their checks in the last run, both ways. The "
-                 "speculative score below the autoregressive one is a reason to step down at once.", look.SHARE, low=0,
+            Text("Canary scores", "Share of the canaries that passed their checks in the last run, with drafts and "
+                 "without. If the score with drafts is lower, the ladder steps down at once.", look.SHARE, low=0,
                  high=1, no_value="no run yet"),
             ask.CANARY_SCORE,
             colors=look.MODES,
         ),
         lines(
-            Text("Canary runs", "Runs in the interval before, by verdict.", look.COUNT, low=0, no_value="no run yet"),
+            Text("Canary runs", "Runs in each interval, by verdict.", look.COUNT, low=0, no_value="no run yet"),
             ask.CANARIES,
             colors=_RESULTS,
         ),
         lines(
-            Text("Divergences", "Greedy canaries in the interval before whose two texts differ. On a CPU there are "
-                 "none; on Metal near-ties may differ.", look.COUNT, low=0),
+            Text("Divergences", "Greedy canaries in each interval whose two texts differ. On a CPU there are none; on "
+                 "Metal near-ties may differ.", look.COUNT, low=0),
             ask.DIVERGENCES,
         ),
     )  # fmt: skip
@@ -161,26 +164,25 @@ def _canaries() -> tuple[Panel, ...]:
 def _told() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Notifications by result", "What became of what came to the webhook in the interval before: "
-                 "accepted, known already, or refused, and why.", look.COUNT, 6, low=0, no_value="none came"),
+            Text("Notifications by result", "Notifications at the webhook in each interval, by result: accepted, a "
+                 "duplicate, or refused with the reason.", look.COUNT, 6, low=0, no_value="none"),
             ask.NOTIFICATIONS,
             colors=_RESULTS,
         ),
         lines(
-            Text("Leases", "Alerts that ask for a level, each until it resolves, or is not repeated in time.",
+            Text("Leases", "Alerts that ask for a level. Each counts until it resolves or is not repeated in time.",
                  look.COUNT, 6, low=0, decimals=0),
             ask.LEASES,
         ),
         lines(
-            Text("Polls of the source of alerts", "Times that its source was asked for alerts, in the interval before.",
+            Text("Polls for alerts", "Polls of webhook.poll_url in each interval, by result.",
                  look.COUNT, 6, low=0, no_value="no polling"),
             ask.POLLS,
             colors=_RESULTS,
         ),
         lines(
-            Text("Annotations and saving", "Annotations sent to Grafana in the interval before; and failures to write "
-                 "what outlives the daemon, by file. While the ladder cannot be saved a restart begins where it was "
-                 "saved last.",
+            Text("Annotations and saving", "Annotations sent to Grafana in each interval, and failures to save state, "
+                 "by file. While the ladder cannot be saved, a restart begins at the level saved last.",
                  look.COUNT, 6, low=0),
             ask.ANNOTATIONS,
             ask.SAVE_ERRORS,

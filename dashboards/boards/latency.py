@@ -16,21 +16,20 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "latency",
         "Latency and load",
-        "What a request waits for, by how it was decoded; the load, and refused requests. Points on "
-        "the lines are traces.",
+        "Where a request's time goes, by decoding mode; the load; refused requests. Points on the lines are traces.",
         (
             Row("Latency by mode", _latency(alerting)),
-            Row("Where it fell", _spread()),
+            Row("Spread of latencies", _spread()),
             Row("Load", _load()),
             Row("How requests ended", _ended()),
             Row("Engine and server", _engine()),
-            Row("Prompts that were known", _prefix()),
+            Row("Prefix cache", _prefix()),
         ),
     )
 
 
 def _quantiles(title: str, what: str, metric: Metric, line: float | None = None) -> Panel:
-    text = Text(title, f"{what}: what half, 95 % and 99 % of the requests kept below.", look.SECONDS, low=0)
+    text = Text(title, f"{what}: the median, the 95th and the 99th percentile.", look.SECONDS, low=0)
     steps = ((None, GOOD), (line, WARN)) if line is not None else ()
     return traces(lines(text, *ask.quantiles(metric), colors=look.QUANTILES, steps=steps), tempo.ENDED)
 
@@ -44,17 +43,17 @@ def _latency(alerting: Alerting) -> tuple[Panel, ...]:
                    catalog.TIME_PER_OUTPUT_TOKEN),
         _quantiles("In the queue", "From arrival until scheduled", catalog.QUEUE_DURATION),
         _quantiles("Prefill", "From scheduled until the whole prompt was in the cache", catalog.PREFILL_DURATION),
-        _quantiles("Between chunks", "Between successive chunks of a request, one a step, which may hold several "
-                                     "tokens",
+        _quantiles("Between chunks", "Between successive chunks of a request. Each step sends one chunk of one or "
+                   "more tokens",
                    catalog.INTER_CHUNK_DURATION),
     )  # fmt: skip
 
 
 def _spread() -> tuple[Panel, ...]:
     return (
-        spread(Text("First tokens", "How many first tokens came after how long.", look.SECONDS, 12),
+        spread(Text("First tokens", "Number of requests by time to their first token.", look.SECONDS, 12),
                ask.heatmap(catalog.TIME_TO_FIRST_TOKEN)),
-        spread(Text("Chunks", "How many chunks came how long after the one before.", look.SECONDS, 12),
+        spread(Text("Chunks", "Number of chunks by time since the chunk before.", look.SECONDS, 12),
                ask.heatmap(catalog.INTER_CHUNK_DURATION)),
     )  # fmt: skip
 
@@ -62,8 +61,8 @@ def _spread() -> tuple[Panel, ...]:
 def _load() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Active and queued", "Requests in prefill or decoding, those that wait, those of them that wait for "
-                 "memory, and how many may wait.", look.COUNT, low=0),
+            Text("Active and queued", "Requests in prefill or decoding, requests in the queue, those held back for "
+                 "lack of memory, and the queue's capacity.", look.COUNT, low=0),
             ask.ACTIVE,
             ask.QUEUED,
             ask.HELD_BACK,
@@ -72,7 +71,7 @@ def _load() -> tuple[Panel, ...]:
             dashed=("capacity",),
         ),
         lines(
-            Text("Tokens in and out", "Tokens of prompts, counted when their request ends, and tokens emitted.",
+            Text("Tokens in and out", "Prompt tokens, counted when their request ends, and tokens emitted.",
                  look.TOKENS_PER_SECOND, low=0),
             ask.TOKENS_BY_TYPE,
             colors={"input": "purple", "output": PLAIN},
@@ -89,7 +88,7 @@ def _ended() -> tuple[Panel, ...]:
     return (
         traces(
             lines(
-                Text("Requests by outcome", "Requests that ended, by how. Refused ones are counted too.",
+                Text("Requests by outcome", "Requests that ended, by outcome, refused ones included.",
                      look.PER_MINUTE, low=0),
                 ask.BY_OUTCOME,
                 stacked=True,
@@ -99,7 +98,7 @@ def _ended() -> tuple[Panel, ...]:
             "Requests that failed",
         ),
         lines(
-            Text("Errors and refusals", "Share of the requests that failed or ran out of time, and of those refused.",
+            Text("Errors and refusals", "Share of requests that failed or ran out of time, and share refused.",
                  look.SHARE, low=0),
             *ask.SHARES,
             colors={"errors": BAD, "refused": WARN},
@@ -116,16 +115,16 @@ def _ended() -> tuple[Panel, ...]:
 def _engine() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Key-value caches and weights", "Bytes of MLX arrays that the caches of the running requests hold, "
-                 "how much they may, and the bytes of the weights, draft included.", look.BYTES, low=0),
+            Text("Key-value caches and weights", "Bytes of MLX arrays in the caches of running requests, their limit, "
+                 "and the bytes of the weights, draft included.", look.BYTES, low=0),
             ask.KV_CACHE,
             ask.KV_CACHE_LIMIT,
             ask.WEIGHTS,
             dashed=("limit",),
         ),
         lines(
-            Text("Calls by status", "Calls on the gRPC and the HTTP server, by status; health checks, reflection and "
-                 "scrapes left out.", look.PER_MINUTE, low=0),
+            Text("Calls by status", "Calls on the gRPC and the HTTP server, by status, without health checks, "
+                 "reflection and scrapes.", look.PER_MINUTE, low=0),
             ask.RPC_BY_STATUS,
             ask.HTTP_BY_STATUS,
             stacked=True,
@@ -142,21 +141,21 @@ def _engine() -> tuple[Panel, ...]:
 def _prefix() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Known prompts", "Share of the prompt tokens that were not computed, since an earlier "
-                 "request had left their keys and values; share of the requests that found such, and of those whose "
-                 "texts are longer than the prefix cache has room for.", look.SHARE, low=0),
+            Text("Prefix cache, hits", "Share of prompt tokens read from the prefix cache, share of requests that "
+                 "read any, and share of requests whose text is too long for the cache.", look.SHARE, low=0),
             ask.PREFIX_READ,
             ask.PREFIX_HITS,
             ask.PREFIX_UNFIT,
         ),
         lines(
-            Text("Prefix cache, bytes", "Bytes held by keys and values of finished requests, and the most that may be: "
-                 "less than was set while the machine's memory is under pressure.", look.BYTES, low=0),
+            Text("Prefix cache, bytes", "Bytes of keys and values kept from finished requests, and their limit. "
+                 "Memory pressure lowers the limit.", look.BYTES, low=0),
             ask.PREFIX_USAGE,
             ask.PREFIX_LIMIT,
         ),
         lines(
-            Text("Prefix cache, texts", "Texts whose keys and values are kept, those not counted that others continue.",
+            Text("Prefix cache, texts", "Texts whose keys and values are kept. A text that is the beginning of "
+                 "another is not counted.",
                  look.COUNT, low=0, decimals=0),
             ask.PREFIX_ENTRIES,
         ),

@@ -28,8 +28,8 @@ def board(alerting: Alerting) -> Board:
 def _now(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         single(
-            tile("Headroom", "Memory available beyond the floor, on the machine that has least. Red: below the "
-                 "floor.", look.BYTES, decimals=1),
+            tile("Headroom", "Available memory minus the floor, on the machine with the least. Red: below the floor.",
+                 look.BYTES, decimals=1),
             ask.HEADROOM_NOW,
             steps=((None, BAD), (0, GOOD)),
         ),
@@ -42,11 +42,10 @@ def _now(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         single(tile("Heat", "macOS's thermal level, where it is worst. From heavy on the machine is throttled.",
                     look.LEVEL, no_value="not reported"), ask.THERMAL_NOW, words=look.THERMAL),
-        single(tile("Throttle events", "Times over the time shown that a machine became so hot that it was "
-                    "throttled.",
+        single(tile("Throttle events", "How often over the time shown a machine was throttled for heat.",
                     look.COUNT, no_value="not reported", decimals=0), ask.THROTTLES_NOW, steps=look.NONE_IS_WELL),
-        single(tile("Readings that failed", "Readings over the time shown that failed or took too long. Their "
-                    "values are absent then.",
+        single(tile("Readings that failed", "Sensor readings over the time shown that failed or took too long. Their "
+                    "values are missing.",
                     look.COUNT, decimals=0), ask.READING_ERRORS, steps=((None, GOOD), (1, WARN))),
     )  # fmt: skip
 
@@ -54,21 +53,21 @@ def _now(alerting: Alerting) -> tuple[Panel, ...]:
 def _memory() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Memory by kind", "What the machine's memory is used for, and all there is of it. Wired, active "
-                 "and compressed on macOS; used, cached and buffers on Linux.", look.BYTES, 12, low=0),
+            Text("Memory by kind", "What the machine's memory is used for, and its total. Wired, active and "
+                 "compressed on macOS; used, cached and buffers on Linux.", look.BYTES, 12, low=0),
             ask.MEMORY_BY_KIND,
             stacked=True,
         ),
         lines(
-            Text("Headroom and floor", "Memory available beyond the floor that should stay available; below nought "
-                 "it is used.", look.BYTES, 12),
+            Text("Headroom and floor", "Available memory minus the floor. Below zero, part of the floor is used.",
+                 look.BYTES, 12),
             *ask.HEADROOM,
             steps=((None, BAD), (0, GOOD)),
             dashed=("floor",),
         ),
         lines(
-            Text("MLX", "MLX's own count: active (held by arrays), cache (freed and kept for reuse), peak. With "
-                 "Metal, the most that it recommends to hold, and what the GPU uses for all.", look.BYTES, low=0),
+            Text("MLX", "MLX's own count: active (held by arrays), cache (freed and kept for reuse), peak. With Metal "
+                 "also the recommended limit, and the GPU memory of all processes.", look.BYTES, low=0),
             ask.MLX_MEMORY,
             ask.WORKING_SET,
             ask.GPU_MEMORY,
@@ -82,8 +81,8 @@ def _memory() -> tuple[Panel, ...]:
             dashed=("^all",),
         ),
         lines(
-            Text("Shares of memory", "The kinds as shares of all memory, and what macOS counts as free by its own "
-                 "rule.", look.SHARE, low=0, high=1),
+            Text("Shares of memory", "The kinds as shares of all memory, and the share that macOS counts as free.",
+                 look.SHARE, low=0, high=1),
             ask.UTILIZATION,
             ask.FREE,
             dashed=("macOS",),
@@ -94,18 +93,18 @@ def _memory() -> tuple[Panel, ...]:
 def _pressure(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         states(
-            Text("Memory pressure", "Normal, warn or critical, as the kernel says on macOS, and by stalls on Linux.",
+            Text("Memory pressure", "Normal, warn or critical: from the kernel on macOS, from stalls on Linux.",
                  look.LEVEL),
             (ask.PRESSURE, look.PRESSURE),
         ),
         lines(
-            Text("Time in critical pressure", "Share of the time. Beyond the line for a while "
+            Text("Time in critical pressure", "Share of the time. If it stays above the line, "
                  "DraftdMemoryPressureCritical fires.", look.SHARE, low=0, high=1),
             ask.CRITICAL,
             steps=((None, GOOD), (alerting.critical_share, BAD)),
         ),
         lines(
-            Text("Swap", "Used and free. macOS makes more when it needs more.", look.BYTES, low=0),
+            Text("Swap", "Used and free. macOS adds swap when it needs more.", look.BYTES, low=0),
             ask.SWAP,
             stacked=True,
         ),
@@ -116,7 +115,8 @@ def _pressure(alerting: Alerting) -> tuple[Panel, ...]:
             steps=((None, GOOD), (alerting.swap_bytes / alerting.window_seconds, BAD)),
         ),
         lines(
-            Text("Pages read back", "Pages a second, as the operating system counts them.", look.PER_SECOND, 12, low=0),
+            Text("Pages read back", "Pages per second, as the operating system counts them.", look.PER_SECOND, 12,
+                 low=0),
             ask.PAGE_INS,
         ),
     )  # fmt: skip
@@ -126,12 +126,12 @@ def _heat() -> tuple[Panel, ...]:
     power = {1: Word("yes", PLAIN), 0: Word("no", "text")}
     return (
         states(
-            Text("Thermal level", "macOS's own. From heavy on the machine is throttled, and DraftdThermalHeavy "
-                 "fires.", look.LEVEL, height=6, no_value="macOS only"),
+            Text("Thermal level", "The level that macOS reports. From heavy on, the machine is throttled and "
+                 "DraftdThermalHeavy fires.", look.LEVEL, height=6, no_value="macOS only"),
             (ask.THERMAL, look.THERMAL),
         ),
         lines(
-            Text("Throttles", "Times that the machine became so hot that it was throttled, in the interval before.",
+            Text("Throttles", "How often in each interval the machine was throttled for heat.",
                  look.COUNT, height=6, low=0, no_value="macOS only"),
             ask.THROTTLES,
         ),
@@ -140,21 +140,21 @@ def _heat() -> tuple[Panel, ...]:
                  look.CELSIUS, height=6, no_value="no sensor"),
             ask.TEMPERATURE,
         ),
-        lines(Text("Fans", "With macmon on macOS; where Linux reports them.",
+        lines(Text("Fans", "On macOS with macmon installed; on Linux if the kernel reports them.",
                    look.RPM, height=6, low=0, no_value="no sensor"),
               ask.FANS),
         lines(
-            Text("Power", "Power drawn, with macmon installed. That of the enclosure contains the others.",
+            Text("Power", "Power drawn, with macmon installed. The enclosure's power includes the others.",
                  look.WATTS, height=6, low=0, no_value="no sensor"),
             ask.POWER,
         ),
         lines(
-            Text("GPU busy", "Share of the time that the GPU worked, for all processes.",
+            Text("GPU busy", "Share of the time in which the GPU worked for any process.",
                  look.SHARE, height=6, low=0, high=1, no_value="macOS only"),
             ask.GPU_BUSY,
         ),
         states(
-            Text("Power source", "Low-power mode slows decoding; on battery macOS may choose it by itself.",
+            Text("Power source", "Low-power mode slows decoding. On battery, macOS may switch it on by itself.",
                  look.LEVEL, 24, 4, no_value="not reported"),
             (ask.LOW_POWER, power),
             (ask.PLUGGED_IN, power),
@@ -165,7 +165,7 @@ def _heat() -> tuple[Panel, ...]:
 def _sensors() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Failed readings", "Readings that failed or took too long, by which, in the interval before.",
+            Text("Failed readings", "Readings that failed or took too long in each interval, by reading.",
                  look.COUNT, 24, 5, low=0, no_value="none"),
             ask.READING_ERRORS_BY,
         ),

@@ -17,7 +17,7 @@ def board(alerting: Alerting) -> Board:
         "overview",
         "Overview",
         "Is draftd serving, does speculation pay, is the machine healthy? Tiles with a share or a ratio cover all the "
-        "time shown, so that a quiet daemon has figures as well.",
+        "time shown, so a quiet daemon has figures too.",
         (
             Row("In five seconds", (*_service(alerting), *_health(alerting))),
             Row("Does speculation pay", _speculation(alerting)),
@@ -31,8 +31,9 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     pays = alerting.speedup_floor
     serving_text = tile(
         "Serving",
-        "Daemons that take requests. Not counted: those that load or drain, lack their group of ranks, or lacked the "
-        "room for every recent request. NONE: none does, or their telemetry does not arrive (see Telemetry health).",
+        "Daemons that take requests. Not counted: daemons that load or drain, that lack their group of ranks, or that "
+        "had no memory for any recent request. NONE: no daemon does, or their telemetry does not arrive (see "
+        "Telemetry health).",
         "suffix: serving",
         decimals=0,
     )
@@ -65,7 +66,11 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
         no_value="not known",
     )
     tokens = tile(
-        "Tokens a second", "Tokens that are emitted now.", look.TOKENS_PER_SECOND, no_value="no requests", decimals=0
+        "Tokens per second",
+        "Tokens emitted by all daemons now.",
+        look.TOKENS_PER_SECOND,
+        no_value="no requests",
+        decimals=0,
     )
     return (
         single(serving_text, serving.SERVING, steps=((None, BAD), (1, GOOD)), words={0: Word("NONE", BAD)}),
@@ -80,9 +85,8 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
 def _health(alerting: Alerting) -> tuple[Panel, ...]:
     first = tile(
         "First token, p95",
-        "Time from a request's arrival to its first token that 95 % kept below, over the time shown. No request waits "
-        "below "
-        f"{alerting.ttft_floor_seconds:g} s.",
+        "The 95th percentile of the time from a request's arrival to its first token, over the time shown. Waits "
+        f"below {alerting.ttft_floor_seconds:g} s go unnoticed.",
         look.SECONDS,
         no_value="no requests",
     )
@@ -102,7 +106,7 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
     )
     headroom = tile(
         "Memory headroom",
-        "Memory available beyond the floor that is configured, on the machine that has least. Red: below the floor.",
+        "Available memory minus the configured floor, on the machine with the least. Red: below the floor.",
         look.BYTES,
         decimals=1,
     )
@@ -111,7 +115,7 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
     )
     thermal = tile(
         "Thermal level",
-        "How hot macOS finds the machine, where it is worst. From heavy on it is throttled. macOS only.",
+        "The thermal level that macOS reports, where it is worst. From heavy on, the machine is throttled. macOS only.",
         look.LEVEL,
         no_value="not reported",
     )
@@ -166,14 +170,12 @@ def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
 
 def _traffic(alerting: Alerting) -> tuple[Panel, ...]:
     tokens = Text(
-        "Tokens a second by mode",
-        "Tokens emitted, by how the request was decoded.",
+        "Tokens per second by mode",
+        "Tokens emitted, by the request's decoding mode.",
         look.TOKENS_PER_SECOND,
         low=0,
     )
-    outcomes = Text(
-        "Requests by outcome", "Requests that ended, by how. Refused ones are counted too.", look.PER_MINUTE
-    )
+    outcomes = Text("Requests by outcome", "Requests that ended, by outcome, refused ones included.", look.PER_MINUTE)
     first = Text(
         "Time to first token",
         "From a request's arrival to its first token, successes only. The points are traces.",
@@ -193,12 +195,15 @@ def _traffic(alerting: Alerting) -> tuple[Panel, ...]:
 
 def _load() -> tuple[Panel, ...]:
     queue = Text(
-        "Requests in hand", "Requests in prefill or decoding, those that wait, and how many may.", look.COUNT, low=0
+        "Requests in progress",
+        "Requests in prefill or decoding, requests in the queue, and the queue's capacity.",
+        look.COUNT,
+        low=0,
     )
-    headroom = Text("Headroom over the floor", "Memory available beyond the floor that is configured.", look.BYTES)
+    headroom = Text("Headroom over the floor", "Available memory minus the configured floor.", look.BYTES)
     state = Text(
         "Pressure and heat",
-        "The operating system's verdict on memory, and the thermal level where macOS tells it.",
+        "The operating system's verdict on memory, and the thermal level if macOS reports it.",
         look.LEVEL,
     )
     return (

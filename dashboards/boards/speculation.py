@@ -1,4 +1,4 @@
-"""Speculation: what is accepted, what it costs, how deep it goes, and whether it is still what it was."""
+"""Speculation: acceptance, cost, depth, and drift from the baseline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _figures(alerting: Alerting) -> tuple[Panel, ...]:
         ),
         single(
             tile("Mean accepted length", "Tokens that a drafted step gives: the accepted ones and the target's own, "
-                 "those beyond the end of a text among them.", "suffix: tokens", no_value=none, decimals=2),
+                 "including tokens beyond the end of a text.", "suffix: tokens", no_value=none, decimals=2),
             ask.MEAN_LENGTH_NOW,
         ),
         single(
@@ -102,8 +102,8 @@ def _acceptance(alerting: Alerting) -> tuple[Panel, ...]:
             dashed=("break-even",),
         ),
         lines(
-            Text("Acceptance by workload", "Accepted over drafted, by kind of text: a change of the mix looks like "
-                 "drift.", look.SHARE, low=0, high=1),
+            Text("Acceptance by workload", "Accepted over drafted, by kind of text. A change of the mix of texts "
+                 "looks like drift.", look.SHARE, low=0, high=1),
             ask.ACCEPTANCE_BY_WORKLOAD,
         ),
     )  # fmt: skip
@@ -122,7 +122,7 @@ def _positions() -> tuple[Panel, ...]:
             ask.PER_POSITION,
         ),
         bars(
-            Text("Position 0 by workload", "Over the time shown: the first drafted tokens that were accepted, by kind "
+            Text("Position 0 by workload", "Over the time shown: the accepted share of first drafted tokens, by kind "
                  "of text.", look.SHARE, low=0, high=1),
             ask.FIRST_BY_WORKLOAD,
         ),
@@ -161,8 +161,8 @@ def _drift(alerting: Alerting) -> tuple[Panel, ...]:
 def _depth() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Depth chosen", "Share of the steps of speculative requests by how many tokens were drafted. "
-                 "None: the prompt's last step, and those in which drafting did not pay.", look.SHARE, low=0, high=1),
+            Text("Depth chosen", "Share of the steps of speculative requests, by number of drafted tokens. None: the "
+                 "prompt's last step, and steps in which drafting did not pay.", look.SHARE, low=0, high=1),
             *ask.DEPTH_SHARES,
             stacked=True,
             colors={"^none$": "text", **_DEPTHS},
@@ -174,8 +174,9 @@ def _depth() -> tuple[Panel, ...]:
             ask.PARKED_SHARE,
         ),
         lines(
-            Text("Steps capped", "Share of those steps in which more drafted tokens would have paid than the plan "
-                 "allowed: engine.max_draft_tokens, the request or the fallback level.", look.SHARE, low=0, high=1),
+            Text("Steps capped", "Share of the steps of speculative requests in which more drafted tokens would have "
+                 "paid than engine.max_draft_tokens, the request or the fallback level allowed.", look.SHARE, low=0,
+                 high=1),
             ask.CAPPED_SHARE,
         ),
     )  # fmt: skip
@@ -189,7 +190,7 @@ def _rollbacks() -> tuple[Panel, ...]:
             ask.ROLLBACK_SHARE,
         ),
         lines(
-            Text("Drafted tokens", "Whether they were accepted or rolled back.",
+            Text("Drafted tokens", "Drafted tokens, accepted or rolled back.",
                  look.TOKENS_PER_SECOND, low=0, width=12),
             *ask.DRAFTED_OUTCOME,
             stacked=True,
@@ -201,7 +202,7 @@ def _rollbacks() -> tuple[Panel, ...]:
 def _cost() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Forwards for each token", "Forward passes for each token emitted. The target's is 1 without "
+            Text("Forwards per token", "Forward passes per emitted token. The target's is 1 without "
                  "speculation and falls with acceptance; the draft's is what speculation costs.",
                  look.COUNT, low=0, decimals=2),
             *ask.FORWARDS_PER_TOKEN,
@@ -215,8 +216,8 @@ def _cost() -> tuple[Panel, ...]:
             colors={"draft": "purple", "speculative": PLAIN, "autoregressive": WARN},
         ),
         lines(
-            Text("Where the time goes", "Seconds a second spent drafting and in the target's forward, added up over "
-                 "the requests that took part.", look.SECONDS, low=0),
+            Text("Where the time goes", "Seconds per second spent drafting and in the target's forward, summed over "
+                 "the requests in each step.", look.SECONDS, low=0),
             *ask.TIME_SHARES,
             stacked=True,
             percent=True,

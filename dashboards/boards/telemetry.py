@@ -1,4 +1,4 @@
-"""Telemetry health: what of all this was lost, where, and whether what the other dashboards show can be believed."""
+"""Telemetry health: which data was lost, where, and whether the other dashboards can be trusted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def board(alerting: Alerting) -> Board:
         "Telemetry health",
         "What the daemon dropped, what the collector refused, queued or could not send, and the gaps in what "
         "Prometheus "
-        "has. Metrics lose nothing over a gap: counters are cumulative, and the next export carries all.",
+        "has. Metrics lose nothing over a gap: counters are cumulative, so the next export is complete.",
         (
             Row("Over the time shown", _figures()),
             Row("Is it up", _up()),
-            Row("Out of the daemon", _daemon()),
+            Row("From the daemon", _daemon()),
             Row("Through the collector", _collector()),
             Row("Traces", _traces()),
         ),
@@ -38,25 +38,25 @@ def _figures() -> tuple[Panel, ...]:
             steps=((None, BAD), (1, GOOD)),
         ),
         single(
-            tile("Targets", "Whether Prometheus reaches all that it scrapes of the collector.", look.LEVEL),
+            tile("Targets", "Whether Prometheus reaches every endpoint that it scrapes on the collector.", look.LEVEL),
             ask.TARGETS_NOW,
             words=look.UP,
         ),
         single(
-            tile("Covered", "Share of the time shown for which data of a daemon arrived. The rest is a gap: no "
-                 "daemon, or no way from it.", look.SHARE, decimals=1),
+            tile("Covered", "Share of the time shown for which a daemon's data arrived. The rest is a gap: no daemon "
+                 "ran, or its data did not get through.", look.SHARE, decimals=1),
             ask.COVERAGE,
             steps=((None, WARN), (0.999, GOOD)),
         ),
         single(
-            tile("Lost by the daemon", "Spans and log events that found the daemon's queue full, or that the "
-                 "collector did not take after all attempts.", look.COUNT, decimals=0),
+            tile("Lost by the daemon", "Spans and log events dropped because the daemon's queue was full, or not "
+                 "accepted by the collector after all attempts.", look.COUNT, decimals=0),
             *ask.LOST_NOW,
             steps=well,
         ),
         single(
-            tile("Lost by the collector", "Spans, data points and log events that it refused, could not queue, or "
-                 "gave up sending.", look.COUNT, decimals=0),
+            tile("Lost by the collector", "Spans, data points and log events that the collector refused, could not "
+                 "queue, or gave up sending.", look.COUNT, decimals=0),
             ask.LOST_BY_COLLECTOR_NOW,
             steps=well,
         ),
@@ -72,15 +72,15 @@ def _figures() -> tuple[Panel, ...]:
 def _up() -> tuple[Panel, ...]:
     return (
         states(
-            Text("Arrivals", "Whether a daemon's data arrives. It is grey where Prometheus knows nothing of it.",
+            Text("Arrivals", "Whether a daemon's data arrives. Grey: Prometheus has nothing about it.",
                  look.LEVEL),
             (ask.ARRIVING, look.ARRIVING),
         ),
-        states(Text("What Prometheus scrapes", "Whether each target answered: what the collector offers of draftd, "
-                    "and its own metrics.", look.LEVEL), (ask.TARGETS, look.UP)),
+        states(Text("What Prometheus scrapes", "Whether each target answered: the collector's endpoint for draftd's "
+                    "metrics, and the one for its own.", look.LEVEL), (ask.TARGETS, look.UP)),
         lines(
-            Text("Data points exported", "Data points a second that each daemon handed over. A dip to nought is a "
-                 "gap.", look.PER_SECOND, low=0),
+            Text("Data points exported", "Data points per second that each daemon exported. A dip to zero is a gap.",
+                 look.PER_SECOND, low=0),
             ask.POINTS,
         ),
     )  # fmt: skip
@@ -89,25 +89,26 @@ def _up() -> tuple[Panel, ...]:
 def _daemon() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Delivered", "Spans and log events a second that the collector took from the daemon.",
+            Text("Delivered", "Spans and log events per second that the collector took from the daemon.",
                  look.PER_SECOND, low=0),
             *ask.EXPORTED,
         ),
         lines(
-            Text("Lost on the way out", "Dropped because the daemon's queue was full, or not delivered, in the "
-                 "interval before. Data points that were not delivered come with the next export.", look.COUNT, low=0),
+            Text("Lost on the way out", "Dropped because the daemon's queue was full, or not delivered, in each "
+                 "interval. The next export makes up for data points that were not delivered.", look.COUNT, low=0),
             *ask.LOST,
             colors={"^spans not": BAD, "^spans dropped": "dark-red", "^log events not": WARN,
                     "^log events dropped": "dark-orange", "^data points": "text"},
         ),
         lines(
-            Text("The daemon's queues", "How full they are. What finds one full is dropped; no request waits for it.",
+            Text("The daemon's queues", "How full the queues are. Entries that do not fit are dropped; no request "
+                 "waits for them.",
                  look.SHARE, low=0, high=1),
             *ask.SDK_QUEUES,
             steps=((None, GOOD), (_FILLING, WARN)),
         ),
         lines(
-            Text("Failures of telemetry, by part", "Failures of telemetry itself, in the interval before.",
+            Text("Failures of telemetry, by part", "Failures of telemetry itself, in each interval.",
                  look.COUNT, 24, 5, low=0, no_value="none"),
             ask.TELEMETRY_ERRORS,
         ),
@@ -117,27 +118,30 @@ def _daemon() -> tuple[Panel, ...]:
 def _collector() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Received", "What the collector took, a second.", look.PER_SECOND, low=0), *ask.RECEIVED, log=True,
+            Text("Received", "Spans, data points and log events that the collector took, per second.", look.PER_SECOND,
+                 low=0), *ask.RECEIVED, log=True,
         ),
         lines(
-            Text("Sent on", "What it handed to Tempo, Loki, and Prometheus's exporter, a second. Fewer spans than "
-                 "came: the sampling.", look.PER_SECOND, low=0),
+            Text("Sent on", "Spans, data points and log events handed to Tempo, Loki and Prometheus's exporter, per "
+                 "second. Sampling makes the spans fewer than those received.", look.PER_SECOND, low=0),
             *ask.SENT,
             log=True,
         ),
         lines(
-            Text("Turned down", "What it refused (memory limit) or failed to take, in the interval before.",
+            Text("Turned down", "Spans, data points and log events that the collector refused (memory limit) or "
+                 "failed to take, in each interval.",
                  look.COUNT, low=0),
             *ask.TURNED_DOWN,
         ),
         lines(
-            Text("Not sent", "What it gave up sending, or dropped because a queue was full, in the interval before.",
+            Text("Not sent", "Spans, data points and log events that the collector gave up sending, or dropped "
+                 "because a queue was full, in each interval.",
                  look.COUNT, low=0),
             *ask.NOT_SENT,
         ),
         lines(
-            Text("Sending queues", "How full they are. They are on disk, and outlive the collector. What finds one "
-                 "full is lost.", look.SHARE, low=0, high=1),
+            Text("Sending queues", "How full the queues are. They are on disk and survive a restart of the collector. "
+                 "Batches that do not fit are lost.", look.SHARE, low=0, high=1),
             ask.QUEUE_FILL,
             steps=((None, GOOD), (_FILLING, WARN)),
         ),
@@ -146,32 +150,34 @@ def _collector() -> tuple[Panel, ...]:
                  look.COUNT, low=0),
             ask.QUEUE_ITEMS,
         ),
-        lines(Text("The collector's memory", "Resident memory. Near its limit it refuses.", look.BYTES, low=0),
+        lines(Text("The collector's memory", "Resident memory. Near its limit the collector refuses data.", look.BYTES,
+                   low=0),
               ask.COLLECTOR_MEMORY),
         lines(
             Text("Scrapes", "How long Prometheus took to read each target.", look.SECONDS, low=0), ask.SCRAPE_SECONDS
         ),
-        lines(Text("Samples", "How many samples each read gave.", look.COUNT, low=0), ask.SCRAPE_SAMPLES),
+        lines(Text("Samples", "Samples that each scrape returned.", look.COUNT, low=0), ask.SCRAPE_SAMPLES),
     )  # fmt: skip
 
 
 def _traces() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Sampling's decisions", "Traces kept, not kept, and dropped before a decision because too many "
+            Text("Sampling decisions", "Traces kept, not kept, and dropped before a decision because too many "
                  "were open.", look.PER_MINUTE, low=0),
             ask.TRACE_DECISIONS,
             ask.TRACES_LOST,
             colors={"^sampled$": GOOD, "not_sampled": "text", "dropped": BAD},
         ),
         bars(
-            Text("Why traces were kept", "Over the time shown, by the policy that asked; a trace may have several.",
+            Text("Why traces were kept", "Over the time shown, by the policy that kept them. Several policies may "
+                 "keep one trace.",
                  look.COUNT, low=0, decimals=0),
             ask.TRACES_KEPT,
         ),
         lines(
-            Text("Requests, counted twice", "Requests as the daemon counts them and as the collector makes them of "
-                 "spans, before sampling. They part where spans were lost.", look.PER_MINUTE, low=0),
+            Text("Requests, counted twice", "Requests as the daemon counts them, and as the collector counts them "
+                 "from spans before sampling. The lines differ where spans were lost.", look.PER_MINUTE, low=0),
             *ask.TOLD_TWICE,
             colors={"daemon": PLAIN, "spans": WARN},
             dashed=("spans",),

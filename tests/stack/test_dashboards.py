@@ -77,7 +77,7 @@ NOT_HAPPENED: Mapping[str, str] = {
     "draftd-fallback/Canary scores": "the canaries' first run is an hour away",
     "draftd-fallback/Canary runs": "the canaries' first run is an hour away",
     "draftd-fallback/Notifications by result": "no alert was sent here",
-    "draftd-fallback/Polls of the source of alerts": "no source of alerts is configured",
+    "draftd-fallback/Polls for alerts": "no source of alerts is configured",
     "draftd-fallback/Annotations and saving/annotations": "no Grafana is configured",
     **{
         f"draftd-speculation/Depth chosen/{depth}": "the daemon drafts at most four tokens unless it is told otherwise"
