@@ -61,7 +61,7 @@ def test_free_is_a_price_too() -> None:
 
 
 def rates(**settings: str) -> CostRates | None:
-    """As a manifest of a daemon with these settings gives them."""
+    """Returns the cost rates of the manifest of a daemon with these settings."""
     environ = {f"DRAFTD_COST__{name.upper()}": value for name, value in settings.items()}
     return CostRates.from_settings(in_force(load_settings(None, {}, environ), {}))
 
@@ -72,7 +72,7 @@ def test_prices_come_through_a_manifest() -> None:
     assert rates(tariff="0.4") == CostRates("$", tariff=0.4)
     assert rates() is None
     assert rates(currency="CHF") is None
-    assert CostRates.from_settings({}) is None  # of a daemon that has no such settings
+    assert CostRates.from_settings({}) is None  # from a daemon that has no such settings
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ _ROWS, _STEPS = 12, 40
 
 @dataclass(frozen=True)
 class Decoded:
-    """`tokens`: of each of the first steps of every row, as they came. `counts`: of all rounds of all rows."""
+    """`tokens` of each of a row's first steps, in order; `counts` of all rounds of all rows."""
 
     tokens: tuple[int, ...]
     counts: tuple[DraftCounts, ...]
@@ -103,18 +103,18 @@ class Decoded:
 
 
 def deviation(alpha: float, k: int) -> float:
-    """Of a step's tokens: i of them with chance alpha^(i-1) (1 - alpha), and k + 1 with alpha^k."""
+    """The standard deviation of a step's tokens: i with chance alpha^(i-1) (1 - alpha), k + 1 with alpha^k."""
     chances = [alpha ** (i - 1) * (1 - alpha) for i in range(1, k + 1)] + [alpha**k]
     squares = sum(chance * i**2 for i, chance in enumerate(chances, 1))
     return math.sqrt(max(0.0, squares - expected_tokens(alpha, k) ** 2))
 
 
 def decoded(alpha: float, k: int) -> Decoded:
-    """By the real engine. A fixed number of steps: were it a fixed number of tokens, long steps would be seen more
-    often as the last one."""
+    """Decodes with the real engine for a fixed number of steps. A fixed number of tokens would favour long steps at the
+    end."""
     plan = speculative(k) if k else autoregressive()
     prompts = [[7 + row, 3, 5 * row % 200 + 1] for row in range(_ROWS)]
-    # Enough for so many steps of every row: six standard deviations more than they are expected to yield.
+    # Enough tokens for all steps of every row: six standard deviations above the expectation.
     tokens = math.ceil(_STEPS * expected_tokens(alpha, k) + 6 * math.sqrt(_STEPS) * deviation(alpha, k)) + k + 2
     sinks = Rig(scripted_models(alpha), max_batch=_ROWS).run_together(
         [request(p, plan, max_tokens=tokens) for p in prompts]
@@ -134,7 +134,7 @@ def four_errors(alpha: float, k: int) -> float:
 def test_the_engine_emits_and_gains_what_the_formulas_expect(alpha: float, k: int) -> None:
     found = decoded(alpha, k)
     assert found.mean == pytest.approx(expected_tokens(alpha, k), abs=four_errors(alpha, k))
-    # The acceptance is found again, whatever the block length.
+    # The estimated acceptance is the true one at any block length.
     accepted, rollbacks = sum(c.accepted for c in found.counts), sum(c.rollbacks for c in found.counts)
     error = 4 * math.sqrt(alpha * (1 - alpha) / (accepted + rollbacks))
     assert alpha_of(accepted, rollbacks) == pytest.approx(alpha, abs=error + 1e-9)
@@ -154,7 +154,7 @@ def test_without_drafts_a_step_yields_one_token() -> None:
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_the_bound_tells_a_wrong_formula(k: int) -> None:
-    """One token too many or too few in the block, or an acceptance that is off by 0.1, would be seen."""
+    """The test's bound is tight enough to catch a block off by one token, or an acceptance off by 0.1."""
     found = decoded(0.8, k).mean
     for alpha, length in ((0.8, k - 1), (0.8, k + 1), (0.7, k), (0.9, k)):
         assert abs(found - expected_tokens(alpha, length)) > four_errors(0.8, k)
@@ -211,7 +211,7 @@ def plain(seconds: float, steps: int = 20, arm: Arm = AUTOREGRESSIVE) -> Tick:
 
 
 def block(arm: Arm, draft: float, verify: float, *, rate: float = 0.010, warm_up: bool = False) -> Tick:
-    """Ten blocks and three steps without a draft, at `rate` seconds each."""
+    """A tick of ten blocks and three steps without a draft, at `rate` seconds each."""
     k = arm.block_length
     counts = drafted(
         k, drafts=10, accepted=k * 5, plain=3, draft_seconds=10 * k * draft, verify_seconds=10 * verify + 3 * rate

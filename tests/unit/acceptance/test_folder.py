@@ -1,4 +1,4 @@
-"""A run's folder: what is in it stays, what is torn is mended, what is wrong is named."""
+"""A run's folder: its files are kept, torn lines are mended, wrong ones are named."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_line_torn_anywhere_costs_itself_alone(tmp_path_factory: pytest.TempPa
     ],
 )
 def test_a_line_that_is_wrong_is_named(folder: RunFolder, line: bytes | None, said: str) -> None:
-    """One in the middle was not being written when the run ended: it is not passed over."""
+    """A wrong line in the middle cannot come from a kill: it is an error, not skipped."""
     for prompt in "abc":
         folder.keep_tick(of(Stage.SWEEP, prompt))
     file = folder.path / "sweep.jsonl"

@@ -30,7 +30,7 @@ def with_file(name: str, **changes: object) -> Manifest:
 
 
 def entry(name: str, **changes: str | None) -> Manifest:
-    """One entry of a mapping changed; None takes it out."""
+    """A manifest with one entry of a mapping changed, or removed by None."""
     values: Mapping[str, str] = getattr(WAS, name)
     return manifest(**{name: {k: v for k, v in {**values, **changes}.items() if v is not None}})
 
@@ -102,7 +102,7 @@ def test_difference_that_decides_no_figure_does_not_matter(other: Manifest, fiel
 
 
 def test_no_field_of_a_manifest_is_left_out_of_the_comparison() -> None:
-    """Who adds one must say whether it matters."""
+    """A new field needs a decision whether it matters."""
     paths = [one[1].split(".") for one in (*ONE_THING, *NOTHING_THAT_MATTERS)]
     assert {path[0] for path in paths} == {field.name for field in fields(Manifest)}
     of_models = {path[2] for path in paths if path[0] == "models" and len(path) > 2}
@@ -202,6 +202,6 @@ def test_the_checksum_of_prompts_is_of_what_is_asked_and_in_which_order() -> Non
     second = replace(ASKED, messages=(("user", "Go on. ü"),))
     assert prompt_checksum([ASKED, second]) != prompt_checksum([second, ASKED])
     assert prompt_checksum([replace(ASKED, name="two", group="yours")]) == prompt_checksum([ASKED])
-    # Written down: a checksum that changed from one version to the next would part what belongs together.
+    # Fixed here: if the checksum changed between versions, comparable runs would not match.
     written = '[{"max_tokens":20,"messages":[["user","Count."]],"workload":"chat"}]'
     assert prompt_checksum([ASKED]) == hashlib.sha256(written.encode()).hexdigest()

@@ -86,7 +86,7 @@ class TestCheckers:
     @pytest.mark.parametrize(
         ("name", "broken"),
         [
-            ("_said", lambda answer: answer),  # a thought counts as said
+            ("_said", lambda answer: answer),  # counts the thought as text
             ("_same", lambda value, wanted: True),
             ("_alike", lambda value, wanted: True),
             ("objects", lambda answer: iter(())),

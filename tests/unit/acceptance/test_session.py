@@ -1,4 +1,4 @@
-"""What is asked of a daemon, timed where it arrives; and the ladder, held at the top while the pair is measured."""
+"""Requests to a daemon, timed as they arrive; and the ladder, held at the top while the pair is measured."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ASK = Ask(prompt="hello")
 
 
 class Gone(grpc.RpcError, grpc.Call):  # type: ignore[misc]
-    """A call that ends as a lost connection does."""
+    """A call that ends like one whose connection is lost."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
@@ -103,7 +103,8 @@ def finished(tokens: int, degraded: str = "") -> pb.GenerateResponse:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
-    """A capture of events: a message arrives, a number of seconds passes, an exception ends it. No time is spent."""
+    """Returns a function that captures events: a message, seconds that pass without waiting, or an exception at the
+    end."""
     now = SimpleNamespace(seconds=100.0)
     clock = SimpleNamespace(perf_counter=lambda: now.seconds, time=lambda: 1_700_000_000.0)
     monkeypatch.setattr(timing, "time", clock)
@@ -191,7 +192,7 @@ def test_being_stopped_by_hand_is_not_an_answer_that_failed(heard: Callable[...,
 
 
 def test_arrivals_are_each_threads_own() -> None:
-    """Several are asked at a time: what one hears is nothing to another."""
+    """Concurrent requests do not share their arrival times."""
 
     def answers(name: int) -> Capture:
         def generate_raw(request: pb.GenerateRequest, **options: Any) -> Iterator[pb.GenerateResponse]:
@@ -315,10 +316,10 @@ def granted(
         (Arm(4), granted(4), ""),
         (Arm(4, LOOKUP), granted(4, LOOKUP), ""),
         (Arm(6, automatic=True), granted(6, depth=DepthMode.AUTOMATIC), ""),
-        (Arm(6, automatic=True), granted(6, LOOKUP, depth=DepthMode.AUTOMATIC), ""),  # the daemon's own choice
+        (Arm(6, automatic=True), granted(6, LOOKUP, depth=DepthMode.AUTOMATIC), ""),  # the daemon chooses
         (Arm(6, automatic=True), granted(6), "asked for automatic depth, the daemon chose fixed: why"),
         (Arm(6), granted(6, depth=DepthMode.AUTOMATIC), "asked for fixed depth, the daemon chose automatic: why"),
-        (Arm(2), granted(2, level="short_block"), ""),  # no less than was asked
+        (Arm(2), granted(2, level="short_block"), ""),  # no less than requested
         (AUTOREGRESSIVE, granted(0, level="autoregressive"), ""),
         (Arm(4), granted(2, level="short_block"), "asked for 4, the daemon allowed 2: level short_block (why)"),
         (Arm(4), granted(0), "asked for speculative, the daemon decoded autoregressive: why"),

@@ -1,4 +1,4 @@
-"""What a soak says of its ticks and samples, how it is gone on with, and when it gives up."""
+"""A soak's results from its ticks and samples, how it resumes, and when it gives up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def soaked(tmp_path: Path, **knobs: Any) -> SoakResult:
 
 
 def tick(elapsed: float, ended: float = 1.0, *, session: int = 1, counts: DraftCounts | None = None) -> Tick:
-    """Ten tokens: one at a tenth of its time, and nine at the end."""
+    """A tick of ten tokens: one at a tenth of its time, and nine at the end."""
     return Tick(
         RunPlace(Stage.SOAK, session, "k4", 1, "p", "g"),
         elapsed,
@@ -196,7 +196,7 @@ class TestWindows:
         first, second = judged(written(tmp_path, ticks, window_seconds=10)).windows
         assert (first.start, first.seconds, first.requests, first.drafts) == (0, 10, 1, 30)
         assert (second.start, second.seconds, second.requests, second.drafts) == (10, 10, 3, 90)
-        # Of the request over the edge the first token came before it.
+        # The request that crosses the edge had its first token before it.
         assert first.tokens_per_second == pytest.approx((10 + 1) / 10)
         assert second.tokens_per_second == pytest.approx((9 + 10 + 10) / 10, abs=0.11)
         assert first.inter_token_p50 == pytest.approx(7.2 / 9)

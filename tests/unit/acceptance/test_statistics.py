@@ -35,7 +35,7 @@ def test_estimates_without_values_are_none() -> None:
 
 
 def copied(clusters: Sequence[Sequence[float]], statistic: Statistic, resamples: int, seed: int) -> list[float]:
-    """What each resample's statistic is, its values copied together: slow, and plain to see."""
+    """Returns each resample's statistic from copied values: slow, and plain to see."""
     draws = np.random.default_rng(seed).integers(0, len(clusters), size=(resamples, len(clusters)))
     found = []
     for chosen in draws:
@@ -167,7 +167,7 @@ Noise = NDArray[np.float64]
 SECONDS = np.arange(600.0)
 MIB = 2.0**20
 CURVES = 40
-MOST_FALSE = 6  # 5 % of 40 are 2; that a sound method has more than 6 of them has a chance below 1 in 200
+MOST_FALSE = 6  # 5 % of 40 are 2; a sound method exceeds 6 with a chance below 1 in 200
 
 
 def read(times: Noise, values: Noise) -> list[tuple[float, float]]:
@@ -198,7 +198,7 @@ def noisy_walk(rng: np.random.Generator) -> Noise:
 
 
 def staircase(rng: np.random.Generator) -> Noise:
-    """Up and down by chance, a hundred seconds or so apart."""
+    """Random steps up and down, about a hundred seconds apart."""
     return np.cumsum((rng.random(len(SECONDS)) < 0.01) * rng.normal(size=len(SECONDS)))
 
 
@@ -212,7 +212,7 @@ def spikes(rng: np.random.Generator) -> Noise:
 
 
 def seldom_read(rng: np.random.Generator) -> Noise:
-    """A reading every five seconds, asked for every second."""
+    """A reading every five seconds, sampled every second."""
     return np.repeat(autoregressive(0.8)(rng)[:120], 5)
 
 
@@ -232,7 +232,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_most_one_curve_in_twenty_without_a_leak_seems_to_grow(kind: str) -> None:
-    """And as often the interval holds the true slope of a leak, by which it is moved as a whole."""
+    """The interval misses the slope of a true leak no more often, since a leak only shifts it."""
     rng = np.random.default_rng(20)
     alarms = held = 0
     for number in range(CURVES):
@@ -282,7 +282,7 @@ def test_memory_filled_early_in_a_session_is_no_leak() -> None:
 
 
 def test_sessions_share_a_slope_and_not_a_level() -> None:
-    """A daemon that was started anew begins lower: that is neither growth nor its opposite."""
+    """A restarted daemon begins lower: that is neither growth nor shrinkage."""
     rng = np.random.default_rng(2)
     parts = [level + 20_000 * SECONDS[:300] + MIB * rng.normal(size=300) for level in (2e9, 1e9, 3e9)]
     found = growth([read(SECONDS[:300] + offset, part) for offset, part in zip((0, 50, 7000), parts, strict=True)])

@@ -78,7 +78,7 @@ def test_prompts_of_one_name_in_two_groups_are_two() -> None:
 
 
 def two_arms(seed: int, gain: float) -> Iterator[Tick]:
-    """Prompts that differ by a factor of ten, each slowed alike on both arms; `gain` between the arms."""
+    """Ticks of two arms on prompts that differ by a factor of ten; `gain` is the ratio between the arms."""
     draw = random.Random(seed)
     for i in range(16):
         pace = draw.uniform(10, 100)
@@ -93,7 +93,7 @@ def test_an_arm_is_held_against_another_on_the_same_prompts() -> None:
     assert found is not None
     assert 1.2 < found.low < 1.3 < found.high < 1.4
     assert found.samples == 48
-    # Prompts that only one side has would move it, and are left out, of the samples too.
+    # Prompts that only one side has would move it: they are left out, also from the samples.
     lonely = [paced(place("k4", f"lonely{i}"), 9000.0) for i in range(40)]
     others = [paced(place("ar", f"other{i}"), 1.0) for i in range(40)]
     assert against(ticks + lonely + others, "k4", "ar", "decode_tokens_per_second") == found
@@ -139,7 +139,7 @@ def test_acceptance_by_position_is_over_all_tokens_of_the_position() -> None:
 
 
 def together(session: int, start: float, prompts: str, *, seconds: float = 1.0, error: str = "") -> list[Tick]:
-    """Requests asked 10 ms apart, ten tokens each, the first ending last; `error` befalls the last."""
+    """Ticks of requests 10 ms apart, ten tokens each, the first ending last; the last has the `error`."""
     return [
         tick(
             place("k4-x2", name, session=session),

@@ -1,4 +1,4 @@
-"""A change is told by each arm's ratio to itself before, prompt by prompt."""
+"""A change is measured by each arm's ratio to its own earlier rate, prompt by prompt."""
 
 from __future__ import annotations
 

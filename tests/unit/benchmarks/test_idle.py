@@ -33,7 +33,7 @@ def test_child_is_found_by_where_it_listens() -> None:
 
 
 class Busy:
-    """A process that used an hour more each time it is looked at."""
+    """A process whose CPU time grows by an hour each time it is read."""
 
     hours = 0
 

@@ -1,4 +1,4 @@
-"""Which models a benchmark measures, by its options."""
+"""The options choose the models that a benchmark measures."""
 
 from __future__ import annotations
 

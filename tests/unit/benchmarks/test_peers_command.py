@@ -13,7 +13,7 @@ from benchmarks.peers.store import Store
 
 
 class Made:
-    """A part that does what a test wants."""
+    """A part with the figures, or the error, that a test gives it."""
 
     title = "made up"
 

@@ -25,7 +25,7 @@ def test_a_steps_bytes_are_the_weights_and_every_rows_keys_and_values(tmp_path: 
     reading = Reading.of(tmp_path, 4)
     assert reading == Reading(800, 2 * 3 * 2 * 8 * 4)
     assert reading.bytes_a_step(100, 2) == 800 + 2 * 100 * 384
-    # Of 77,600 bytes a step at 7.76 MB/s there are a hundred steps a second, of two rows and three tokens each.
+    # 77,600 bytes a step at 7.76 MB/s are a hundred steps a second, of two rows and three tokens each.
     assert reading.tokens_per_second(7.76e6, 100, 2, 3.0) == pytest.approx(600)
 
 
@@ -47,7 +47,7 @@ def test_a_rate_is_counted_while_all_rows_decode() -> None:
 
 
 def records() -> list[dict[str, Any]]:
-    """Every place, at rates that fall with the context and grow with the batch."""
+    """Records of every place, at rates that fall with the context and grow with the batch."""
     found: list[dict[str, Any]] = [
         {"bandwidth": 2e10, "number_bytes": 4, "weight_bytes": 43e6, "kv_bytes_a_token": 24576}
     ]

@@ -1,4 +1,4 @@
-"""Loads: who asks when, which window counts, and what is compared with what."""
+"""Loads: when clients ask, which window counts, and what is compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_key(figures: list[Figure]) -> dict[str, Figure]:
 
 
 class Answering:
-    """Answers at once; with `clients` a barrier, so that as many must be asking at a time."""
+    """A server that answers at once; with `clients`, only when so many ask at the same time."""
 
     def __init__(self, clients: int = 1, error: str = "") -> None:
         self.barrier, self.error = threading.Barrier(clients), error

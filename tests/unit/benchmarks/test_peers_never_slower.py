@@ -1,4 +1,4 @@
-"""Never slower: what comes after an answer's beginning, and the ratios of it."""
+"""Never slower: the rate after an answer's beginning, and its ratios."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_tokens_after_the_beginning_count_from_its_last_chunk() -> None:
 
 
 def steady(rate: float, slow: float = 1.0, tokens: int = 257) -> dict[str, Any]:
-    """A token a chunk at `rate`, the first 64 at `slow` of it."""
+    """A turn of one token a chunk at `rate`, the first 64 at `slow` times that."""
     at, chunks = 0.5, [Chunk(0.5, 1)]
     for number in range(1, tokens):
         at += 1 / rate / (slow if number < 64 else 1.0)

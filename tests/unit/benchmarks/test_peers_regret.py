@@ -1,4 +1,4 @@
-"""Automatic depth against the best of a sweep: what follows from answers whose truth is known."""
+"""Automatic depth against the best of a sweep, on answers whose true rates are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CURVE = {0: 100.0, 1: 120.0, 2: 140.0, 3: 150.0, 4: 145.0, 6: 130.0, 8: 110.0}
 
 
 def samples(automatic: float, noise: float = 0.0, repetitions: int = 12, seed: int = 1) -> list[Sample]:
-    """Answers of 100 tokens at the rates of `CURVE`, each time off by that relative standard deviation."""
+    """Samples of 100 tokens at the rates of `CURVE`, with `noise` as their relative standard deviation."""
     draw = random.Random(seed)
     rates = {**{str(depth): rate for depth, rate in CURVE.items()}, AUTOMATIC.name: automatic}
     return [
@@ -37,7 +37,7 @@ def test_a_ratio_is_to_the_best_fixed_depth() -> None:
 
 
 def test_luck_among_the_fixed_depths_is_not_asked_of_automatic_depth() -> None:
-    """All depths are equally good: the ratio is one in the mean, though the best of seven on the same is not."""
+    """All depths are equally good: the mean ratio is one, although the best of seven is luckier on the same samples."""
     level = [
         [Sample(one.repetition, one.way, one.tokens, one.seconds * CURVE.get(int(one.way), 100.0) / 100)
          if one.way != AUTOMATIC.name else one for one in samples(100.0, noise=0.1, seed=seed)]
@@ -106,7 +106,7 @@ def test_a_turn_survives_the_disk_and_knows_its_rates() -> None:
 
 
 def answered(context: Context, tokens: int, until: int = 10_000) -> tuple[list[Asked], dict]:
-    """Everything that one repetition asks for, where each answer has so many tokens; or the first of it."""
+    """Returns the requests of one repetition, or the first `until`, and the tokens answered by key."""
     asked: list[Asked] = []
     done: dict = {}
     while missing := Regret()._missing(context, 0, done):

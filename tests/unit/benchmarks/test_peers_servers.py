@@ -1,4 +1,4 @@
-"""The peer and the stretched pair: what is asked over HTTP, what is heard, what is said where it fails."""
+"""The peer and the stretched pair: HTTP requests, streamed answers, and explanations of failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prompts() -> list[Prompt]:
 
 @contextmanager
 def answering(*said: str, status: int = 200) -> Iterator[tuple[Peer, list[dict]]]:
-    """A server that says this, as the peer does: HTTP/1.0, until it closes. Also gives the bodies that it was sent."""
+    """Serves this text as the peer does: HTTP/1.0, until it closes. Yields the peer and the bodies sent to it."""
     asked: list[dict] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What is reckoned from streams: times between tokens, windows, tokens per chunk of text, server-sent events."""
+"""Figures from streams: times between tokens, windows, tokens per chunk of text, server-sent events."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_unanswered_stream_is_named_with_its_error() -> None:
         (["ab", "", "cdef"], [2, 3, 6], 3, [1, 0, 2]),  # what was held back comes with the next
         (["a", "bc"], [2, 3], 2, [0, 2]),  # the middle of a token is no token yet
         (["ab", "c"], [2, 3], 3, [1, 2]),  # a token without text, such as the last
-        (["ab", "c"], [1, 2, 3], 2, [2, 0]),  # tokenised anew it would be more
+        (["ab", "c"], [1, 2, 3], 2, [2, 0]),  # tokenising the whole text again would give more
         ([], [], 0, []),
     ],
 )

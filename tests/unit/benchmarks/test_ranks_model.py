@@ -1,4 +1,4 @@
-"""The model of what several ranks gain keeps to what it is made of."""
+"""The model of the gain from several ranks agrees with its parts."""
 
 from __future__ import annotations
 

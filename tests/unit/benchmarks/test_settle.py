@@ -12,7 +12,7 @@ PASS = 96  # tokens: the first half is copied, and drafts 4 a step; the second i
 
 
 def texts(passes: int, *, until: int = 0) -> list[Step]:
-    """A daemon that drafts nothing before the token `until`."""
+    """The steps of a daemon that drafts nothing before the token `until`."""
     steps, end = list[Step](), 0
     while end < passes * PASS:
         copied = end % PASS < PASS // 2

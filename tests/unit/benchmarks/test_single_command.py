@@ -14,7 +14,7 @@ from benchmarks.single.part import Turn
 
 
 class Made:
-    """A part that measures nothing and finds what a test wants."""
+    """A part that measures nothing and stores fixed figures, or fails."""
 
     title = "made up"
 

@@ -21,7 +21,7 @@ from benchmarks.single.figures import (
 
 
 def answer(arm: str, repetition: int, rate: float, *, prompt: str = "p", first: float = 1.0, **more: Any) -> dict:
-    """Eleven tokens, the first after `first` seconds, the others at `rate`."""
+    """A record of eleven tokens, the first after `first` seconds, the others at `rate`."""
     times = [first + i / rate for i in range(11)]
     return {"arm": arm, "repetition": repetition, "prompt": prompt, "text": list(range(11)), "times": times, **more}
 

@@ -1,3 +1,3 @@
-"""The commands of the harness are run as the others are."""
+"""Fixtures for the tests of the harness's commands: those of the other commands."""
 
 from tests.unit.cli.conftest import daemon, draftd, logging_as_it_was  # noqa: F401  fixtures

@@ -1,4 +1,5 @@
-"""`draftd freeze` against a daemon that runs: shown, written, kept in a run, and held against what was written."""
+"""`draftd freeze` against a running daemon: the manifest shown, written, kept in a run, and compared with a written
+one."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.unit.cli.conftest import Run
 
 
 def rewritten(path: Path, **changes: Any) -> str:
-    """A copy of a manifest in which some of the top is otherwise."""
+    """Writes a copy of a manifest with these top-level entries changed; returns its path."""
     other = path.with_name("other.json")
     other.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return str(other)

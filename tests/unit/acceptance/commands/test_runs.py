@@ -1,4 +1,4 @@
-"""Which daemon is measured, which run is gone on with, and what is said of the time that is left."""
+"""Choosing the daemon to measure and the run to resume, and showing the time that remains."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ WORKLOADS = {"short_control": WorkloadClass.UNSPECIFIED, "code": WorkloadClass.C
 def asked(
     *arms: Arm, groups: Iterable[str] = WORKLOADS, truth: Truth = Truth(), seed: int = 0, prompts: int = 4
 ) -> list[Tick]:
-    """Each arm twice on each of the groups' prompts, one after the other."""
+    """Ticks of each arm, twice on each of the groups' prompts, one after the other."""
     random_, elapsed, ticks = random.Random(seed), 0.0, []
     for repetition in (1, 2):
         for group in groups:
@@ -100,7 +100,7 @@ def test_block_length_nought_is_autoregressive_decoding_itself(ticks: list[Tick]
 
 
 def test_against_a_baseline_each_prompt_is_held_against_itself(ticks: list[Tick]) -> None:
-    """Of a run that is the same but for being 1.25 times as slow the ratio is 1.25, and sure."""
+    """A run that is 1.25 times as slow as the baseline has a ratio of 1.25 with a tight interval."""
     slower = [replace(t, chunks=tuple(replace(c, at=c.at * 1.25) for c in t.chunks)) for t in ticks]
     wanted = criterion("time_to_first_token", "<=", 1.2, against="baseline", group="code")
     found = judge(wanted, K4, run(slower), run(ticks))

@@ -1,4 +1,4 @@
-"""Every metric there is, read from a run of all stages and held against what the stages' own results say."""
+"""Every metric, read from a run of all stages and compared with the stages' own results."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def outcomes(verdict: GateDecision) -> dict[str, CriterionOutcome]:
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Each line as `change` makes it; None leaves it out."""
+    """Replaces each line of a JSON Lines file by what `change` returns; None drops the line."""
     lines = [change(json.loads(line)) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines if line is not None))
 
@@ -64,7 +64,7 @@ def test_a_soak_of_another_block_length_than_the_candidates_is_said_to_be(good: 
     )
 
 
-# For each criterion what makes a run miss it.
+# For each criterion, the change that makes a run miss it.
 FAULTS: dict[str, dict[str, Any]] = {
     PAYS: {"truth": Truth(alpha=0.995, spread=0.0, draft_seconds=0.0165)},
     P95: {"truth": Truth(alpha=0.8, spread=0.0)},
@@ -82,7 +82,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     SUCCEEDS: {"failing": 24, "failing_drafted": 24},
     SCHEMA_GAP: {"wrong_under_schemas": 1},
 }
-# What comes near to it, and is still good.
+# Changes that come near to missing a criterion and still meet it.
 NEAR: dict[str, dict[str, Any]] = {
     FIRST: {"truth": Truth(first_token_factor=1.05)},
     GROWTH: {"leak": 300.0},
@@ -94,7 +94,7 @@ NEAR: dict[str, dict[str, Any]] = {
 
 
 def changed(good: Path, to: Path, name: str, how: dict[str, Any]) -> Path:
-    """The good run, but for the stage that the criterion is of."""
+    """Copies the good run, with the stage of the criterion replaced."""
     stage = Stage.SWEEP if name in OF_THE_SWEEP else Stage.SOAK if name in OF_THE_SOAK else Stage.QUALITY
     path = shutil.copytree(good, to / "run")
     other = synthetic_run(to / "other", **SMALL | how, stages=(stage,)).path
@@ -163,7 +163,7 @@ def test_a_model_without_grammars_is_excused_and_a_run_without_schemas_is_not(go
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> GateDecision:
-    """Each thing measured, and all too little."""
+    """The verdict on a run that measured everything, with too few samples."""
     path = tmp_path_factory.mktemp("runs") / "short"
     synthetic_run(path, **SMALL | {"prompts": 2, "repetitions": 2, "soak_seconds": 20.0})
     rewritten(path / "quality.jsonl", lambda tick: tick if tick["place"]["prompt"].startswith("json") else None)
@@ -201,7 +201,7 @@ def test_criteria_of_missing_stages_are_not_measured(
 
 @pytest.fixture(scope="module")
 def blind(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A machine that can be asked for nothing."""
+    """A run whose machine samples have no readings."""
     path = shutil.copytree(good, tmp_path_factory.mktemp("runs") / "blind")
     kept = ("stage", "session", "arm", "elapsed", "at")
     rewritten(path / "machine.jsonl", lambda sample: {name: sample[name] for name in kept})

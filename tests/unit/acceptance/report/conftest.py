@@ -1,4 +1,4 @@
-"""A run with everything in it, and its page, drawn once; and how a page is read."""
+"""Fixtures: a run of all stages, its page, drawn once, and a reader of pages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TRUTH = Truth(alpha=0.85)
 @dataclass
 class Table:
     caption: str
-    columns: list[tuple[str, str]]  # title and unit; of two with one title `row` has the last
+    columns: list[tuple[str, str]]  # title and unit; where two have one title, `row` returns the last
     rows: list[list[Element]]
 
     def row(self, *words: str) -> dict[str, str]:
-        """The texts of the row that begins so, by column."""
+        """Returns the texts of the row whose first cell has these words, by column."""
         return {title: text(cell) for title, cell in self.cells(*words).items()}
 
     def cells(self, *words: str) -> dict[str, Element]:
@@ -60,7 +60,7 @@ class Page(HTMLParser):
 
     @property
     def tone(self) -> str:
-        """The verdict's."""
+        """The tone of the verdict."""
         return tone(next(one for one in self.root.iter("div") if one.get("id") == "verdict"))
 
     def said(self, class_: str) -> str:
@@ -77,7 +77,7 @@ class Page(HTMLParser):
 
 
 def charts(section: Element) -> list[str]:
-    """Their titles."""
+    """Returns the titles of a section's charts."""
     return [words(one.find("h3")) for one in section.iter("figure")]
 
 
@@ -100,7 +100,7 @@ def unit(head: Element) -> str:
 
 
 def text(cell: Element) -> str:
-    """Without what is printed small."""
+    """Returns a cell's text without its small print."""
     return words(cell).removesuffix(detail(cell) or unit(cell)).strip()
 
 
@@ -110,7 +110,7 @@ def tone(cell: Element) -> str:
 
 
 def drawn(folder: RunFolder, other: RunFolder | None = None, *, pictures: bool = False) -> Page:
-    """Charts are laid out and written where there are to be pictures: it takes as long as all the rest."""
+    """Draws the report's page; without `pictures` charts are left empty, which halves the time."""
     with pytest.MonkeyPatch.context() as patch:
         if not pictures:
             patch.setattr(Figure, "savefig", lambda self, out, **how: out.write("<svg></svg>"))
@@ -119,7 +119,7 @@ def drawn(folder: RunFolder, other: RunFolder | None = None, *, pictures: bool =
 
 @pytest.fixture(scope="session")
 def full(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """All stages; something failed, something was left out."""
+    """A run of all stages, with failures and with an arm left out."""
     return synthetic_run(
         tmp_path_factory.mktemp("runs") / "full",
         truth=TRUTH,

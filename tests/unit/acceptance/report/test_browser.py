@@ -15,7 +15,7 @@ from tests.stack.components import browser_binary
 
 pytestmark = pytest.mark.slow
 
-# Looks at the page as it was laid out, from within a frame of the width that is wanted.
+# Inspects the page's layout from a frame of the wanted width.
 _LOOK = """
 function look(frame) {
   const page = frame.contentDocument, window_ = frame.contentWindow, wrong = [];
@@ -69,7 +69,7 @@ function look(frame) {
 
 
 def seen(page: str, folder: Path, width: int, *, dark: bool = False) -> dict[str, Any]:
-    """What a browser makes of the page in a window so wide."""
+    """Returns the measurements that a browser takes of the page in a window of this width."""
     outer = folder / f"{width}.html"
     outer.write_text(
         f"<!doctype html><meta charset=utf-8><script>{_LOOK}</script><pre id=seen></pre>"

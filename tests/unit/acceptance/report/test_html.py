@@ -85,7 +85,7 @@ def test_report_page_fetches_nothing_and_runs_nothing(tree: Parsed, full_html: s
 def test_the_sections_are_listed_at_the_side_folded_on_a_telephone_and_printed(full_page: Page, full_html: str) -> None:
     (nav,) = list(full_page.root.iter("nav"))
     sections = [one.get("aria-labelledby") for one in full_page.root.iter("section")]
-    for part in (nav.find("details"), nav.find("div")):  # of the two one is shown
+    for part in (nav.find("details"), nav.find("div")):  # the page shows one of the two
         assert part is not None
         assert [one.get("href") for one in part.iter("a")] == [f"#{id_}" for id_ in sections]
     assert "open" not in nav.find("details").attrib  # type: ignore[union-attr]
@@ -175,9 +175,6 @@ def test_a_charts_words_and_figures_are_left_as_they_are() -> None:
     assert ">0.01234 &amp; $5 &lt; $6</text>" in found.drawing
 
 
-# colours
-
-
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -185,7 +182,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG 2 defines it."""
+    """Returns the contrast of two colours as WCAG 2 defines it."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

@@ -1,4 +1,4 @@
-"""What the page says is what was measured: of whole runs, of runs in which much is missing, and of two runs."""
+"""The page says what was measured: for whole runs, for runs that lack much, and for two runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_wait_for_a_useful_answer_is_the_sum_of_its_parts(full_page: Page) -
     assert float(plain["Decode"]) == pytest.approx(32 * TRUTH.token_seconds, rel=0.03)
     parts = [float(plain["Decode"]), *(float(plain[name]) / 1000 for name in ("Queue", "Prefill", "Network"))]
     assert float(plain["Useful answer"]) == pytest.approx(sum(parts), rel=0.01)
-    assert float(plain["First answer"]) == pytest.approx(sum(parts) + 3.4, rel=0.01)  # as the manifest has it
+    assert float(plain["First answer"]) == pytest.approx(sum(parts) + 3.4, rel=0.01)  # as in the manifest
 
 
 def test_the_knee_is_marked_on_the_curve_and_said(full: RunFolder, full_page: Page) -> None:
@@ -97,7 +97,7 @@ def test_automatic_depth_stands_beside_the_fixed_ones_and_is_no_block_length(ful
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """With drafts the first token comes later, acceptance is not the same everywhere, and one text differs."""
+    """A page on a sweep where drafts delay the first token, acceptance varies, and one text differs."""
     truth, run = Truth(alpha=0.7, spread=0.2, first_token_factor=1.3), tmp_path_factory.mktemp("runs") / "odd"
     folder = synthetic_run(run, stages=(Stage.SWEEP,), truth=truth, **SMALL)
     lines = (run / "sweep.jsonl").read_text().splitlines()
@@ -257,10 +257,10 @@ def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
     free = next(one for one in drawn(folder, pictures=True).root.iter("figure") if one.get("id") == "chart-headroom")
     assert "At least 1.07 GB were free" in words(free.find("figcaption"))
     minutes = [int(words(one)) for one in free.iter("text") if words(one).isdecimal()]
-    assert max(minutes) == 5  # twice two and a half, and nothing of the time between
+    assert max(minutes) == 5  # twice two and a half, without the time between the sessions
     curve = next(one.get("d", "") for one in free.iter("path") if "--speculative" in one.get("style", ""))
     across = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", curve)]
-    assert across == sorted(across)  # the second after the first, not over it
+    assert across == sorted(across)  # the second session is drawn after the first, not over it
 
 
 def test_texts_that_differ_are_counted_and_named(run: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_faster_run_is_told_as_faster_beside_another(run: Path, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """A short sweep alone, beside itself."""
+    """A page that compares a short sweep with itself."""
     folder = synthetic_run(tmp_path_factory.mktemp("runs") / "small", stages=(Stage.SWEEP,), **SMALL)
     return drawn(folder, folder)
 

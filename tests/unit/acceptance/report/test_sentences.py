@@ -1,4 +1,4 @@
-"""The report's sentences: a chart of one point is one, and each reads forwards, in brackets no deeper than one."""
+"""The report's sentences: a chart of one point becomes one, and brackets are not nested."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_chart_of_one_point_or_row_is_not_drawn(chart: Any, single: tuple[bool
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One of everything: a kind of prompt, a block length, a repetition, a window, a reading."""
+    """A report on one of everything: a kind of prompt, a block length, a repetition, a window, a reading."""
     arms, path = (AUTOREGRESSIVE, Arm(1)), tmp_path_factory.mktemp("runs") / "one"
     folder = synthetic_run(path, stages=(Stage.SWEEP, Stage.SOAK), arms=arms, soak_seconds=60, **ONE)
     readings = (path / "machine.jsonl").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What the sweep's tests ask of a daemon, and one to ask it of."""
+"""Fixtures for the sweep's tests: a daemon, and a session with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGUN = Callable[[Path], Session]
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """On a scripted pair that takes its time; blocks of 4 at most."""
+    """A daemon on a scripted pair that takes its time; blocks of 4 at most."""
     with serving(
         tmp_path_factory.mktemp("daemon"),
         lambda: scripted_models(0.8, step_seconds=0.001),
@@ -31,7 +31,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def begin(daemon: Served) -> BEGUN:
-    """Begins a session of that daemon at a run, which is begun where it is not there."""
+    """Returns a function that begins a session with the daemon in a run, which it creates if it is missing."""
 
     def begun(path: Path) -> Session:
         folder = RunFolder.open(path) if (path / "run.json").exists() else RunFolder.create(path)
@@ -46,7 +46,7 @@ def model(
     context_length: int = 32_768,
     reason: str = "",
 ) -> pb.GetModelResponse:
-    """As a daemon describes itself."""
+    """Returns a model as a daemon describes it."""
     return pb.GetModelResponse(
         model="m",
         context_length=context_length,

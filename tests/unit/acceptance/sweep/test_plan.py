@@ -126,7 +126,7 @@ def words(prompt: Prompt) -> int:
 
 
 def passages(prompt: Prompt) -> list[str]:
-    """Titles, in the order in which they stand."""
+    """Returns the titles of a prompt's passages in their order."""
     return re.findall(r"^\[\d+\] (.*)$", prompt.messages[-1][1], re.MULTILINE)
 
 
@@ -322,7 +322,7 @@ def test_the_plan_as_it_lies_in_the_run() -> None:
     ]
     assert plan["requests"] == 12
     assert SweepOptions.from_plan(plan) == ALL
-    # Of prompts that changed the checksum is named before a page of text is.
+    # Prompts that changed are named by their checksum before a page of text.
     assert sorted(plan).index("prompt_checksums") < sorted(plan).index("prompts")
 
 
@@ -361,7 +361,7 @@ def test_every_request_stands_in_it_once(plan: SweepPlan) -> None:
 @settings(deadline=None)
 @given(plans)
 def test_all_arms_of_a_prompt_stand_side_by_side(plan: SweepPlan) -> None:
-    """What drifts over minutes meets all of them alike."""
+    """A machine that drifts over minutes affects all arms alike."""
     blocks = groupby(schedule(plan), key=lambda step: (step.repetition, step.arm.concurrency, step.prompts))
     for (_, together, _), steps in blocks:
         arms = [step.arm for step in steps]

@@ -16,7 +16,7 @@ from tests.acceptance import ARMS, Truth, synthetic_run
 
 
 def tick(arm: Arm, prompt: int, repetition: int, tokens_per_second: float) -> Tick:
-    """A first token at once, and 40 more at that rate."""
+    """A tick with a first token at once and 40 more at this rate."""
     place = RunPlace(Stage.SWEEP, 1, arm.id, repetition, f"p{prompt}", "g")
     end = 0.1 + 40 / tokens_per_second
     return Tick(
@@ -39,7 +39,7 @@ def curve(
     drafter: DrafterName = DRAFT_MODEL,
     seed: int = 0,
 ) -> list[Tick]:
-    """Prompts differ among each other by `spread`, and so on every arm; each answer by `noise`."""
+    """Ticks of a curve: prompts differ by the factor `spread` on every arm, answers by `noise`."""
     drawn = random.Random(seed)
     factors = [drawn.uniform(1 - spread, 1 + spread) for _ in range(prompts)]
     return [
@@ -56,12 +56,12 @@ def curve(
 @pytest.mark.parametrize(
     ("rates", "at", "best"),
     [
-        ({0: 100, 2: 150, 3: 170, 4: 190, 6: 150}, [4], [4]),  # a peak
+        ({0: 100, 2: 150, 3: 170, 4: 190, 6: 150}, [4], [4]),  # the curve has a peak
         ({0: 100, 2: 150, 3: 200, 4: 200, 6: 200}, [3], [3, 4, 6]),  # a plateau: its beginning
         ({0: 100, 2: 200, 3: 200, 4: 200, 6: 150}, [2], [2, 3, 4]),
-        ({0: 100, 2: 120, 3: 140, 4: 160, 6: 190}, [6], [6]),  # it still rises
+        ({0: 100, 2: 120, 3: 140, 4: 160, 6: 190}, [6], [6]),  # the curve still rises
         ({0: 100, 2: 80, 3: 70, 4: 60, 6: 40}, [0], [0]),  # drafting costs more than it brings
-        ({0: 100, 2: 100, 3: 90, 4: 80, 6: 70}, [0], [0, 2]),  # it brings nothing
+        ({0: 100, 2: 100, 3: 90, 4: 80, 6: 70}, [0], [0, 2]),  # drafting brings nothing
     ],
 )
 def test_knee_is_the_shortest_block_as_good_as_the_best(
@@ -105,7 +105,7 @@ def test_sentence_of_the_knee_says_how_it_was_chosen() -> None:
 
     assert sentence({0: 100, 2: 150, 4: 200}).startswith("The knee is at 4: blocks of 4 decode fastest")
     assert sentence({0: 100, 2: 60, 4: 50}).startswith("Speculation does not pay here")
-    unsure = knee(curve({0: 100, 2: 108}, noise=0.2, prompts=4))  # neither that it pays nor that it does not
+    unsure = knee(curve({0: 100, 2: 108}, noise=0.2, prompts=4))  # proves neither gain nor loss
     assert unsure is not None
     assert (unsure.block_length, unsure.best) == (0, 2)
     assert unsure.sentence.startswith("Speculation is not shown to pay here: autoregressive decoding reaches")
@@ -134,7 +134,7 @@ def test_there_is_none_without_arms_to_compare() -> None:
     assert knee(curve({4: 100})) is None
     assert knee(curve({2: 150, 4: 200})) is not None  # the baseline failed; blocks can still be compared
     apart = [tick(Arm(0, None), 1, 1, 100.0), tick(Arm(4), 2, 1, 200.0)]
-    assert knee(apart) is None  # not one prompt that both have
+    assert knee(apart) is None  # the arms share no prompt
 
 
 def test_knee_of_a_whole_run_is_the_true_one(tmp_path: Path) -> None:

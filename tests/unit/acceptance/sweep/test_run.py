@@ -72,7 +72,7 @@ def whole(daemon: Served, options: SweepOptions = SMALL) -> SweepPlan:
 
 
 class InHand(list[str]):
-    """Remembers all that was ever in it, and, by an empty text, when it left."""
+    """The list of arms in progress, which notes each arm added, and an empty text for each removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ Swept = tuple[Session, list[Advance], list[str]]
 
 @pytest.fixture(scope="module")
 def swept(daemon: Served, begin: BEGUN, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    """A sweep from its beginning to its end, what was said of its progress, and which arms were in hand."""
+    """A whole sweep: its session, its progress reports, and the arms that were in progress."""
     in_hand, said = InHand(), list[Advance]()
     session = replace(begin(tmp_path_factory.mktemp("runs") / "run"), in_hand=in_hand)
     run_sweep(session, SMALL, daemon.client.model(), said.append)
