@@ -144,7 +144,7 @@ def test_taking_a_peers_text_in_for_drafts_is_time_that_it_has_had():
     rig.add(edge.asked(OWN, 8, 120, SamplingParams()))
     rig.scheduler.step()
     edge.receive()
-    rig.scheduler.local._shares.prefilled = lambda sequence, seconds: taken.append(seconds)
+    rig.scheduler.local._shares.charge_prefill = lambda sequence, seconds: taken.append(seconds)
     edge.send([], run=40)
     rest(rig, edge)
     assert rig.scheduler.local.drafting.nbytes
