@@ -1,7 +1,7 @@
-"""What the rest of the daemon has of the engine, whether it runs on a thread of this process or in another process; and
-the engine's own guard: what would corrupt a batch, or has no target, never enters it.
+"""The engine as the rest of the daemon uses it, whether it runs on a thread of this process or in another process. Its
+checks keep out requests that would corrupt a batch or that have no target.
 
-Any thread may call all of it; nothing waits for a step. Imports no MLX."""
+Any thread may call all of it; no call waits for a step. Imports no MLX."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel | None = None) -> None:
-    """Raises InvalidRequest, as all here. `verifier`: whose target decodes it, where that is another."""
+    """Raises InvalidRequest, as all checks here do. `verifier`: the remote model, if that decodes the request."""
     check_tokens("prompt", request.prompt, info, None if verifier is None else verifier.context_length)
     if request.max_tokens < 0:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 0")
@@ -42,7 +42,7 @@ def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel
 
 
 def check_tokens(field: str, tokens: Sequence[int], info: ModelInfo, context_length: int | None = None) -> None:
-    """`context_length`: of another model than this daemon's."""
+    """`context_length`: the remote model's, if that decodes the tokens."""
     context = info.context_length if context_length is None else context_length
     if not 0 < len(tokens) < context:
         raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {context - 1} tokens")
@@ -56,8 +56,8 @@ def check_ids(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
 
 
 def verifier_of(link: VerifierLink | None) -> RemoteModel | None:
-    """What the other daemon serves; None before it was reached. Raises NotServing where there is none, or where its
-    tokens are others."""
+    """The verifier's model; None before it is reached. Raises NotServing if there is no verifier, or if its tokenizer
+    is another."""
     if link is None:
         raise NotServing("no other daemon verifies for this one (remote.enabled)")
     model = link.state.model
@@ -67,7 +67,7 @@ def verifier_of(link: VerifierLink | None) -> RemoteModel | None:
 
 
 class EngineState(enum.StrEnum):
-    """LOADING also where an engine that has served begins anew."""
+    """The engine's state; LOADING also while an engine that has served starts again."""
 
     LOADING = "loading"
     READY = "ready"
@@ -76,15 +76,15 @@ class EngineState(enum.StrEnum):
 
 
 class EngineHandle(ABC):
-    """An engine. Until it is READY all that needs a model raises NotServing, with a retry delay.
+    """An engine. Until it is READY, all that needs a model raises NotServing, with a retry delay.
 
-    `load_seconds`: from its start until requests were taken; None until then. `step_seconds` of a plain step of one
-    sequence, `prefill_seconds` of a token of a prompt; 0: not measured."""
+    `load_seconds`: from its start until it takes requests; None until then. `step_seconds`: a plain step of one
+    sequence. `prefill_seconds`: one token of a prompt. Both are 0 until measured."""
 
     def __init__(self, fingerprints: Fingerprints | None) -> None:
-        """`fingerprints`: of the models' files, to be closed by the owner; None: taken anew by each engine."""
+        """`fingerprints`: of the models' files; its owner closes it. None: the engine makes its own."""
         self.fingerprints = fingerprints or Fingerprints()
-        # What follows one thread writes, whole, and any thread reads.
+        # One thread replaces these values, and any thread reads them.
         self.state = EngineState.LOADING
         self.progress = self.error = ""
         self.load_seconds: float | None = None
@@ -94,12 +94,12 @@ class EngineHandle(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Loading begins. Returns at once."""
+        """Starts loading, and returns at once."""
 
     @abstractmethod
     def close(self, drain_seconds: float = 0.0) -> bool:
         """Takes no more requests, lets running ones go on for `drain_seconds`, ends the rest as CANCELLED, and waits
-        for that. False when it did not end in time. May be called again, to drain for less long."""
+        for that. Returns False if it did not end in time. A later call may shorten the drain."""
 
     @property
     @abstractmethod
@@ -108,17 +108,17 @@ class EngineHandle(ABC):
     @property
     @abstractmethod
     def files(self) -> PairFiles:
-        """What the models in use were read from. Raises NotServing until they are."""
+        """The files that the models in use were read from. Raises NotServing until they are read."""
 
     @property
     @abstractmethod
     def unloaded(self) -> bool:
-        """Whether the weights were let go, for want of requests. `progress` tells how far they are read again."""
+        """Whether the weights are unloaded because no requests came. `progress` says how far they are loaded again."""
 
     @property
     @abstractmethod
     def draft_bytes(self) -> Mapping[DrafterName, int]:
-        """Of the weights of each draft, as it was held last."""
+        """The bytes of each draft's weights, as last loaded."""
 
     @property
     @abstractmethod
@@ -131,7 +131,7 @@ class EngineHandle(ABC):
     @property
     @abstractmethod
     def memory(self) -> MlxMemory | None:
-        """What MLX holds; None where that is not known."""
+        """MLX's memory; None if it is not known."""
 
     @abstractmethod
     def status(self) -> EngineStatus:
@@ -139,7 +139,8 @@ class EngineHandle(ABC):
 
     @abstractmethod
     def learnt(self) -> LearntCosts | None:
-        """What is known of costs and acceptance, as of about a second ago, or of the end; None before it is."""
+        """Returns the learnt costs and acceptance, about a second old or from the engine's end; None before there are
+        any."""
 
     def submit(self, request: DecodeRequest, sink: TokenSink) -> None:
         """Queues a request. After this returns, `sink.on_finish` is called exactly once.
@@ -150,51 +151,48 @@ class EngineHandle(ABC):
 
     @abstractmethod
     def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
-        """`submit` for all choices of one request, which have one prompt, the same object: all are queued, or none.
-        A long prompt is prefilled for one of them, and the others read it from the prefix store."""
+        """Submits all choices of one request, or none of them. Their prompts must be the same object. A long prompt is
+        prefilled for one of them, and the others read it from the prefix store."""
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Ends a request within one step. Ids that have ended already are ignored."""
         self._inbox.end(request_id, reason)
 
     def wake(self) -> None:
-        """A peer's sequence may go on: it was offered a step."""
+        """Wakes the engine, because a peer has offered a step for its sequence."""
         self._inbox.wake()
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
-        """Holds exactly these drafters' weights; ends with the bytes of draft weights then held.
+        """Keeps exactly these drafters' weights in memory; resolves to the bytes of draft weights then loaded.
 
-        Weights that are wanted are read in pieces between steps. Others go once no running request drafts with them;
-        meanwhile waiting requests no longer get them. A request whose drafter is not held goes on autoregressively, and
-        says why. Unknown kinds are ignored. A call that another overtakes ends together with it. The future raises
-        ModelLoadError where weights cannot be had: then that drafter is not held. All commands raise NotServing and
-        QueueFull, and all futures end with NotServing when the engine ends.
-        """
+        Missing weights are read in pieces between steps. Others are released once no running request uses them; new
+        requests get them no more, and decode autoregressively. Unknown kinds are ignored. A call that another overtakes
+        ends with that one. The future raises ModelLoadError if weights cannot be loaded. Every command raises
+        NotServing or QueueFull, and every future NotServing when the engine ends."""
         _ = self.info
         self._inbox.command(command := KeepDrafts(drafters))
         return command.done
 
     def reload_draft(self) -> Future[int]:
-        """Reads the draft's weights anew, and the light draft's if they are held; ends with their bytes.
+        """Reads the draft's weights again, and the light draft's if they are loaded; resolves to their bytes.
 
-        Both are in memory until the new draft has prefilled the texts of the drafting sequences, for which the old one
-        drafts meanwhile. Weights that are not held are read and checked, and not kept. The future raises
-        ModelLoadError where the new ones cannot be had or do not fit: then the old ones stay.
-        """
+        The old draft stays, and drafts, until the new one has prefilled the texts of the drafting sequences. Weights
+        that are not loaded are read and checked, but not kept. The future raises ModelLoadError if the new ones cannot
+        be loaded or do not fit: then the old ones stay."""
         _ = self.info
         self._inbox.command(command := ReloadDrafts())
         return command.done
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        """From the next step on no request that is here now drafts more, or with another drafter: one whose drafter is
-        not allowed changes to prompt lookup where that is, or goes on autoregressively. Probes are bound as well."""
+        """Bounds the drafts of all present requests, probes included, from the next step on. A request whose drafter is
+        not in `drafters` changes to prompt lookup if that is, else decodes autoregressively."""
         _ = self.info
         if max_draft_tokens < 0:
             raise InvalidRequest("max_draft_tokens", max_draft_tokens, "0 or more")
         self._inbox.command(LowerRequests(max_draft_tokens, drafters, reason))
 
     def logit_gap(self, tokens: tuple[int, ...], chosen: int, other: int) -> Future[float]:
-        """The target's logit of `chosen` less that of `other` after `tokens`, by a forward of its own."""
+        """The target's logit of `chosen` less that of `other` after `tokens`, from a separate forward."""
         check_tokens("tokens", tokens, self.info)
         check_tokens("chosen", (chosen,), self.info)
         check_tokens("other", (other,), self.info)
@@ -203,13 +201,13 @@ class EngineHandle(ABC):
 
     @abstractmethod
     def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
-        """Has the keys and values of a text's beginning computed, and keeps them on disk and as long as there is room
-        in memory; one that has the name already is replaced. The future raises NoRoom where they do not fit."""
+        """Computes the keys and values of a text's beginning and keeps them on disk, and in memory while there is room.
+        Replaces a pin of the same name. The future raises NoRoom if they do not fit."""
 
     @abstractmethod
     def pins(self) -> list[tuple[Pin, int, bool]]:
-        """Each with the bytes of its files, and whether it is of the model that is served; the oldest first."""
+        """The pins, oldest first: each with the bytes of its files, and whether it is of the served model."""
 
     @abstractmethod
     def drop_prefix(self, name: str) -> Future[None]:
-        """Its files go with those that were not used for longest. Raises InvalidRequest for an unknown name."""
+        """Drops a pin; its files are then kept like any others. Raises InvalidRequest for an unknown name."""

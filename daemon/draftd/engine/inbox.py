@@ -1,4 +1,5 @@
-"""What other threads hand to the engine thread: requests, their ends, commands. Bounded, and refused where it is full.
+"""The queue from other threads to the engine thread: requests, their ends, commands. It is bounded, and refuses what
+does not fit.
 
 Its lock guards nothing that takes time: it is never held while MLX works. Imports no MLX: the composition root
 (`cli/serve.py`) imports this before the BLAS is loaded.
@@ -16,14 +17,14 @@ from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenS
 from draftd.errors import InvalidRequest, NotServing, QueueFull
 
 IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
-_MOST_COMMANDS = 64  # waiting to be taken: they are taken every step
-_MOST_OWN = 16  # of the daemon's own requests in hand
-_MOST_GATHERED = 4096  # taken every step: requests that were ended before a step took them, for the most part
-_SHARE = 7  # a client may have so many waiting for each one that may wait besides
+_MOST_COMMANDS = 64  # waiting; every step takes them all
+_MOST_OWN = 16  # of the daemon's own requests, waiting or running
+_MOST_GATHERED = 4096  # items between two steps; so many are mostly requests that ended before a step took them
+_SHARE = 7  # requests that one client may have waiting for each place that is still free
 
 
 def _promise() -> Future[Any]:
-    """One that its holder cannot cancel: the engine ends it."""
+    """A future that its holder cannot cancel: the engine resolves it."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -31,7 +32,7 @@ def _promise() -> Future[Any]:
 
 @dataclass(frozen=True, slots=True)
 class KeepDrafts:
-    """Hold exactly these drafters' weights; ends with their bytes."""
+    """Keep exactly these drafters' weights in memory; `done` resolves to their bytes."""
 
     drafters: frozenset[DrafterName]
     done: Future[int] = field(default_factory=_promise)
@@ -39,7 +40,7 @@ class KeepDrafts:
 
 @dataclass(frozen=True, slots=True)
 class ReloadDrafts:
-    """Read the drafts' weights anew; ends with their bytes."""
+    """Read the drafts' weights again; `done` resolves to their bytes."""
 
     done: Future[int] = field(default_factory=_promise)
 
@@ -56,7 +57,7 @@ class LogitGap:
 
 @dataclass(frozen=True, slots=True)
 class PinPrefix:
-    """Keep the keys and values of a text's beginning under a name; ends with the pin."""
+    """Keep the keys and values of a text's beginning under a name; `done` resolves to the pin."""
 
     name: str
     tokens: tuple[int, ...]
@@ -65,7 +66,7 @@ class PinPrefix:
 
 @dataclass(frozen=True, slots=True)
 class LowerRequests:
-    """Bind the sequences of all requests that came before."""
+    """Bound the drafts of all requests that came before."""
 
     max_draft_tokens: int
     drafters: frozenset[DrafterName]
@@ -82,8 +83,8 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InboxContents:
-    """What had gathered: requests and commands in the order in which they came. `closing`: no more requests will come,
-    and those in hand may run until `drain_until`."""
+    """Requests and commands in their order of arrival. `closing`: no more requests will come, and running ones may go
+    on until `drain_until`."""
 
     gathered: list[Arrival | Command]
     endings: dict[str, FinishReason]
@@ -92,30 +93,29 @@ class InboxContents:
 
 
 class Inbox:
-    """Any thread puts in; the engine thread takes, and reports what it has in hand."""
+    """Any thread adds to it; the engine thread takes from it, and reports its counts of requests."""
 
     def __init__(self, capacity: int, max_batch: int) -> None:
         self._capacity, self._max_batch = capacity, max_batch
         self._wake = threading.Condition()
         self._gathered: list[Arrival | Command] = []
         self._own_arrived = self._commands = 0  # of these: the daemon's own requests, commands
-        # Clients' requests that wait, and whose each is: not yet taken, and in the engine's hand. One that is ended
-        # gives its place up at once.
+        # The client of each waiting client request, by id: not yet taken, and taken. A request that ends frees its place.
         self._arrived: dict[str, str] = {}
         self._waiting: dict[str, str] = {}
         self._endings: dict[str, FinishReason] = {}
         self._ready = self._closing = self._woken = False
-        self._close_seen = False  # of the closing
+        self._close_seen = False  # whether `take` has returned since the closing
         self._drain_until = 0.0
-        self._active = self._own = 0  # in the engine's hand
+        self._active = self._own = 0  # that the engine has: clients' running requests, the daemon's own
         self._seconds_per_request = 1.0  # moving average, for the retry delay
 
     # any thread
 
     def submit(self, *arrivals: Arrival) -> None:
-        """One request, or all choices of one: all are taken, or none. Raises NotServing, or QueueFull with a retry
-        delay: where the queue has too little room, or so much of it is this client's that others would soon find no
-        place; InvalidRequest where there are more choices than places."""
+        """Queues one request, or all choices of one: all or none. Raises NotServing; QueueFull with a retry delay if
+        the queue has too little room, or if this client would leave too little for others; InvalidRequest if there are
+        more choices than places."""
         first = arrivals[0].request
         own = first.origin is not Origin.CLIENT
         with self._wake:
@@ -151,26 +151,26 @@ class Inbox:
                 self._wake.notify()
 
     def close(self, drain_until: float) -> None:
-        """No more requests; those in hand may run until `drain_until`, in monotonic seconds."""
+        """Refuses new requests; earlier ones may run until `drain_until`, in monotonic seconds."""
         with self._wake:
             self._closing, self._drain_until = True, drain_until
             self._wake.notify()
 
     def wake(self) -> None:
-        """Something else than the inbox has news: the engine thread sleeps no longer."""
+        """Wakes the engine thread for something that is not in the inbox."""
         with self._wake:
             self._woken = True
             self._wake.notify()
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Of clients' requests, the ids of those that wait."""
+        """The ids of clients' waiting requests."""
         with self._wake:
             return frozenset((*self._waiting, *self._arrived))
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Clients' requests: running, waiting."""
+        """The numbers of clients' running and waiting requests."""
         with self._wake:
             return self._active, len(self._waiting) + len(self._arrived)
 
@@ -183,7 +183,7 @@ class Inbox:
         if free < places or len(self._gathered) >= _MOST_GATHERED:
             more = f", and {places} more came" if places > 1 else ""
             raise QueueFull(f"{queued} requests are waiting{more}; at most {self._capacity} may", retry_after=wait)
-        most = (free - places + 1) * _SHARE  # as if all but one were there already
+        most = (free - places + 1) * _SHARE  # as if all but one of them waited already
         if queued + places - 1 < most:
             return
         theirs = sum(one == client for waiting in (self._waiting, self._arrived) for one in waiting.values())
@@ -204,8 +204,7 @@ class Inbox:
             self._ready = True
 
     def take(self, wait: float = IDLE_SECONDS) -> InboxContents | None:
-        """What has gathered; None for nothing. Waits for up to so many seconds where there is nothing to say that was
-        not said before."""
+        """Takes the contents; None if there are none. Waits up to `wait` seconds while there is nothing new."""
         with self._wake:
             if wait > 0 and not (
                 self._gathered or self._endings or self._woken or (self._closing and not self._close_seen)
@@ -221,19 +220,20 @@ class Inbox:
             return taken
 
     def endings(self) -> dict[str, FinishReason]:
-        """A look, no more: they are taken together with the requests, one of which may be meant."""
+        """Returns the requests to end without taking them: they are taken together with the requests, which they may
+        mean."""
         with self._wake:
             return dict(self._endings)
 
     def report(self, active: int, waiting: Sequence[DecodeRequest], own: int, seconds_per_request: float) -> None:
-        """What is in hand: clients' requests running and waiting, the daemon's own in either state."""
+        """Stores the engine's counts: clients' running and waiting requests, and the daemon's own in either state."""
         with self._wake:
             self._waiting = {one.id: one.client for one in waiting if one.id not in self._endings}
             self._active, self._own = active, own
             self._seconds_per_request = seconds_per_request
 
     def shut(self, error: Exception) -> list[Arrival]:
-        """Takes nothing from now on; ends the commands that were not taken, and returns such requests."""
+        """Closes the inbox for good; fails the commands that were not taken, and returns the requests that were not."""
         with self._wake:
             left = self._gathered
             self._empty()

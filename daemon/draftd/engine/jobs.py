@@ -1,6 +1,6 @@
-"""What the engine thread does besides decoding: drafts come and go, and a question to the target is answered.
+"""The engine thread's work beside decoding: it loads and releases drafts, and computes logit gaps.
 
-All of it in pieces, one between two steps, so that no request waits for a whole model to be read. A piece is a few
+The work is done in pieces between steps, so that no request waits for a whole model to be read. A piece is a few
 megabytes of weights, or a prefill chunk."""
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from draftd.models.folder import weight_bytes
 
 _log = logging.getLogger(__name__)
 
-_LEAST_CHUNK = 64  # tokens: more than a sequence can grow by between two pieces, or taking it in would never end
+_LEAST_CHUNK = 64  # tokens: more than a sequence can grow by between two pieces, or prefilling it would never end
 
 
 @dataclass(slots=True)
 class _Job:
-    """Work under way. `kind`: the draft that it loads, if it does; `done`: its end, if anything waits for that;
-    `failure`: what an error of another kind becomes."""
+    """A job under way. `kind`: the draft that it loads, if it loads one. `done`: resolves to its result. `failure`: the
+    class that wraps an unexpected error."""
 
     work: Generator[None, None, Any]
     kind: DrafterName | None = None
@@ -38,21 +38,21 @@ class _Job:
 
 
 class BackgroundJobs:
-    """Carries commands out. Engine thread only."""
+    """Carries out commands. Engine thread only."""
 
     def __init__(self, decoder: LocalDecoder, drafters: DraftWeights, target: Callable[[], Any], chunk: int) -> None:
-        """`target`: its model now."""
+        """`target` returns the target's current model."""
         self._decoder, self._drafters, self._target, self._chunk = decoder, drafters, target, chunk
         self._idle = False
         self._wanted = drafters.loaded.drafters
-        self._keeping: list[Future[int]] = []  # who waits until what is held is what is wanted
+        self._keeping: list[Future[int]] = []  # `keep` calls that wait until the wanted drafts are loaded
         self._commands: deque[ReloadDrafts | LogitGap] = deque()
         self._job: _Job | None = None
         self.busy = False  # read every step
 
     @property
     def idle(self) -> bool:
-        """Whether the weights are let go for a while: drafts that are wanted are loaded once that ends."""
+        """Whether the weights are unloaded for a while: wanted drafts are loaded once that ends."""
         return self._idle
 
     @idle.setter
@@ -61,7 +61,7 @@ class BackgroundJobs:
         self._review()
 
     def take(self, command: KeepDrafts | ReloadDrafts | LogitGap) -> None:
-        """Obeys at once, or in the pieces that follow."""
+        """Carries out a command at once, or queues it for the next pieces."""
         match command:
             case KeepDrafts():
                 self._wanted = command.drafters & self._drafters.loadable
@@ -78,7 +78,7 @@ class BackgroundJobs:
         self._review()
 
     def step(self) -> bool:
-        """One piece; False where all that is left to do waits for sequences to end."""
+        """Does one piece. Returns False if all remaining work waits for sequences to end."""
         worked = self._release()
         if not worked:
             job = self._job = self._job or self._next()
@@ -89,7 +89,7 @@ class BackgroundJobs:
         return worked
 
     def close(self, error: Exception) -> None:
-        """Ends whatever is under way or waits."""
+        """Fails the job under way and all waiting commands."""
         if self._job is not None:
             self._job.work.close()
             self._job.done.set_exception(error)
@@ -123,7 +123,7 @@ class BackgroundJobs:
         except Exception as error:
             self._job = None
             failure = error if isinstance(error, DraftdError) else job.failure(in_one_line(error))
-            # Its traceback refers to frames that hold weights, and whoever is told may keep it.
+            # Its traceback refers to frames that hold weights, and a receiver may keep the error.
             failure.__traceback__ = failure.__cause__ = failure.__context__ = None
             job.done.set_exception(failure)
             if job.kind is not None:
@@ -134,7 +134,7 @@ class BackgroundJobs:
     # holding drafts
 
     def _release(self) -> bool:
-        """Lets go of one draft that is not wanted, and that no sequence drafts with any more."""
+        """Releases one draft that is neither wanted nor used by a sequence."""
         for kind in self._drafters.loaded.drafters - self._wanted:
             if not self._decoder.uses(kind):
                 self._decoder.drafting.remove(kind)
@@ -150,7 +150,7 @@ class BackgroundJobs:
         self._settle()
 
     def _settle(self, error: Exception | None = None) -> None:
-        """Who waits for what is wanted to be held is told when it is, or that it will not be."""
+        """Resolves pending `keep` calls once the wanted drafts are loaded, or fails them with `error`."""
         loaded = self._drafters.loaded
         self._decoder.drafting.barred = loaded.drafters - self._wanted
         if error is None and loaded.drafters != self._wanted and not self._idle:
@@ -162,10 +162,10 @@ class BackgroundJobs:
             else:
                 done.set_exception(error)
 
-    # reading a draft anew
+    # reading a draft again
 
     def _reload(self) -> Generator[None, None, int]:
-        """All are read before one is used. The draft is read even where it is not held: then it is only checked."""
+        """Reads all weights before it uses any. A draft that is not loaded is read too, but only checked."""
         total, fresh = 0, dict[DrafterName, Any]()
         loaded = self._drafters.loaded.drafters
         for kind in sorted({DRAFT_MODEL} | loaded):
@@ -179,7 +179,7 @@ class BackgroundJobs:
         return total
 
     def _exchange(self, kind: DrafterName, model: Any) -> Generator[None, None, None]:
-        """The new draft takes the sequences in, one chunk at a time, while the old one goes on drafting for them."""
+        """Prefills the sequences in the new draft, a chunk at a time, while the old one drafts for them."""
         drafter = self._drafters.drafter(kind, model)
         taking_in, taken_in = set[DecodeSequence](), set[DecodeSequence]()
         try:
@@ -197,7 +197,7 @@ class BackgroundJobs:
                     taken_in.add(sequence)
                 yield
             self._decoder.drafting.put(kind, drafter)
-            self._drafters.hold(kind, model)  # if it is no longer wanted, the next step lets it go again
+            self._drafters.hold(kind, model)  # if it is no longer wanted, the next step releases it
         except BaseException:
             drafter.close()
             raise

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_STEP_SECONDS = 1.0  # after the drain: by then a step is over, and where one is not, nothing waits for it
-_MEASURE_STEPS = 32  # cache sizes are read this often
-_UNLOADED_SECONDS = 60.0  # until a probe may ask again
+_STEP_SECONDS = 1.0  # after the drain, for the last step to end
+_MEASURE_STEPS = 32  # between two readings of cache sizes
+_UNLOADED_SECONDS = 60.0  # the retry delay for a probe while the weights are unloaded
 _LEARNT_SECONDS = 1.0  # between two snapshots of what was learnt
-_UNFIT_SECONDS = 600.0  # between two lines on texts that are too long for the prefix cache
+_UNFIT_SECONDS = 600.0  # between two log lines about texts that are too long for the prefix cache
 
 _ENDED = "the daemon is draining and takes no more commands"
 
@@ -67,9 +67,9 @@ class EngineWorker(EngineHandle):
         link: VerifierLink | None = None,
         fingerprints: Fingerprints | None = None,
     ) -> None:
-        """`recall`: what was learnt of the same pair on the same machine before; of that only the machine speed is
-        measured again. It is asked on the engine thread, once the models are loaded. `link`: to the daemon whose target
-        decodes what is planned for it; its owner opens and closes it."""
+        """`recall` returns the costs learnt before for this pair on this machine; only the machine speed is measured
+        again. It is called on the engine thread, once the models are loaded. `link`: to the daemon whose target decodes
+        remote requests; its owner opens and closes it."""
         super().__init__(fingerprints)
         self._load = load
         self._totals = Totals()
@@ -85,7 +85,7 @@ class EngineWorker(EngineHandle):
         self._engine: Engine | None = None
         self._kv_bytes = self._held_back = self._resting = self._prefilled_tokens = 0
         self._prompts: tuple[PromptProgress, ...] = ()
-        self._unfit, self._unfit_at = 0, -math.inf  # texts too long for the prefix cache, when the log last said so
+        self._unfit, self._unfit_at = 0, -math.inf  # texts too long for the prefix cache, as last logged
 
     # any thread
 
@@ -136,7 +136,7 @@ class EngineWorker(EngineHandle):
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Of clients' requests, the ids of those that wait."""
+        """The ids of clients' waiting requests."""
         return self._inbox.waiting
 
     def pin_prefix(self, name: str, tokens: tuple[int, ...]) -> Future[Pin]:
@@ -207,8 +207,9 @@ class EngineWorker(EngineHandle):
         return self._learnt
 
     def close(self, drain_seconds: float = 0.0) -> bool:
-        """False when the thread did not end in time, since a forward takes longer: then its requests are ended here (it
-        is a daemon thread: the process can still exit). A load cannot be interrupted, and is not waited for."""
+        """Returns False if the thread did not end in time because a forward takes longer. Its requests are then ended
+        here; the process can still exit, as it is a daemon thread. A load cannot be interrupted, so it is not waited
+        for."""
         self._inbox.close(time.monotonic() + drain_seconds)
         if not self._thread.is_alive() or self.state is EngineState.LOADING:
             return True
@@ -220,9 +221,9 @@ class EngineWorker(EngineHandle):
         return False
 
     def _abandon(self, engine: Engine) -> None:
-        """Ends what is in hand while the engine thread is inside a forward, after which it sends no more of it."""
+        """Ends all requests while the engine thread is inside a forward; it sends nothing more for them."""
         engine.scheduler.abandon(FinishReason.CANCELLED)
-        for request, sink in self._inbox.shut(NotServing(_ENDED)):  # which came while the forward ran
+        for request, sink in self._inbox.shut(NotServing(_ENDED)):  # that came while the forward ran
             self._end(request, sink, FinishReason.CANCELLED)
 
     def _require_engine(self) -> Engine:
@@ -238,7 +239,7 @@ class EngineWorker(EngineHandle):
         began = time.monotonic()
         try:
             engine = self._engine = self._assemble()
-        except (Exception, SystemExit) as error:  # an import may want to end the process
+        except (Exception, SystemExit) as error:  # an import may raise SystemExit
             _log.debug("the models could not be loaded", exc_info=error)
             if isinstance(error, DraftdError):
                 self.error = error.message
@@ -315,8 +316,8 @@ class EngineWorker(EngineHandle):
             self._measure(engine, local.kv_cache_bytes if changed else self._kv_bytes)
 
     def _load_again(self, engine: Engine) -> None:
-        """A piece of the weights, where a sequence waits for them. Where they cannot be had all that wait end, and the
-        next request tries again."""
+        """Loads a piece of the weights if a sequence waits for them. If they cannot be loaded, all waiting sequences
+        end, and the next request tries again."""
         weights, prefixes = engine.weights, engine.prefixes
         if not (engine.scheduler.wants_weights or prefixes.busy):
             weights.rest()
@@ -348,13 +349,13 @@ class EngineWorker(EngineHandle):
         self._inbox.report(*engine.scheduler.request_counts, self._totals.seconds_per_request)
 
     def _log_unfit(self, prefix: PrefixStatus, now: float) -> None:
-        """The log, while more and more texts are too long for the prefix cache."""
+        """Logs a warning while more and more texts are too long for the prefix cache."""
         if prefix.warning and prefix.unfit > self._unfit and now - self._unfit_at >= _UNFIT_SECONDS:
             self._unfit, self._unfit_at = prefix.unfit, now
             _log.warning("%s", prefix.warning)
 
     def _end(self, request: DecodeRequest, sink: TokenSink, reason: FinishReason) -> None:
-        """Of a request that the engine did not take."""
+        """Ends a request that the engine did not take."""
         stats = RequestStats(prompt_tokens=len(request.prompt), arrival=request.arrival, finished=time.monotonic())
         outcome = Outcome(reason, stats, error=self.error)
         self._observer.on_finish(request, outcome)
@@ -366,7 +367,7 @@ class EngineWorker(EngineHandle):
     def _assemble(self) -> Engine:
         models = self._load(self._report)
         self._learnt = self._recall()
-        from draftd.engine.assembly import assemble_engine  # brings MLX in: after the BLAS that loading chose
+        from draftd.engine.assembly import assemble_engine  # imports MLX: after loading has chosen the BLAS
 
         return assemble_engine(
             models,
@@ -381,7 +382,7 @@ class EngineWorker(EngineHandle):
 
 
 def _hand_over(taken: InboxContents, engine: Engine) -> None:
-    """Requests and commands in the order in which they came, then requests that end."""
+    """Applies requests and commands in their order of arrival, then the ends of requests."""
     scheduler = engine.scheduler
     for item in taken.gathered:
         match item:

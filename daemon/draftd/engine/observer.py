@@ -1,7 +1,7 @@
-"""What the engine tells the world: the one seam between decoding and everything that watches it.
+"""The engine's observers, the one seam between decoding and everything that watches it, and the engine's status.
 
-Every method is called on the engine thread, must not block, and what it raises is caught, counted and dropped by the
-engine: a watcher can never hurt a request."""
+The engine calls every method on its thread; none may block. It catches, counts and drops what they raise: an observer
+can never hurt a request."""
 
 from __future__ import annotations
 
@@ -18,34 +18,32 @@ from draftd.strategies import RemoteCounts, RemoteEstimate
 
 _log = logging.getLogger(__name__)
 
-_FEW_UNFIT, _UNFIT_SHARE = 3, 0.1  # of the requests: fewer texts that are too long are no reason for another setting
+_FEW_UNFIT, _UNFIT_SHARE = 3, 0.1  # of the requests: fewer texts that are too long need no other setting
 
 
 class EngineObserver:
-    """Hears of each request's steps and end; this one does nothing. What is refused never reaches the engine."""
+    """Receives each request's steps and end; this base class does nothing. Refused requests never reach the engine."""
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         """One sequence's step; `gap` is the time in seconds since its previous chunk, None for its first."""
 
     def on_round_trip(self, request: DecodeRequest, seconds: float) -> None:
-        """A verdict on a step that was sent to another daemon came so long after it, the verifier's own time left
-        out."""
+        """A verdict came from the verifier: `seconds` after its step was sent, less the verifier's own time."""
 
     def on_drafter_error(self, request: DecodeRequest, drafter: DrafterName | None, message: str) -> None:
         """This drafter failed for this sequence, which goes on autoregressively."""
 
     def on_verifier_error(self, request: DecodeRequest, message: str) -> None:
-        """A step with this sequence failed: it is prefilled anew and goes on autoregressively, or ends in an error."""
+        """A step with this sequence failed: it is prefilled again and goes on autoregressively, or ends in an error."""
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        """The request's end, exactly once for each request that was accepted into the inbox."""
+        """The request ended; called exactly once for each request that the inbox accepted."""
 
 
 class FanOut(EngineObserver):
-    """Tells several observers, in order. One that raises does not silence the others; the first time is logged.
+    """Calls several observers, in order. One that raises does not silence the others; the first error is logged.
 
-    None hears of the daemon's own probes and canaries: whatever is counted or shown is of clients' requests.
-    """
+    The daemon's own probes and canaries are not forwarded: only clients' requests are counted and shown."""
 
     def __init__(self, *observers: EngineObserver) -> None:
         self._observers = observers
@@ -54,7 +52,7 @@ class FanOut(EngineObserver):
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         if request.origin is not Origin.CLIENT:
             return
-        for observer in self._observers:  # not by `_tell`: this one is heard for each sequence of each step
+        for observer in self._observers:  # not by `_tell`: this is called for each sequence of each step
             try:
                 observer.on_step(request, result, gap)
             except Exception as error:
@@ -91,14 +89,11 @@ class FanOut(EngineObserver):
 
 @dataclass(frozen=True, slots=True)
 class PrefixStatus:
-    """What is kept of finished requests' caches. `lookups`, `hits` and `read_tokens` are of clients' requests, since
-    the engine started, counted as they end: those that looked for a prefix, those that found one, and the prompt tokens
-    that were not computed because of it. `limit_bytes` is what may be held now, less while the machine's memory is
-    short; 0 keeps nothing. `limit_tokens`: of the longest text that has room in it. `unfit`: those of them whose texts
-    are longer than there is room for even while memory is not short, the longest of which has `longest_unfit_tokens`;
-    `warning` says so if it happens often. `entries`: texts that are kept, those not counted that others continue. On
-    disk: of all files, of which those of the `pins` are beyond `disk_limit_bytes`; `disk_errors` and `pin_errors` are
-    writes that failed since the start."""
+    """The prefix store, in memory and on disk. `lookups`, `hits`, `read_tokens` and `unfit` count clients' ended
+    requests since the engine started: those that looked for a prefix, those that found one, the prompt tokens it saved,
+    and requests whose texts never fit, the longest of `longest_unfit_tokens`. `limit_bytes` falls while memory is
+    short; 0 keeps nothing. `limit_tokens`: the longest text that fits. `entries`: kept texts that no other continues.
+    `disk_limit_bytes` does not bound pinned files. `disk_errors`, `pin_errors`: failed writes."""
 
     bytes: int = 0
     limit_bytes: int = 0
@@ -119,8 +114,8 @@ class PrefixStatus:
     warning: str = ""
 
     def too_small(self, tokens: int, needed_bytes: int) -> str:
-        """For people, where it is so for many requests. `tokens`: of the longest text that it has room for;
-        `needed_bytes`: of the longest that there was."""
+        """A warning if many requests' texts were too long, else empty. `tokens`: the longest text that fits.
+        `needed_bytes`: what the longest text so far needs."""
         if self.unfit < _FEW_UNFIT or self.unfit < self.lookups * _UNFIT_SHARE:
             return ""
         return (
@@ -132,11 +127,10 @@ class PrefixStatus:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """Of sequences of another daemon's target, clients' or not: `open_sequences`, and `counts` of all that are over.
-    Late verdicts' tokens: that were drafted, and of these accepted. As of about a second ago: steps `in_flight`, that
-    have no verdict yet; `estimates`, by workload class, for a draft model and greedy text; and the round trip, in
-    seconds, below which drafting one step at a time is expected to pay (`break_even`), None until anything was
-    drafted."""
+    """Sequences of another daemon's target, clients' or not. `counts`: of ended ones. `late_drafted`, `late_accepted`:
+    the tokens of late verdicts. About a second old: `in_flight`, steps without a verdict; `estimates`, by workload
+    class, for a draft model and greedy text; `break_even`, the round trip in seconds below which drafting one step at a
+    time is expected to pay, None before any draft."""
 
     counts: RemoteCounts = field(default_factory=RemoteCounts)
     late_drafted: int = 0
@@ -150,7 +144,7 @@ class RemoteStatus:
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
     """How far the prompt of one client's request is prefilled: `processed_tokens` of its `prompt_tokens`, among them
-    the `cached_tokens`, which the prefix store had. `began`: when the first of them were, in monotonic seconds."""
+    the `cached_tokens`, which the prefix store had. `began`: when prefill began, in monotonic seconds."""
 
     request: str
     prompt_tokens: int
@@ -161,12 +155,11 @@ class PromptProgress:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """A snapshot of the engine and clients' requests. `counts` and `finished` are sums since it started; bytes are of
-    MLX arrays held, the `draft_weight_bytes` among the `weight_bytes`. `kv_cache_bytes` are of running requests,
-    `kv_cache_limit_bytes` is what they may take, 0 without a limit; `held_back` are those of the queued for whose
-    caches there is no memory. `loaded`: drafters whose weights are held. `unloaded`: no weights are, until the
-    next request. `resting`: of the active ones, those of peers without a step in hand. `prompts`: those that are being
-    prefilled; `prefilled_tokens`: of all prompts, computed by the target since it started."""
+    """A snapshot of the engine and clients' requests. Counts are sums since the start; bytes are of MLX arrays.
+    `weight_bytes` include `draft_weight_bytes`. `kv_cache_limit_bytes`: for running requests, 0 without a limit.
+    `held_back`: queued requests that lack memory for their caches. `loaded`: drafters whose weights are loaded.
+    `unloaded`: no weights are, until the next request. `resting`: active sequences of peers without a step.
+    `prefilled_tokens`: of all prompts, computed by the target."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -228,6 +221,6 @@ class Totals(EngineObserver):
                 self.seconds_per_request += 0.1 * (stats.finished - stats.scheduled - self.seconds_per_request)
 
     def status(self) -> EngineStatus:
-        """What this counts; the rest is 0."""
+        """The sums counted here; all else is 0."""
         with self._lock:
             return replace(self._sums, counts=copy.deepcopy(self._sums.counts))

@@ -17,7 +17,7 @@ from draftd.strategies import Strategy
 
 
 class Scheduler:
-    """Engine thread only, but for `abandon`."""
+    """Engine thread only, except `abandon`."""
 
     def __init__(
         self,
@@ -27,20 +27,20 @@ class Scheduler:
         check_move: Callable[[DecodeRequest], None] = lambda request: None,
         begin: Callable[[DecodeSequence], None] = lambda sequence: None,
     ) -> None:
-        """`check_move` raises DraftdError where there is no memory for a sequence that another target gave up. `begin`
-        is told of a sequence before the local decoder has it."""
+        """`check_move` raises DraftdError if there is no memory for a sequence that another target gave up. `begin` is
+        called with a sequence before the local decoder gets it."""
         self.local, self.delivery, self._clock = local, local.delivery, clock
         self._check_move, self._begin = check_move, begin
         self._others: list[Decoder] = []
-        self._own = 0  # of the daemon's own requests, in hand
+        self._own = 0  # sequences of the daemon's own requests
 
     def decode_elsewhere(self, decoder: Decoder) -> None:
-        """Gives sequences to this decoder whose plan is not local."""
+        """Gives this decoder the sequences whose plan is not local."""
         self._others.append(decoder)
 
     @property
     def _decoders(self) -> list[Decoder]:
-        """Others first: what they send is on its way while the local one computes."""
+        """All decoders, others first: their messages travel while the local one computes."""
         return [*self._others, self.local]
 
     @property
@@ -64,7 +64,7 @@ class Scheduler:
 
     @property
     def request_counts(self) -> tuple[int, list[DecodeRequest], int]:
-        """Clients' requests: how many are running, and those that wait; and how many of the daemon's own there are."""
+        """The number of clients' running requests, their waiting requests, and the number of the daemon's own."""
         waiting = [sequence.request for decoder in self._decoders for sequence in decoder.not_begun]
         if self._own:
             waiting = [request for request in waiting if request.origin is Origin.CLIENT]
@@ -85,7 +85,7 @@ class Scheduler:
         decoder.add(sequence)
 
     def move(self, sequence: DecodeSequence, why: str, retry_after: float) -> None:
-        """Goes on here with a sequence that another target has given up, or ends it with a delay until a retry."""
+        """Moves a sequence that another target gave up to the local one, or ends it with a retry delay."""
         length = self.local.context_length
         if sequence.request.local_allowed and len(sequence.tokens) < length:
             try:
@@ -135,20 +135,20 @@ class Scheduler:
         self._finish_ended()
 
     def abandon(self, reason: FinishReason) -> None:
-        """Tells of the end of all requests, whatever the engine thread does. Any thread."""
+        """Reports the end of all requests, whatever the engine thread does. Any thread."""
         for sequence in self.sequences:
             sequence.end(reason)
             self.delivery.end(sequence, self._clock())
 
     def do_without_weights(self, error: str) -> None:
-        """Ends what needs the weights, which cannot be loaded. Others' sequences go on without drafts."""
+        """Ends the local sequences, as the weights cannot be loaded. Remote ones go on without drafts."""
         for sequence in self.local.sequences:
             sequence.end(FinishReason.ERROR, error)
         self._finish_ended()
         self.lower(0, (), error)
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """Binds all sequences in hand: at most `most` tokens a step, of one of `drafters` that is loaded."""
+        """Bounds all sequences: at most `most` tokens a step, from one of `drafters` that is loaded."""
         drafting = self.local.drafting
         allowed = drafting.offered.intersection(drafters)
         for sequence in self.sequences:
@@ -173,7 +173,7 @@ class Scheduler:
                     self._finish(sequence)
 
     def _finish(self, sequence: DecodeSequence) -> None:
-        if sequence.max_tokens:  # else it was to have no answer
+        if sequence.max_tokens:  # else it has no answer
             self.local.depth.lengths.finished(sequence)
         self._own -= sequence.request.origin is not Origin.CLIENT
         self.delivery.end(sequence, self._clock())
