@@ -1,7 +1,6 @@
-"""How many requests may begin: as many as the key-value caches have room for, not only as many as the batch has.
+"""Decides whether requests may begin: the key-value caches need room for them, beside a place in the batch.
 
-A request reserves what it can come to need, its prompt and all that it may be answered with, and the spare room of its
-arrays.
+A request reserves the most that it can need: its prompt, its longest answer, and the spare room of its arrays.
 """
 
 from __future__ import annotations
@@ -17,28 +16,27 @@ from draftd.engine.limits import Limits
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import InvalidRequest, NoMemory
 
-_HEADROOM_SHARE = 0.75  # of what may still be taken when the model is loaded: drafts and forwards need some as well
-_MEMORY_SHARE = 1 / 8  # of the machine's, where the headroom is not known
+_HEADROOM_SHARE = 0.75  # of the free memory once the model is loaded: drafts and forwards need some too
+_MEMORY_SHARE = 1 / 8  # of the machine's memory, if the headroom is not known
 _PREFIX_SHARE = 1 - _HEADROOM_SHARE
 _LEAST_PREFIXES, _LEAST_SHARE = 256 * 2**20, 1 / 32
-_RETRY_SECONDS = 10.0  # other programs may have given memory back by then
+_RETRY_SECONDS = 10.0  # other programs may have freed memory by then
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How much the caches of a target and its draft take."""
+    """The sizes of the caches of a target and its draft."""
 
     position_bytes: int  # of one position of one sequence
     context_length: int
-    window_bytes: int = 0  # of one sequence, however long: of layers that keep a window of it
+    window_bytes: int = 0  # of one sequence, however long: for layers that keep a window of it
 
     def needed_bytes(self, lengths: Sequence[int]) -> int:
         """Bytes at most, for sequences of these lengths."""
         return sum(room(length) for length in lengths) * self.position_bytes + len(lengths) * self.window_bytes
 
     def longest(self, limit: int) -> int:
-        """Tokens of the longest text that a request may have, prompt and answer, where all may take `limit` bytes, 0
-        for no limit."""
+        """Tokens of the longest text, prompt and answer, that fits in `limit` bytes; 0 is no limit."""
         lengths = range(self.context_length + 1)
         return (
             max(0, bisect_right(lengths, limit, key=lambda n: self.needed_bytes([n])) - 1)
@@ -47,28 +45,28 @@ class Layout:
         )
 
     def longest_cached(self, limit: int) -> int:
-        """Tokens of the longest text of which the prefix cache keeps all in `limit` bytes."""
+        """Tokens of the longest text that the prefix cache can keep whole in `limit` bytes."""
         left = limit - self.window_bytes
         if left < 0 or not self.position_bytes:
             return self.context_length if left >= 0 else 0
         return left // self.position_bytes
 
     def cached_bytes(self, tokens: int) -> int:
-        """What the prefix cache takes for a text of so many."""
+        """Bytes of a text of `tokens` tokens in the prefix cache."""
         return tokens * self.position_bytes + self.window_bytes
 
 
 def default_limit(layout: Layout, headroom: int | None, memory: int) -> int:
-    """The limit where the settings name none: a share of the headroom when the model has been loaded, or else of the
-    machine's `memory`; but as much as a text as long as the context needs, where that is not too much either."""
+    """The limit in bytes if the settings have none: a share of the headroom once the model is loaded, else of the
+    machine's `memory`. It is enough for one text as long as the context, unless that takes too much of the memory."""
     share = memory * _MEMORY_SHARE if headroom is None else headroom * _HEADROOM_SHARE
     return max(1, int(share), min(layout.needed_bytes([layout.context_length]), int(memory * _MEMORY_SHARE)))
 
 
 def default_prefix_limit(layout: Layout, limit: int, headroom: int | None, memory: int, texts: int) -> int:
-    """The prefix cache's limit where the settings name none: a quarter of the headroom when the model has been loaded,
-    as far as the `limit` of running requests leaves it, or else a share of the machine's `memory`; but no more than so
-    many `texts` need that are as long as the context, and a little in any case."""
+    """The prefix cache's limit in bytes if the settings have none: a quarter of the headroom, as far as the `limit` of
+    running requests leaves it, but no more than `texts` texts as long as the context need. It has a small minimum,
+    which is also the limit if the headroom is not known."""
     least = min(_LEAST_PREFIXES, int(memory * _LEAST_SHARE))
     if headroom is None:
         return least
@@ -77,7 +75,7 @@ def default_prefix_limit(layout: Layout, limit: int, headroom: int | None, memor
 
 
 class Admission:
-    """Engine thread only, but for `check` and `limit`."""
+    """Decides which sequences have memory to begin. Engine thread only, except `check` and `limit`."""
 
     def __init__(
         self,
@@ -86,14 +84,14 @@ class Admission:
         limits: Limits | None = None,
         prefix: PrefixCache | None = None,
     ) -> None:
-        """`limit` in bytes, 0 for none. `limits` say what the machine has left; what `prefix` keeps is given back where
-        that is too little."""
+        """`limit`: in bytes, 0 for none. `limits`: the memory that the machine has left. `prefix` is shrunk if that is
+        too little."""
         self.layout, self.limit = layout, limit
         self._limits, self._prefix = limits or Limits(), prefix or PrefixCache()
 
     def check(self, request: DecodeRequest, cache_bytes: int = 0) -> None:
-        """`held`: bytes of the caches of all others, which will end. Raises InvalidRequest where the request would
-        never fit, NoMemory where the machine has less memory left than it needs."""
+        """`cache_bytes`: of all other sequences, which will end. Raises InvalidRequest if the request would never
+        fit, NoMemory if the machine has less memory left than it needs."""
         prompt = len(request.prompt)
         whole = min(prompt + request.max_tokens, self.layout.context_length)
         need = self.layout.needed_bytes([whole])
@@ -111,7 +109,8 @@ class Admission:
         raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
 
     def keeps(self, tokens: int) -> bool:
-        """Whether the prefix cache has room for all of such a text, while memory is not short; also where it is off."""
+        """Whether the prefix cache has room for a whole text of `tokens` while memory is not short. True if it is
+        off."""
         return not self._prefix.limit or tokens <= self.layout.longest_cached(self._prefix.limit)
 
     def fits(
@@ -121,8 +120,8 @@ class Admission:
         running: Sequence[DecodeSequence],
         cache_bytes: int,
     ) -> bool:
-        """Whether one more may begin beside the others, whose caches take `held` bytes now. Alone it may: nothing
-        would make room for it."""
+        """Returns whether one more may begin beside the others, whose caches take `cache_bytes` now. Alone it always
+        may: nothing would make room for it."""
         if not prefilling and not running:
             return True
         need = self.layout.needed_bytes([_whole(one) for one in (*running, *prefilling, sequence)])

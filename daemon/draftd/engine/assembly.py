@@ -1,6 +1,6 @@
-"""From loaded models to what decodes: drafters, caches, admission, and what a step costs. Engine thread only.
+"""Assembles the engine from loaded models: drafters, caches, admission, calibration. Engine thread only.
 
-Brings MLX in, which must come after the BLAS that loading chose: imported once the models are loaded.
+It imports MLX, which must follow the choice of the BLAS: import it once the models are loaded.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ _PINNED_CHUNK = 64  # tokens of a pin's text between two steps
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What decodes, and what is asked of it while it does. `models` has no weights: `local` holds the target's,
-    `drafters` the drafts'."""
+    """The parts of an engine. `models` has no weights: `local` has the target's, `drafters` the drafts'."""
 
     models: LoadedModels
     drafters: DraftWeights
@@ -71,11 +70,11 @@ class Engine:
 
     @property
     def pause(self) -> float:
-        """Seconds for which there is nothing to do for sequences, unless something comes."""
+        """Seconds for which no sequence needs work, unless something comes."""
         return 0.0 if self.weights.unloaded and self.scheduler.wants_weights else self.scheduler.pause
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
-        """What was counted of requests, with what is kept now."""
+        """Completes `counted`, the counts of requests, with the present state of the prefix store."""
         memory, layout = self.prefix, self.admission.layout
         return replace(
             counted,
@@ -90,14 +89,14 @@ class Engine:
         )
 
     def measures(self, *, idle: bool) -> bool:
-        """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. No prompt
-        ever does, nor a request that may not draft."""
+        """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. Prompts
+        never wait for it, nor do requests that may not draft."""
         if self.weights.unloaded or self.local.prompts or not (idle or self.local.may_draft):
             return False
         return self.calibration.due(self.local.depth.costs.speed, idle=idle)
 
     def calibrate(self) -> None:
-        """Measures a forward. Where that fails, what steps cost is learnt from requests alone."""
+        """Measures a forward. If that fails, step costs are learnt from requests alone."""
         try:
             measured = self.calibration.step()
         except RanksLost:
@@ -110,7 +109,7 @@ class Engine:
             self.local.depth.costs.calibrate(measured)
 
     def learnt(self) -> LearntCosts:
-        """To be saved."""
+        """Returns the learnt costs, to be saved."""
         costs = self.local.depth.learnt()
         return costs if self.remote is None else replace(costs, remote=self.remote.control.learnt())
 
@@ -126,8 +125,8 @@ def assemble_engine(
     link: VerifierLink | None = None,
     fingerprints: Fingerprints,
 ) -> Engine:
-    """`learnt`: of the same pair on the same machine, from before. `cancelled`: requests that are to end, by id;
-    `report` takes a line for people; `link`: to another daemon's target."""
+    """`learnt`: earlier costs of the same pair on the same machine. `cancelled`: requests that are to end, by id.
+    `report` takes a line for people. `link`: to another daemon's target."""
     if models.ranks is not None:
         limits = models.ranks.limited(limits)
     layout, limit, info = cache_limit(models, limits)
@@ -152,7 +151,7 @@ def assemble_engine(
     if learnt is not None:
         costs, acceptance = StepCosts(learnt.prices), learnt.rates(limits.max_draft_tokens + 1)
     depth = DepthControl(costs, limits.max_draft_tokens, acceptance=acceptance)
-    if info.speculation_available:  # nothing else asks what a step costs
+    if info.speculation_available:  # only speculation needs the costs of steps
         calibration.begin()
     decoder = LocalDecoder(
         target=local,
@@ -182,7 +181,7 @@ def assemble_engine(
     disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend, fingerprints)
 
     def begin(sequence: DecodeSequence) -> None:
-        if not weights.unloaded:  # else once they are there
+        if not weights.unloaded:  # else once they are loaded
             prefixes.begin(sequence)
 
     scheduler = Scheduler(decoder, check_move=admission.check, begin=begin)
@@ -214,7 +213,7 @@ def _prefixes(
     backend: str,
     fingerprints: Fingerprints,
 ) -> tuple[PrefixDisk | None, PrefixJobs]:
-    """What is kept on disk, and what reads and writes it."""
+    """The prefixes on disk, and the jobs that read and write them."""
     folder = limits.prefix_folder
 
     def texts() -> list[KeptTexts]:
@@ -234,8 +233,8 @@ def _prefixes(
 
 
 def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, ModelInfo]:
-    """How the pair's caches lie in memory, how much they may take, 0 for no limit, and the figures of both. Computes
-    nothing: weights may have been read or not."""
+    """The layout of the pair's caches, their limit in bytes (0: none), and the model's info with both. Computes
+    nothing: the weights need not be read."""
     each = [cache_bytes(model) for model in (models.target, models.draft) if model is not None]
     position, window = (sum(some) for some in zip(*each, strict=True))
     layout = Layout(position, models.info.context_length, window)
@@ -251,8 +250,8 @@ def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, Mode
 
 
 def prefix_limit(layout: Layout, limit: int, limits: Limits, free: int | None = None) -> int:
-    """How much the prefix cache may take beside running requests, which may take `limit`. `free`: what is known to be
-    free now, where what the limits know is of a moment ago."""
+    """Bytes that the prefix cache may take beside running requests, which may take `limit`. `free`: bytes free right
+    now, as the limits' headroom may be older."""
     if limits.prefix_cache_bytes is not None:
         return limits.prefix_cache_bytes
     headroom = limits.headroom()

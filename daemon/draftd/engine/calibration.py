@@ -1,12 +1,11 @@
-"""What a step costs, by how much it drafts and how many sequences it has: measured a forward at a time.
+"""Measures what a step costs, by depth and number of sequences, a forward at a time.
 
-It runs what decoding runs, on the machine that decodes. First comes what a request alone depends on: plain steps, and
-the shallowest and the deepest draft, of one sequence. That is nine forwards, however long they take; they are done
-between the steps of requests where these come first, but never before a prompt. All else is measured while no request
-is there nor was a moment ago, and what lies between is interpolated (depth/costs.py).
+It runs the same code as decoding. First come the costs that a single request depends on: plain steps, and the
+shallowest and the deepest draft, of one sequence. These nine forwards may run between the steps of requests, but never
+before a prompt. All else is measured while the engine is idle, and values in between are interpolated (depth/costs.py).
 
-Prices that were measured while something else kept the machine busy are wrong afterwards, and not all by one factor.
-So when the machine speed has changed by half they are measured again, in the same order.
+Prices measured while the machine was busy are wrong afterwards, and not all by one factor. So all are measured again,
+in the same order, when the machine speed has changed by half.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MEASURES_THE_REST = True  # off in tests that start hundreds of engines
 _STEPS, _DRAFTED_STEPS = 6, 3
 _FIRST_STEPS, _FIRST_DRAFTED_STEPS = 2, 2
 _LONG = 768  # tokens of context to compare the short one with, of one sequence: several would take memory
-_CHANGED = math.log(1.5)  # of the machine speed: a noisy machine changes by less, again and again
+_CHANGED = math.log(1.5)  # of the machine speed: a noisy machine often changes by less
 _SLOWER_SECONDS = 30.0  # a load is over soon, or lasts
 _FIRST_WAIT, _LONGEST_WAIT = 5.0, 320.0  # seconds between two measurements, which double while they come so often
 
@@ -51,33 +50,33 @@ class Calibration:
         max_batch: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`model` and `drafters` are asked when something is measured; the drafters that are given know no sequences.
-        `deepest`: the most tokens that they draft in a step."""
+        """`model` and `drafters` are called for each measurement; the drafters must know no sequences. `deepest`: the
+        most tokens that they draft in a step."""
         self._model, self._vocabulary, self._make, self._clock = model, vocabulary, drafters, clock
         self._depths = [d for d in (1, 2, 4, 8, 16) if d < deepest] + [deepest] * (deepest > 0)
         self._context_length, self._max_batch = context_length, max_batch
         self._pieces: Iterator[CalibratedCosts | None] | None = None
-        self._beside = False  # requests: what is being measured does not wait for an idle moment
-        self._stopped = False  # something was pending
+        self._beside = False  # whether it measures between requests' steps too, not only while idle
+        self._stopped = False  # whether `stop` interrupted a measurement
         self._began, self._wait = -math.inf, _FIRST_WAIT
         self._busy_at = clock()
         self._measurement: _Measurement | None = None
-        self.prefill_seconds = 0.0  # of a token of a prompt, once that was measured
+        self.prefill_seconds = 0.0  # of a token of a prompt, once measured
 
     @property
     def pending(self) -> bool:
         return self._pieces is not None or self._stopped
 
     def begin(self) -> None:
-        """From now on all is pending: first what a request alone depends on, also while requests are there."""
+        """Starts measuring everything: first what a single request depends on, also beside requests."""
         self._begin(self._first())
         self._beside = True
 
     def due(self, speed: float, *, idle: bool) -> bool:
-        """Whether a forward is to be measured now. `speed`: logarithm of how much longer steps take than when prices
-        were measured last."""
+        """Returns whether to measure a forward now. `speed`: the logarithm of how much longer steps take than at the
+        last measurement."""
         now = self._clock()
-        passed = now - self._began  # infinite where nothing was measured that could have changed
+        passed = now - self._began  # infinite before the first measurement
         faster, slower = speed < -_CHANGED, speed > _CHANGED and passed > _SLOWER_SECONDS
         changed = math.isfinite(passed) and passed > self._wait and (faster or slower)
         if self._pieces is None and (self._stopped or changed):
@@ -100,13 +99,14 @@ class Calibration:
         return prices
 
     def stop(self) -> None:
-        """Lets go of model and drafters, as others may take their place. What is pending begins anew when it is due."""
+        """Releases model and drafters, as others may replace them. A pending measurement starts again when it is
+        due."""
         stopped = self.pending
         self.close()
         self._stopped = stopped
 
     def close(self) -> None:
-        """Ends what is pending, and lets go of model and drafters."""
+        """Ends a pending measurement, and releases model and drafters."""
         self._pieces, self._beside, self._stopped = None, False, False
         if self._measurement is not None:
             self._measurement.close()
@@ -146,8 +146,8 @@ class Calibration:
 
 
 class _Measurement:
-    """One measurement: its own sequences of the target, and what was found so far. Each method is a list of forwards,
-    of which it does one at a time."""
+    """One measurement: its own sequences of the target, and the results so far. Each iterator does one forward at a
+    time."""
 
     def __init__(self, model: Any, vocabulary: int, drafters: Mapping[DrafterName, Drafter], depths: list[int]) -> None:
         self._target, self._vocabulary = LocalTarget(model, vocabulary), vocabulary
@@ -156,7 +156,7 @@ class _Measurement:
         self._deepest = max(depths, default=0)
         self._depths = depths
         self._sequences: list[Text] = []
-        self._replays = 0  # the most tokens that one of them has computed again in the next step
+        self._replays = 0  # the most tokens that a sequence computes again in the next step
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
         self._prefill: dict[DrafterName, float] = {}
@@ -174,8 +174,7 @@ class _Measurement:
         self._target.unload()
 
     def prices(self, size: int) -> CalibratedCosts:
-        """What was found of a batch size, the least of several steps: those that the rest of the machine did not
-        disturb."""
+        """The prices of a batch size: each the least of several steps, as other load only makes steps slower."""
         drafted = {
             kind: {key: seconds for key, seconds in by_depth.items() if key[0] == size}
             for kind, by_depth in self._drafted.items()
@@ -201,12 +200,13 @@ class _Measurement:
         yield None
 
     def plain_steps(self, steps: int, *, at_once: bool = False) -> Iterator[None]:
-        """Pipelined as decoding is. `at_once`: as one piece, beside requests, whose steps would be measured with it."""
+        """Measures plain steps, pipelined as in decoding. `at_once`: as one piece, as requests' steps in between would
+        be measured too."""
         self._plain[self.size] = math.inf
         yield from self._plain_ticks(steps, self._plain, self.size, at_once=at_once)
 
     def _plain_ticks(self, steps: int, least: dict[int, float], at: int, *, at_once: bool) -> Iterator[None]:
-        mx.synchronize()  # what is under way for others is not measured
+        mx.synchronize()  # other work under way is not measured
         ahead, before = self._steps.submit(self._entries()), None
         for _ in range(steps + 1):
             current, ahead = ahead, self._steps.submit(self._entries())
@@ -221,7 +221,7 @@ class _Measurement:
         yield None
 
     def drafted_steps(self, size: int, depths: list[int], steps: int) -> Iterator[None]:
-        """All depths in turn, again and again, so that a busy moment of the machine falls on all of them."""
+        """Measures all depths in turn, `steps` times, so that a busy moment of the machine affects all of them."""
         alone, step = dict[int, float](), dict[DrafterName, float]()
         for _ in range(steps if depths else 0):
             for kind, drafter in self._drafters.items():
@@ -274,11 +274,11 @@ class _Measurement:
 
     def _entries(self, depth: int = 0) -> list[PlanEntry]:
         lengths = self._target.lengths
-        lengths += [_PROMPT] * (len(self._sequences) - len(lengths))  # of those that begin to run now
+        lengths += [_PROMPT] * (len(self._sequences) - len(lengths))  # for those that begin to run now
         return [PlanEntry(sequence, position, (), depth) for sequence, position in enumerate(lengths)]
 
     def _read(self, plan: StepPlan) -> int:
-        """The width of its forward."""
+        """Reads a plan's result into the sequences; returns the width of its forward."""
         result = self._steps.result(plan)
         for sequence, entry in zip(self._sequences, result.entries, strict=True):
             assert entry.following is not None

@@ -1,4 +1,4 @@
-"""The seam of a target's decoder: how its sequences go on. The scheduler owns their lives."""
+"""The interface of a target's decoder, which advances its sequences. The scheduler owns their lives."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Decoder(Protocol):
 
     @property
     def sequences(self) -> Sequence[DecodeSequence]:
-        """All that were added and have not left: waiting, prefilling, running."""
+        """All sequences that were added and have not left: waiting, prefilling, running."""
 
     @property
     def not_begun(self) -> Sequence[DecodeSequence]:
-        """Those of which nothing was prefilled."""
+        """The sequences of which nothing was prefilled."""
 
     @property
     def idle(self) -> bool:
-        """Whether there are none."""
+        """Whether it has no sequences."""
 
     @property
     def pause(self) -> float:
@@ -29,19 +29,19 @@ class Decoder(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Tokens that a text has at most."""
+        """The most tokens of a text."""
 
     def add(self, sequence: DecodeSequence) -> None: ...
 
     def collect(self, now: float) -> None:
-        """Applies what has come since the last step. A target that is waited for has nothing then."""
+        """Applies results that came since the last step. A local target has none then."""
 
     def advance(self, now: float, *, busy: bool) -> bool:
-        """Prefills, drafts and submits what is due. `busy`: another decoder waits for the end of it. Returns whether
+        """Prefills, drafts and submits what is due. `busy`: the local decoder waits for this to end. Returns whether
         this machine computed for a target elsewhere."""
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
-        """Lets go of these, which have a reason to end: keeps what serves other requests, and frees the rest."""
+        """Removes ended sequences: keeps what serves other requests, and frees the rest."""
 
     def review_drafting(self) -> None:
-        """Decides anew how sequences go on: what they may draft has changed."""
+        """Decides again how sequences go on, after their drafts were bounded."""

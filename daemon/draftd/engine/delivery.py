@@ -1,4 +1,4 @@
-"""What a step decided for a sequence becomes its text: cut where that ends, counted, and sent."""
+"""Cuts a step's tokens where the text ends, counts them, and sends them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """Tells receivers and observers. Engine thread only, but for `end`."""
+    """Sends results to receivers and observers. Engine thread only, except `end`."""
 
     def __init__(self, eos: frozenset[int], observer: EngineObserver, load: Callable[[], float] = lambda: 0.0) -> None:
-        """`load`: sequences in hand, over those that decode together."""
+        """`load`: all sequences, divided by the batch's size."""
         self._eos, self.observer, self._load = eos, observer, load
         self._ending = threading.Lock()
 
@@ -39,12 +39,12 @@ class Delivery:
         break_even: float | None = None,
         verifier: Verifier = Verifier.LOCAL,
     ) -> None:
-        """Cuts the step's tokens where the text ends, counts them, and sends those that are left. `verifier`: whose
-        target chose them."""
+        """Cuts the step's tokens where the text ends, counts the rest and sends it. `verifier`: whose target chose
+        them."""
         tokens = [*result.accepted, result.following]
         kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
-        accepted = len(result.accepted) if result.drafted else 0  # or another daemon drafted them by itself
+        accepted = len(result.accepted) if result.drafted else 0  # else the remote drafted them by itself
         counted = StepCounts(
             drafted=result.drafted,
             accepted=accepted,
@@ -58,7 +58,7 @@ class Delivery:
             drafter=sequence.latest_drafter,
             strategy=sequence.plan.strategy,
         )
-        if sequence.guess is None:  # else they are in its text
+        if sequence.guess is None:  # else its text has them already
             sequence.tokens.extend(emitted)
         stats = sequence.stats
         stats.counts.add(counted)
@@ -96,7 +96,7 @@ class Delivery:
         reason: FinishReason | None,
         seconds: float,
     ) -> None:
-        """The peer, of all that the target decided."""
+        """Reports to the peer all that the target decided."""
         share, sequence.seconds = sequence.seconds, 0.0
         proposed = result.drafted if sequence.proposed else 0
         try:
@@ -115,8 +115,8 @@ class Delivery:
             sequence.end(FinishReason.ERROR, f"the peer could not be told: {error}")
 
     def end(self, sequence: DecodeSequence, now: float) -> None:
-        """Tells of the end of a sequence that has a reason to, once. Any thread: the engine's may be inside a forward
-        when the daemon has to end."""
+        """Reports the end of a sequence, once. Any thread: the engine's may be inside a forward when the daemon has to
+        end."""
         assert sequence.finish is not None
         with self._ending:
             if sequence.ended:
@@ -139,7 +139,7 @@ class Delivery:
             _log.warning("the receiver of request %s failed at its end", sequence.request.id, exc_info=error)
 
     def _cut(self, sequence: DecodeSequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
-        """How many of `tokens` belong to the text, and whether it ends with them."""
+        """Returns how many of `tokens` belong to the text, and why it ends with them, or None."""
         kept, reason = len(tokens), None
         if kept >= sequence.remaining:
             kept, reason = sequence.remaining, FinishReason.LENGTH

@@ -30,11 +30,11 @@ class HeldWeights:
 
 
 class DraftWeights:
-    """Owns the draft models, on the engine thread; `held` may be read on any. Nothing else may refer to the models, or
-    a release would free nothing."""
+    """Owns the draft models, on the engine thread; any thread may read `loaded`. Nothing else may refer to the models,
+    or a release would free nothing."""
 
     def __init__(self, models: LoadedModels, prefix: PrefixCache | None = None) -> None:
-        """`prefix` keeps what is left of sequences."""
+        """`prefix` keeps the caches of ended sequences."""
         self._prefix, self._vocabulary, self._grammars = prefix, models.info.vocab_size, models.grammars
         registry = models.registry
         self._registered = {name: registry.get(name) for name in registry.names if name in models.info.drafters}
@@ -42,7 +42,7 @@ class DraftWeights:
         self._models: dict[DrafterName, Any] = {}
         if models.draft is not None:
             self._models[DRAFT_MODEL] = models.draft
-        self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not held yet
+        self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not loaded yet
         self.loadable = frozenset(self._sources)
         self.loaded = HeldWeights(files=models.files.drafts)
         self._update({})
@@ -96,7 +96,7 @@ class DraftWeights:
         return source
 
     def _update(self, files: Mapping[DrafterName, ModelFiles]) -> None:
-        """Updates `held` after a change of models; `files`: those that new weights were read from."""
+        """Updates `loaded` after a change of models; `files`: those that new weights were read from."""
         sizes, before = {kind: weight_bytes(model) for kind, model in self._models.items()}, self.loaded
         self.loaded = HeldWeights(
             frozenset(sizes), sum(sizes.values()), {**before.sizes, **sizes}, {**before.files, **files}

@@ -1,4 +1,4 @@
-"""The drafters that know the sequences' texts, and what they propose for a step."""
+"""Runs the drafters that know the sequences' texts, and merges their proposals for a step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import SequenceDraft
 
-_FORGOTTEN = 64  # tokens that a drafter may be behind the text of a sequence that its peer drafts for
+_FORGOTTEN = 64  # tokens that a drafter may lag behind a sequence that its peer drafts for
 
 
 class PeerDrafter(TextDrafter):
-    """What another daemon proposes for a sequence that this one verifies: the scheduler asked it when it decided who is
-    in the step. It is not registered: no request can ask for it."""
+    """Returns another daemon's proposals for a sequence that this one verifies; planning the step put them there. It is
+    not registered: no request can ask for it."""
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         return [] if isinstance(sequence, Text) else list(sequence.proposed[:depth])
 
 
 class LatestSampling:
-    """How the sequences of a step sample, as arrays, which are made anew only when other sequences are asked for."""
+    """How the sequences of a step sample, as arrays, which are made again only for other sequences."""
 
     def __init__(self) -> None:
         self._sequences: list[int] = []
@@ -49,23 +49,23 @@ class DraftDispatch:
         observer: EngineObserver,
         replaced: Callable[[DrafterName], None] = lambda kind: None,
     ) -> None:
-        """`replaced` is told when another drafter stands behind a name."""
+        """`replaced` is called with a name when another drafter takes it."""
         self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
         self.drafters: dict[DrafterName, Drafter] = {**make(), PEER: PeerDrafter()}
         self.barred: frozenset[DrafterName] = frozenset()  # loaded, but new sequences do not get them any more
 
     @property
     def offered(self) -> frozenset[DrafterName]:
-        """What new sequences may draft with."""
+        """The drafters that new sequences may use."""
         return frozenset(self.drafters) - self.barred
 
     @property
     def nbytes(self) -> int:
-        """Of key-value caches."""
+        """Bytes of the drafters' key-value caches."""
         return sum(drafter.nbytes for drafter in self.drafters.values())
 
     def put(self, kind: DrafterName, drafter: Drafter) -> None:
-        """From the next step on this one drafts; it must know the sequences that do so with a fixed depth."""
+        """Replaces a drafter from the next step on. The new one must know its sequences of fixed depth."""
         self.remove(kind)
         self.drafters[kind] = drafter
         self._replaced(kind)
@@ -77,20 +77,19 @@ class DraftDispatch:
             drafter.close()
 
     def leave(self, sequence: DecodeSequence) -> None:
-        """No drafter has to know this sequence any more."""
+        """Makes every drafter forget this sequence."""
         for drafter in self.drafters.values():
             drafter.leave(sequence)
 
     def forget(self, sequences: Sequence[DecodeSequence]) -> None:
-        """Those of these that their peers have drafted for, for long: what would have to take all of that in need not
-        hold their texts."""
+        """Makes drafters forget sequences that their peers have long drafted for: they would have much to prefill."""
         for sequence in sequences:
             drafter = self.drafters.get(sequence.plan.drafter or PEER) if sequence.proposed else None
             if drafter is not None and (drafter.behind(sequence) or 0) > _FORGOTTEN:
                 drafter.leave(sequence)
 
     def handle_failure(self, sequence: DecodeSequence, message: str) -> None:
-        """Its drafter failed: the sequence goes on autoregressively, or with what its peer proposes."""
+        """Degrades a sequence whose drafter failed: it goes on autoregressively, or with its peer's proposals."""
         failed = sequence.latest_drafter
         sequence.degrade(f"the drafter failed: {message}")
         self.leave(sequence)
@@ -98,7 +97,7 @@ class DraftDispatch:
         self._observer.on_drafter_error(sequence.request, failed, message)
 
     def reset(self) -> None:
-        """None of the caches can be trusted any more: all begin anew, knowing no sequences."""
+        """Replaces all drafters by new ones without sequences, as no cache can be trusted."""
         for drafter in self.drafters.values():
             drafter.close()
         self.drafters = {**self._make(), PEER: PeerDrafter()}
@@ -126,8 +125,8 @@ class DraftDispatch:
         return self._cut(sequences, merge(parts, len(sequences), self._vocabulary, sampling.deterministic)), errors
 
     def _cut(self, sequences: Sequence[DecodeSequence], draft: Draft | None) -> Draft | None:
-        """Proposals end before the first token that a sequence's grammar does not allow: the target would reject it.
-        One that was drawn from more than itself stays, as what comes in its place is drawn from what q lacks of p."""
+        """Cuts proposals before the first token that a sequence's grammar forbids: the target would reject it. A
+        sampled forbidden token stays, because its correction is drawn from the residual of p and q."""
         grammar = self.drafters.get(GRAMMAR)
         bound = [i for i, sequence in enumerate(sequences) if sequence.request.grammar]
         if draft is None or not bound or not isinstance(grammar, ForcedTokens):

@@ -1,8 +1,9 @@
-"""The target's time, shared between clients and peers. Engine thread only; without a peer's sequence it is not asked.
+"""The target's time, shared between clients and peers. Engine thread only; not used without a peer's sequence.
 
-Clients are one party, each peer is one, and all peers that are new are one. While clients are in hand, all peers
-together have two fifths of the time; a peer has at most its share (`verify.target_share_per_peer`) while anything else
-wants the target. What a step with peers gave clients less than one without them is what those peers took."""
+Clients are one party, each peer is one, and all new peers are one. While clients have requests, all peers together get
+two fifths of the time. A peer gets at most its share (`verify.target_share_per_peer`) while anything else wants the
+target. Peers are charged with the time that clients lose: the step's time less what the clients' tokens would have
+taken without peers."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from draftd.engine.turn import rests
 from draftd.token_bucket import TokenBucket
 
 _CLIENTS_PART = 0.6  # of the engine's time
-_AHEAD_SECONDS = 0.02  # that peers may have had more than the rest of it
-_OF_LATE_SECONDS, _LITTLE_SECONDS = 0.4, 0.004  # that are remembered; and of these what is forgotten
-_LEAST_PART = 1 / 8  # of a step with peers, that they have taken from clients
-_KEPT = 0.9  # of what is known of steps without peers, when there is another
-_BURST_SECONDS = 1.0  # of the target, that a peer may take at once
-_RECENT = 0.1  # weight of the latest step in how wide a party's sequences are
-_LONGER = 2.0  # times what a step takes without peers, that one with them may take
+_AHEAD_SECONDS = 0.02  # by which peers may exceed their part
+_OF_LATE_SECONDS, _LITTLE_SECONDS = 0.4, 0.004  # the span that is remembered; less taken time than this is forgotten
+_LEAST_PART = 1 / 8  # of a step with peers that is charged to them in any case
+_KEPT = 0.9  # weight of the earlier steps without peers, after another
+_BURST_SECONDS = 1.0  # of the target that a peer may use at once
+_RECENT = 0.1  # weight of the latest step in the width of a party's sequences
+_LONGER = 2.0  # the factor by which peers may lengthen a step
 
 
 def charge(
@@ -31,8 +32,7 @@ def charge(
     forwards: Sequence[int],
     draft_seconds: float,
 ) -> None:
-    """To each its share of a forward, by the positions that it had in it, and of what this daemon's own draft took, by
-    its `forwards`."""
+    """Charges each sequence for its positions in the forward, and for its `forwards` of this daemon's own draft."""
     positions = [1 + depth + sequence.replays for sequence, depth in zip(taking_part, depths, strict=True)]
     whole, drafted = sum(positions), sum(forwards)
     for sequence, own, own_forwards in zip(taking_part, positions, forwards, strict=True):
@@ -40,19 +40,19 @@ def charge(
 
 
 class FairShare:
-    """Which sequences of peers take part while others want the target."""
+    """Decides which sequences of peers take part while others want the target."""
 
     def __init__(self, part_of_peer: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        """`part_of_peer`: of the target's time, that a peer has at most while others want it."""
+        """`part_of_peer`: the largest part of the target's time that a peer gets while others want it."""
         self._part_of_peer, self._clock = part_of_peer, clock
         self._clients = False
-        self._alone: dict[int, tuple[float, float]] = {}  # tokens and seconds of late, by how many clients' sequences
-        self._taken: dict[str, float] = {}  # seconds of late, by party
-        self._ahead = 0.0  # seconds that peers have had more
+        self._alone: dict[int, tuple[float, float]] = {}  # recent tokens and seconds without peers, by sequences
+        self._taken: dict[str, float] = {}  # recent seconds, by party
+        self._ahead = 0.0  # seconds that peers have had beyond their part
         self._waiting: set[str] = set()  # parties
         self._wanting: set[str | None] = set()  # parties that want the target; None: clients
         self._allowances: dict[str, TokenBucket] = {}
-        self._widths: dict[str, float] = {}  # positions of a sequence in steps of late, by party
+        self._widths: dict[str, float] = {}  # recent positions of a sequence in a step, by party
 
     def begin(self, wanting: Iterable[DecodeSequence]) -> None:
         """Begins a step. `wanting`: the sequences that are prefilled, or run and do not rest for long."""
@@ -63,7 +63,7 @@ class FairShare:
         self._widths = {party: width for party, width in self._widths.items() if party in parties}
 
     def holds(self, sequence: DecodeSequence) -> bool:
-        """Whether it waits: its party has had its part, and others want the target."""
+        """Returns whether it must wait, because its party has used its share and others want the target."""
         if not sequence.of_peer:
             return False
         party = sequence.request.client
@@ -75,8 +75,8 @@ class FairShare:
     def choose(
         self, running: Sequence[DecodeSequence], clients_waiting: int, seconds: Sequence[float], most: int
     ) -> list[DecodeSequence]:
-        """Of the running sequences all of clients', and those of peers that may take part in a step of at most `most`.
-        `seconds`: of a plain step of 1, 2, … sequences; empty where none was measured."""
+        """Returns the running sequences of clients, and those of peers that may take part in a step of at most `most`.
+        `seconds`: of a plain step of 1, 2, … sequences; empty if not measured."""
         clients = clients_waiting + sum(not sequence.of_peer for sequence in running)
         parties: dict[str, list[DecodeSequence]] = {}
         for sequence in running:
@@ -85,7 +85,7 @@ class FairShare:
         wanting = clients + sum(map(len, parties.values()))
         places = []
         for party, sequences in parties.items():
-            # A party's turn is as old as the youngest of its sequences', or the one with most would be next each time.
+            # A party's turn is as old as its youngest token, or the party with most sequences would always be next.
             latest = max(one.stats.last_token or 0.0 for one in sequences)
             sequences.sort(key=lambda one: (rests(one), one.stats.last_token or 0.0))  # oldest token first
             others = wanting - len(sequences)
@@ -109,7 +109,7 @@ class FairShare:
             self._took(seconds, 0.0, {sequence.request.client: 1})
 
     def charge_step(self, taking_part: Sequence[DecodeSequence], step: DecodeStep) -> None:
-        """Charges a step, by what it gave."""
+        """Charges a step to its parties, by the tokens and positions that they had."""
         clients, tokens, positions = 0, 0, dict[str, int]()
         for sequence, result in zip(taking_part, step.sequences, strict=True):
             if not sequence.of_peer:
@@ -125,12 +125,13 @@ class FairShare:
         if not positions:
             self._alone[clients] = tokens_before * _KEPT + tokens, took * _KEPT + seconds
             self._took(seconds, seconds, {})
-        else:  # a part counts in any case, so that clients are seen alone now and then
+        else:  # part is always charged, so that clients sometimes run alone and are measured
             alone = tokens * took / tokens_before if tokens_before else 0.0
             self._took(seconds, min(alone, seconds * (1 - _LEAST_PART)), positions)
 
     def _took(self, seconds: float, clients: float, parties: Mapping[str, int]) -> None:
-        """`clients`: of these, what they would have needed without `parties`, with so many positions each."""
+        """Charges `seconds`. `clients`: what clients would have needed without the peers. `parties`: positions by
+        peer."""
         kept = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
         self._taken = {party: taken * kept for party, taken in self._taken.items() if taken * kept > _LITTLE_SECONDS}
         all_positions = sum(parties.values())
@@ -153,8 +154,8 @@ class FairShare:
 
 
 def affordable_sequences(seconds: Sequence[float], others: int, width: float) -> int:
-    """How many sequences with `width` positions each make a step at most twice as long as it is with `others` alone.
-    `seconds`: of a plain step of 1, 2, … sequences; where that is not known, as many as they."""
+    """Returns how many sequences of `width` positions make a step at most twice as long as with `others` alone.
+    `seconds`: of a plain step of 1, 2, … sequences; if they are not known, as many as `others`."""
     if not seconds or not seconds[0]:
         return max(1, others)
 

@@ -1,6 +1,7 @@
-"""The text of a sequence that one daemon drafts for and another verifies, and the guess of how it goes on. Both ends
-keep one, and apply the same proposals and decisions to it: so any number of proposals may be on their way, and one that
-comes twice changes nothing."""
+"""The text of a sequence that one daemon drafts for and another verifies, and the guess of how it goes on.
+
+Both daemons keep a copy and apply the same proposals and decisions to it. So any number of proposals may be under way,
+and a repeated one changes nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from draftd.engine.cache.trie import alike
 
 
 class Guess:
-    """`tokens`: those of the text, which are `decided`, and behind them the guess: what was proposed."""
+    """`tokens`: the text, its first `decided` tokens, and behind it the guess: proposed tokens."""
 
     __slots__ = ("decided", "tokens")
 
     def __init__(self, text: list[int]) -> None:
-        """Goes on in this list; without a guess at first."""
+        """Begins without a guess, and appends to this list."""
         self.tokens, self.decided = text, len(text)
 
     @property
@@ -28,12 +29,12 @@ class Guess:
         return len(self.tokens) - self.decided
 
     def propose(self, position: int, last: int, proposed: Sequence[int]) -> int | None:
-        """Proposes tokens after the first `position` ones, the last of which is `last`. What they say beyond the text
-        follows the guess, or takes its place from where they differ on. Returns how many tokens of the guess were
-        dropped; None, and changes nothing, where the proposal is stale: text and guess have another token there."""
+        """Proposes tokens after the first `position` ones, which end with `last`. Beyond the text, they extend the
+        guess, or replace it from the first difference on. Returns how many guessed tokens were dropped. A stale
+        proposal, where text or guess have another token than `last`, changes nothing and returns None."""
         if not 1 <= position <= len(self.tokens) or self.tokens[position - 1] != last:
             return None
-        late = max(0, self.decided - position)  # tokens of the proposal in whose places the text has its own
+        late = max(0, self.decided - position)  # proposed tokens in places that the text has decided
         if list(proposed[:late]) != self.tokens[position : position + len(proposed)][:late]:
             return 0
         start, beyond = max(position, self.decided), list(proposed[late:])
@@ -45,8 +46,8 @@ class Guess:
         return dropped
 
     def decide(self, tokens: Sequence[int]) -> int:
-        """The text goes on with `tokens`. The guess stays behind them where it began with all of them. Returns with how
-        many of them it began."""
+        """Extends the text by `tokens`. The guess stays if it began with all of them, else it is dropped. Returns how
+        many of them it began with."""
         agreed = alike(self.pending, list(tokens))
         if agreed < len(tokens):
             self.tokens[self.decided :] = tokens
@@ -54,14 +55,14 @@ class Guess:
         return agreed
 
     def cut(self, most: int = 0) -> int:
-        """Drops the guess but for its first `most` tokens. Returns how many were dropped."""
+        """Drops the guess after its first `most` tokens. Returns how many were dropped."""
         dropped = max(0, len(self) - most)
         del self.tokens[len(self.tokens) - dropped :]
         return dropped
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Takes the guess away meanwhile: `tokens` are the text."""
+        """Removes the guess inside the `with` block: `tokens` are then the text alone."""
         pending = self.pending
         self.cut()
         try:

@@ -100,7 +100,7 @@ class Inbox:
         self._wake = threading.Condition()
         self._gathered: list[Arrival | Command] = []
         self._own_arrived = self._commands = 0  # of these: the daemon's own requests, commands
-        # The client of each waiting client request, by id: not yet taken, and taken. A request that ends frees its place.
+        # The client of each waiting client request, by id: not yet taken, and taken. An ended request frees its place.
         self._arrived: dict[str, str] = {}
         self._waiting: dict[str, str] = {}
         self._endings: dict[str, FinishReason] = {}

@@ -4,8 +4,8 @@ One step is slices of prompts, for a share of a step's time (prefilling.py), and
 sequences. With nothing drafted that is autoregressive decoding; the next plain step may be under way while this one's
 tokens are read.
 
-A sequence that a peer drafts for rests while no step of the peer is in hand: it keeps its caches, and takes no part.
-Where the peer has granted tokens and proposes nothing, it is drafted for as any other is.
+A sequence that a peer drafts for rests while its peer has sent no step: it keeps its caches, and takes no part. If the
+peer has granted tokens and proposes nothing, this daemon may draft for it as for any other.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from draftd.engine.targets.choice import masks_first
 from draftd.engine.turn import BatchWait, Turn, Wave, awake, plan_turn, rests, runs_ahead
 
 _KEPT_PIECE = 128  # tokens
-_HELD_SECONDS = 0.02  # until it is seen again whether a peer that has had its part still waits
-_RECENT = 0.25  # weight of the latest step in what steps take of late
+_HELD_SECONDS = 0.02  # between two checks whether a peer that has used its share still waits
+_RECENT = 0.25  # weight of the latest step in the recent step time
 
 
 class LocalDecoder:
@@ -56,9 +56,9 @@ class LocalDecoder:
         timer: Callable[[], float] = time.perf_counter,
         admission: Admission | None = None,
     ) -> None:
-        """`cancelled` is asked after each forward: a step's tokens are not sent to requests that ended during it.
-        `depth` is what is known of costs and acceptance from before. `timer`: what steps and slices are timed by.
-        `admission`: None lets in as many as the batch takes."""
+        """`cancelled` is called after each forward: a step's tokens are not sent to requests that ended during it.
+        `depth`: earlier knowledge of costs and acceptance. `timer`: times steps and slices. `admission`: None admits as
+        many as the batch takes."""
         self.target, self._steps, self.context_length = target, PlanNumbers(target), context_length
         self.drafting = DraftDispatch(
             drafters, vocabulary, observer, lambda kind: self.depth.drafter_replaced(kind, self._running)
@@ -85,19 +85,19 @@ class LocalDecoder:
         self._admission = admission
         self._max_batch, self._chunk = limits.max_batch, limits.prefill_chunk
         self.depth = depth or DepthControl(StepCosts(), DEEPEST - 1)
-        self._running: list[DecodeSequence] = []  # in the order in which the target has them
-        self._peers = 0  # of these, those that a peer drafts for
-        self._ahead: StepPlan | None = None  # a plain step that is under way and was not read
-        self._caught_up = False  # a drafter, in the last step
-        self._step_seconds = 0.0  # of late, without what prefill took
+        self._running: list[DecodeSequence] = []  # in the target's order
+        self._peers = 0  # running sequences that a peer drafts for
+        self._ahead: StepPlan | None = None  # a plain step that is under way and not read yet
+        self._caught_up = False  # whether the last step was a drafter's slice
+        self._step_seconds = 0.0  # recent mean, without prefill
         self._step_ended: float | None = None  # the last step's end, where the next follows at once
-        self._of_peers = 0  # running and waiting
+        self._of_peers = 0  # peers' sequences, running and waiting
         self._wave, self._in_wave = Wave(), False
         self._opened = 0  # sequences that were numbered
         self._gathering = BatchWait(limits.gather_seconds, clock)
         self._pause = 0.0
-        self._failed: list[DecodeSequence] = []  # with the caches of all; they have left the target
-        self.paused = False  # without weights
+        self._failed: list[DecodeSequence] = []  # with all caches; they have left the target
+        self.paused = False  # while the weights are unloaded
 
     @property
     def idle(self) -> bool:
@@ -110,7 +110,7 @@ class LocalDecoder:
 
     @property
     def resting(self) -> int:
-        """Running sequences that are in no step, as their peers have sent none."""
+        """The number of running sequences that wait for a step of their peers."""
         return sum(map(rests, self._running)) if self._peers else 0
 
     @property
@@ -119,12 +119,12 @@ class LocalDecoder:
 
     @property
     def sequences(self) -> list[DecodeSequence]:
-        """All in hand, running or not."""
+        """All sequences, running or not."""
         return [*self._running, *self.prefilling.sequences, *self._failed]
 
     @property
     def prompts(self) -> bool:
-        """Whether a prompt is being prefilled, or waits and might be."""
+        """Whether a prompt is being prefilled, or waits and there is a place for it."""
         return bool(self.prefilling.prefilling or (self.prefilling.waiting and self.active < self._max_batch))
 
     @property
@@ -134,7 +134,7 @@ class LocalDecoder:
 
     @property
     def not_begun(self) -> list[DecodeSequence]:
-        """Those of which nothing has been prefilled."""
+        """The sequences of which nothing has been prefilled."""
         return self.prefilling.waiting
 
     @property
@@ -148,7 +148,7 @@ class LocalDecoder:
         self.prefilling.add(sequence)
 
     def collect(self, now: float) -> None:
-        """Does nothing: results are waited for in `advance`."""
+        """Does nothing: `advance` waits for results."""
 
     def advance(self, now: float, *, busy: bool) -> bool:
         """Slices of prompts, then one decode step."""
@@ -170,7 +170,7 @@ class LocalDecoder:
             if not copied:
                 self._step_seconds += _RECENT * (self._timer() - began - self._step_seconds)
         if not (turn.members or self._in_wave or turn.catches_up or prefilling):
-            due = [sequence for sequence in self._running if not rests(sequence)]  # of peers, and held back
+            due = [sequence for sequence in self._running if not rests(sequence)]  # held back by the fair share
             pause = _HELD_SECONDS if any(one.of_peer for one in (*due, *self.prefilling.sequences)) else math.inf
         self._pause = pause
         joined = self.prefilling.take_ready()
@@ -182,11 +182,11 @@ class LocalDecoder:
     # between steps: what may draft
 
     def review_drafting(self) -> None:
-        """Does nothing: how each sequence goes on is decided before each step."""
+        """Does nothing: each step decides again what to draft."""
 
     def drafting_with(self, kind: DrafterName) -> list[DecodeSequence]:
-        """The running sequences that draft with it. Left out are those that it does not know and need not know: of a
-        peer, or of automatic depth. For all others it drafts in each step."""
+        """The running sequences that draft with it. A peer's sequence, or one with automatic depth, is left out unless
+        the drafter already has its text."""
         drafter = self.drafting.drafters.get(kind)
         sequences = [one for one in self._running if one.drafter is not None and one.plan.drafter == kind]
         if drafter is None:
@@ -199,7 +199,7 @@ class LocalDecoder:
         return any(one.drafter is not None and one.plan.drafter == kind for one in inside)
 
     def mark_interruption(self) -> None:
-        """Something else took time between two steps: the next is not priced by it."""
+        """Keeps other work between two steps out of the next step's measured time."""
         self._step_ended = None
 
     def _plan_turn(self) -> Turn:
@@ -275,7 +275,7 @@ class LocalDecoder:
         self._keep_piece()
 
     def _execute_plan(self, running: list[DecodeSequence], plan: DraftPlan) -> DecodeStep:
-        """At least one token for each of these sequences; drafts as planned."""
+        """Drafts as planned and runs the target's forward: at least one token for each of these sequences."""
         started, errors = self._timer(), list[tuple[DecodeSequence, str]]()
         draft = sampling = None
         if plan.mode is StepMode.SPECULATIVE:
@@ -297,7 +297,7 @@ class LocalDecoder:
         if self._peers:
             charge(running, depths, seconds, forwards, drafted_at - started)
         results = {result.sequence: result for result in result.entries}
-        if (order := list(results)) != [one.id for one in running]:  # or each step's drafts would be put into the order
+        if (order := list(results)) != [one.id for one in running]:  # else each step would reorder its drafts
             places = {sequence: place for place, sequence in enumerate(order)}
             self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))
         decoded = []
@@ -311,7 +311,7 @@ class LocalDecoder:
         return DecodeStep(decoded, drafted_at - started, seconds, errors, lag, replayed)
 
     def _keep_piece(self) -> None:
-        """Keeps a running sequence's text in pieces, one in a step, so that there is little left to copy at its end."""
+        """Keeps a piece of one running sequence's text, so that little is left to copy at its end."""
         for sequence in self._running:
             if len(sequence.tokens) - sequence.kept > _KEPT_PIECE and sequence.shares:
                 sequence.kept = len(sequence.tokens)
@@ -319,7 +319,7 @@ class LocalDecoder:
                 return
 
     def _catch_up(self) -> None:
-        """A slice of running sequences' texts, for their drafter."""
+        """Prefills a slice of running sequences' texts in their drafter."""
         sequences, began = self.depth.catching_up, self._timer()
         try:
             self.depth.catch_up(self.drafting.drafters, self._chunk)
@@ -334,7 +334,7 @@ class LocalDecoder:
     # leaving
 
     def _run(self, sequences: list[DecodeSequence]) -> None:
-        """These are the running ones."""
+        """Replaces the running sequences."""
         self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
@@ -360,9 +360,9 @@ class LocalDecoder:
     # failure
 
     def _rebuild(self, error: Exception, together: Sequence[DecodeSequence]) -> None:
-        """A step failed and no cache can be trusted: every sequence is prefilled anew from its text. Those that were in
-        the step go on autoregressively. One whose own forward fails, or that failed before without a token since, ends
-        in an error."""
+        """Prefills every sequence again after a failed step, as no cache can be trusted. Those in the step go on
+        autoregressively. A sequence ends in an error if its prefill fails, or if it failed before without a token
+        since."""
         running, self._ahead, failed = self._running, None, {one.id for one in together}
         self._run([])
         self.mark_interruption()

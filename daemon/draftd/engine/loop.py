@@ -207,9 +207,8 @@ class EngineWorker(EngineHandle):
         return self._learnt
 
     def close(self, drain_seconds: float = 0.0) -> bool:
-        """Returns False if the thread did not end in time because a forward takes longer. Its requests are then ended
-        here; the process can still exit, as it is a daemon thread. A load cannot be interrupted, so it is not waited
-        for."""
+        """Returns False if a forward keeps the thread from ending in time. Its requests are then ended here, and the
+        process can still exit: it is a daemon thread. It does not wait for a load, which cannot be interrupted."""
         self._inbox.close(time.monotonic() + drain_seconds)
         if not self._thread.is_alive() or self.state is EngineState.LOADING:
             return True

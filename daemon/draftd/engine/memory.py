@@ -1,4 +1,4 @@
-"""What MLX itself holds, by its allocator's own count, and giving back what it has freed."""
+"""Reads how much memory MLX's allocator holds, and returns freed memory to the system."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class MlxMemory:
 
 
 def mlx_memory() -> MlxMemory:
-    """The counts now. Unlike all else of MLX it may be asked on any thread, but only once a
-    model is loaded: it imports MLX, and the BLAS must have been chosen before that."""
+    """Returns the present counts. Unlike all else of MLX, any thread may call this, but only once a model is loaded: it
+    imports MLX, which must follow the choice of the BLAS."""
     import mlx.core as mx
 
     return MlxMemory(
@@ -33,13 +33,13 @@ def mlx_memory() -> MlxMemory:
 
 
 def free_bytes() -> int:
-    """That this process may still take for arrays: what the machine has available, and Metal recommends."""
+    """Bytes that this process may still take for arrays: available on the machine, and recommended by Metal."""
     available, memory = psutil.virtual_memory().available, mlx_memory()
     return max(0, available if memory.working_set is None else min(available, memory.working_set - memory.active))
 
 
 def give_back() -> None:
-    """Returns freed memory to the system: what MLX keeps for reuse, and on Linux what the C library keeps besides.
+    """Returns freed memory to the system: what MLX keeps for reuse, and on Linux what the C library keeps too.
 
     glibc holds on to at most 64 MB that lies at the end of each thread's own heap; arrays of 32 MB and more never lie
     in one. Engine thread only; takes milliseconds.
@@ -48,6 +48,6 @@ def give_back() -> None:
 
     mx.clear_cache()
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others keep less back
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; other C libraries keep less
         if trim is not None:
             trim(0)

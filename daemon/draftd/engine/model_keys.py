@@ -1,4 +1,4 @@
-"""Which model a prefix on disk is of: a digest of the files that it was read from, and of what else its arrays depend
+"""Identifies the model of a prefix on disk: a digest of the model's files, and of all else that the arrays depend
 on."""
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from draftd.models.folder import ModelFiles
 
 _log = logging.getLogger(__name__)
 
-_PACKAGES = ("mlx", "mlx-lm")  # of which each may compute, or lay caches out, in its own way
+_PACKAGES = ("mlx", "mlx-lm")  # versions may differ in how they compute or lay out caches
 
 
 class ModelKey(NamedTuple):
-    """`model`: of its files. `key`: of these, the versions and the backend: of all that arrays depend on."""
+    """`model`: the digest of its files. `key`: of these, the packages' versions and the backend, on which arrays
+    depend."""
 
     model: str
     key: str
 
 
 class ModelKeys:
-    """Engine thread. Waits for no hash."""
+    """Computes and remembers models' keys. Engine thread; waits for no hash."""
 
     def __init__(self, fingerprints: Fingerprints, backend: str) -> None:
         self._backend, self._fingerprints = backend, fingerprints
         self._keys: dict[Any, Future[ModelKey | None]] = {}
 
     def of(self, files: ModelFiles | None) -> Future[ModelKey | None]:
-        """None of a model that was made in memory, or whose files have changed since it was read."""
+        """Returns a model's key; None if it was made in memory, or its files have changed since it was read."""
         identity = _identity(files)
         if identity not in self._keys:
             self._keys[identity] = self._fingerprints.submit(partial(self._compute, files))
         return self._keys[identity]
 
     def now(self, files: ModelFiles | None) -> ModelKey | None:
-        """None while that is not known yet, too; then it is being found out."""
+        """Returns a model's key, or None also while it is still being computed."""
         key = self.of(files)
         return key.result() if key.done() and not key.cancelled() and key.exception() is None else None
 

@@ -38,8 +38,8 @@ _PROGRESS_SECONDS = 2.0  # between two lines on weights that take long to read
 
 @dataclass(frozen=True, slots=True)
 class LoadedModels:
-    """A target, perhaps a draft, and what they can do together. `target` and `draft` are mlx-lm models; `sources` are
-    where the drafts come from that can be let go and loaded anew; `files` those that are configured were read from."""
+    """A target, perhaps a draft, and what they can do together. `target` and `draft` are mlx-lm models. `sources`: of
+    the drafts that can be released and loaded again. `files`: of all configured models."""
 
     target: Any
     draft: Any | None
@@ -49,13 +49,13 @@ class LoadedModels:
     files: PairFiles = field(default_factory=PairFiles)
     registry: DrafterRegistry = field(default_factory=built_in_drafters)
     grammars: Grammars | None = None
-    target_source: DraftSource | None = None  # where the target is had from; None of one that was made in memory
-    ranks: RankedModel | None = None  # of a target that several ranks share
+    target_source: DraftSource | None = None  # the target's source; None if it was made in memory
+    ranks: RankedModel | None = None  # set if several ranks share the target
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPaths:
-    """Folders or hub ids of the models, and how they are used: a value that another process can load them from."""
+    """Folders or hub ids of the models, and how they are used. Another process can load them from this value."""
 
     model: str
     draft: str | None = None
@@ -84,11 +84,10 @@ def load_models(
 ) -> LoadedModels:
     """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
 
-    A light draft is checked and not loaded yet. `adapter`: the folder of what is put on the target's weights.
-    `max_context`: the context in tokens, in place of the one that the target declares. On Linux,
-    floating-point weights are cast to fp32: other types do not go through BLAS there. `group`: the target is shared by
-    its ranks, of which this is rank 0; `sender` takes what the others are to execute.
-    """
+    A light draft is checked and not loaded yet. `adapter`: the folder of the target's adapter.
+    `max_context`: the context in tokens, in place of the target's own. On Linux, floating-point weights are cast to
+    fp32: other types do not go through BLAS there. `group`: the ranks that share the target, of which this is rank 0;
+    `sender` sends the others their work."""
     load_blas()
     from draftd.engine.ranks.caches import lead
     from draftd.engine.ranks.model_shard import open_share, read_share
@@ -119,7 +118,7 @@ def load_models(
         loading_tokenizer = beside.submit(folder.tokenizer, config)
         if part is None:
             _read(target, folder.called, progress, loading_tokenizer)
-            try_out(target, folder.called)  # remembered: the trial computes, which leaves a processor to the tokenizer
+            try_out(target, folder.called)  # computes, which leaves a processor to the tokenizer
         else:
             assert sender is not None
             loading_tokenizer.result()
@@ -186,8 +185,8 @@ def load_models(
 
 
 def _read(model: Any, called: str, progress: Callable[[str], None], beside: Future[Any]) -> None:
-    """Reads a model's weights, and says every few seconds how much of them is there. Raises ModelLoadError; also what
-    fails `beside` it, as soon as it has, since weights may take minutes."""
+    """Reads a model's weights, and reports every few seconds how far it is. Raises ModelLoadError, or the error of
+    `beside` as soon as that fails, since weights may take minutes."""
     arrays = parameters(model)
     total, reported_at = sum(array.nbytes for array in arrays), time.monotonic()
     for _ in read(arrays, called):
@@ -199,8 +198,8 @@ def _read(model: Any, called: str, progress: Callable[[str], None], beside: Futu
 
 
 def load_tokenizer(model: str, ends: Collection[int] = ()) -> Tokenizer:
-    """The tokenizer alone, of a local folder or a hub id. `ends`: the tokens that end a text, where the model's
-    configuration may name others than the tokenizer's does."""
+    """The tokenizer alone, of a local folder or a hub id. `ends`: the tokens that end a text, if the model's
+    configuration names others than the tokenizer's."""
     load_blas()
     return Tokenizer(ModelFolder(model).tokenizer({"eos_token_id": sorted(ends)} if ends else None))
 
@@ -225,8 +224,8 @@ def assemble(
     left_out: str = "",
     ranks: RankedModel | None = None,
 ) -> LoadedModels:
-    """Checks what models already in memory can do together. `refused`: why drafts were turned away. A draft without a
-    source in `sources` stays in memory; a light draft is what has one."""
+    """Checks what models in memory can do together. `refused`: why drafts were refused. A draft without a source in
+    `sources` stays in memory; a light draft needs one."""
     from draftd.engine.cache.batched import FULL, layer_kinds
     from draftd.engine.cache.layouts import why_not_batched
     from draftd.models.mlx_lm import vocabulary_size
@@ -277,7 +276,7 @@ def assemble(
 
 
 def _missing(needs: DrafterNeeds, has_model: bool) -> str:
-    """What a drafter needs and is not to be had; empty where it can draft."""
+    """Says which need of a drafter is not met; empty if it can draft."""
     if needs is DrafterNeeds.HIDDEN_STATES:
         return f"it needs {needs.value}, which no target gives yet"
     if needs is DrafterNeeds.MODEL and not has_model:
@@ -286,7 +285,7 @@ def _missing(needs: DrafterNeeds, has_model: bool) -> str:
 
 
 def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
-    """Tokens of the longest text that the model declares; of a silent configuration, what its tokenizer declares."""
+    """Tokens of the longest text that the model declares, or else that its tokenizer declares."""
     if (length := declared_context(config)) is not None:
         return length
     declared = getattr(tokenizer, "model_max_length", 0)
@@ -294,7 +293,7 @@ def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
 
 
 def raised_context(max_context: int, declared: int) -> str:
-    """The warning for a context beyond the one that the model declares; empty where there is nothing to warn of."""
+    """The warning for a context longer than the model declares; empty if it is not."""
     if max_context <= declared:
         return ""
     return (

@@ -64,9 +64,9 @@ class Prefilling:
         self._waiting: deque[DecodeSequence] = deque()
         self._prompts: list[PendingPrompt] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the step
-        self._overtaken = 0  # times that the first waiting sequence was, for want of memory
-        self.joined_long = False  # a long one has joined since the last step
-        self.held_back = 0  # sequences that might begin if there were memory for them
+        self._overtaken = 0  # times that the first waiting sequence was, for lack of memory
+        self.joined_long = False  # whether a long one has joined since the last step
+        self.held_back = 0  # sequences that only wait for memory
         self.prefilled_tokens = 0  # by the target, since it started
 
     @property
@@ -148,7 +148,7 @@ class Prefilling:
         return ready
 
     def retake(self, sequence: DecodeSequence) -> bool:
-        """Prefills a sequence that ran, alone and at once; whether it runs again. One that fails here ends."""
+        """Prefills a sequence that ran, alone and at once. Returns whether it runs again; it ends if it fails here."""
         prompt = PendingPrompt(sequence)
         try:
             while sequence.finish is None and not self._prefill([prompt], self._chunk):
@@ -161,12 +161,12 @@ class Prefilling:
         return True
 
     def restart(self) -> None:
-        """The caches are gone: all prompts are prefilled again."""
+        """Prefills all prompts again, as the caches are lost."""
         self._waiting.extendleft(reversed(self.prefilling))
         self._prompts, self._ready = [], []
 
     def reap(self) -> None:
-        """Lets ended sequences go."""
+        """Removes ended sequences."""
         ended = [sequence for sequence in self.sequences if sequence.finish is not None]
         for sequence in ended:
             self._close(sequence)
@@ -207,7 +207,7 @@ class Prefilling:
         self.held_back = order.held_back
 
     def _begin(self, sequence: DecodeSequence) -> PendingPrompt:
-        if not sequence.emitted:  # else it was begun by another target
+        if not sequence.emitted:  # else another target began it
             sequence.stats.scheduled = self._clock()
         drafter = sequence.drafter
         if drafter is not None and drafter not in self._drafting.offered:

@@ -1,8 +1,8 @@
-"""What the engine thread does with prefixes on disk: reads those that a prompt begins with, writes those that texts
-left, computes and keeps those that are pinned. All of it in pieces between steps; files are read and written on other
-threads (cache/prefix_disk.py), which never see an array of MLX's.
+"""The engine thread's work with prefixes on disk: it reads those that prompts begin with, writes those of ended texts,
+and computes pinned ones.
 
-A sequence whose prompt the disk has more of than memory begins when that has been read, or could not be."""
+It works in pieces between steps. Other threads read and write the files (cache/prefix_disk.py), and never see an MLX
+array. If the disk has more of a prompt than memory, the sequence begins once that is read, or cannot be read."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from draftd.models.folder import ModelFiles
 _log = logging.getLogger(__name__)
 
 TARGET = "target"
-_WORTH = 64  # tokens: fewer are computed sooner than they are read, and are no file of their own
-_READ_SECONDS = 5.0  # a sequence waits no longer for the disk
-_PIECE = 8 << 20  # bytes that are copied between two steps
+_WORTH = 64  # tokens: fewer are computed faster than read, and get no file
+_READ_SECONDS = 5.0  # the longest that a sequence waits for the disk
+_PIECE = 8 << 20  # bytes copied between two steps
 _POLL_SECONDS = 0.005  # while nothing runs
-_START_SECONDS = 2.0  # at start, before requests are taken
+_START_SECONDS = 2.0  # at most at the start, before requests are taken
 _CLOSE_SECONDS = 2.0
-_MOST_SAVES = 64  # texts that wait to be written; the oldest goes
-_EVERY = 8  # steps of running sequences from one piece of what is not urgent to the next
+_MOST_SAVES = 64  # texts that wait to be written; the oldest is dropped
+_EVERY = 8  # steps of running sequences between two pieces that are not urgent
 
 Waits = Future[Any] | None
 Work = Generator[Waits, None, Any]  # yields what it waits for; None between two pieces of work
 
 
 class KeptTexts(NamedTuple):
-    """A model whose texts are kept. `fed`: tokens as it takes them in. `files`: what it was read from."""
+    """A model whose texts are kept. `fed` returns tokens as the model takes them in. `files`: the files that it was
+    read from."""
 
     name: str
     texts: Prefill
@@ -73,14 +74,14 @@ class PrefixJobs:
         chunk: int,
         keys: ModelKeys,
     ) -> None:
-        """`disk`: None where nothing is kept there. `models`: those in memory now, the target first."""
+        """`disk`: None keeps nothing there. `models` returns those in memory now, the target first."""
         self._disk, self._cache, self._models, self._chunk, self._keys = disk, cache, models, chunk, keys
         self._reads: deque[_Task] = deque()
         self._others: deque[_Task] = deque()
         self._saves: deque[tuple[str, Tokens[int]]] = deque()
         self._numbers = itertools.count(1)
         self._turn = 0
-        self.model = ""  # the digest of the target's files; empty while it is not known. Any thread reads it
+        self.model = ""  # the digest of the target's files; empty until it is known. Any thread reads it
         self._closed = disk is None
         if disk is not None and disk.limit:
             cache.listener = self._queue_save
@@ -90,8 +91,8 @@ class PrefixJobs:
         return bool(self._reads or self._others or self._saves)
 
     def start(self) -> None:
-        """Looks at what is there, and has the pins of this model read or computed; what takes longer than a moment goes
-        on between steps."""
+        """Scans the disk, and reads or computes the pins of this model; after two seconds, that goes on between
+        steps."""
         if self._disk is None:
             return
         until, scanned = time.monotonic() + _START_SECONDS, self._disk.start()
@@ -102,7 +103,7 @@ class PrefixJobs:
                 self.step(running=0)
 
     def begin(self, sequence: DecodeSequence) -> None:
-        """Before a sequence waits to begin: has read what the disk knows of its prompt."""
+        """Queues a read if the disk has more of a new sequence's prompt than memory; the sequence waits for it."""
         if self._closed or not sequence.shares or sequence.wants_prompt:
             return
         tokens = sequence.tokens[:-1]
@@ -118,7 +119,7 @@ class PrefixJobs:
         self._others.append(_Task(work, command.done))
 
     def step(self, running: int) -> bool:
-        """One piece; False where all of it waits for the disk, or for a better time. Where nothing runs it may wait a
+        """Does one piece. Returns False if all work waits for the disk or a better time. If nothing runs, it may wait a
         moment for the disk."""
         urgent = bool(self._reads)
         if not urgent and not self._others and self._saves:
@@ -148,24 +149,24 @@ class PrefixJobs:
         except Exception as error:
             tasks.popleft()
             failure = error if isinstance(error, DraftdError) else EngineFailure(in_one_line(error))
-            if not isinstance(error, NoRoom):  # which was said, or is told to who asked
+            if not isinstance(error, NoRoom):  # that is logged already, or raised to the caller
                 _log.warning("a prefix could not be read or kept: %s", failure.message, exc_info=failure is not error)
             failure.__traceback__ = failure.__cause__ = failure.__context__ = None  # its frames refer to arrays
             task.done.set_exception(failure)
         return True
 
     def restore(self) -> None:
-        """The weights were read again, and memory has no prefix any more."""
+        """Queues the pins again, after the weights were loaded again and memory lost all prefixes."""
         if self._disk is not None and self._disk.usage.pins:
             self._others.append(_Task(self._restore_pins(None)))
 
     def close(self, error: Exception) -> None:
-        """Takes no more, and ends what is under way. May be called again."""
+        """Takes no more work, and ends all that is under way. May be called again."""
         self._closed = True
         self.end(error)
 
     def end(self, error: Exception) -> None:
-        """Ends what is under way; sequences that wait for a file are computed."""
+        """Ends all work; sequences that wait for a file are computed."""
         self._saves.clear()
         for tasks in (self._reads, self._others):
             while tasks:
@@ -174,14 +175,14 @@ class PrefixJobs:
                 task.done.set_exception(error)
 
     def shut(self) -> None:
-        """After `close`: nothing of it is left on the disk that is not whole."""
+        """Closes the disk, after `close`; no incomplete file is left there."""
         if self._disk is not None:
             self._disk.close(_CLOSE_SECONDS)
 
     # reading
 
     def _gain(self, model: KeptTexts, tokens: Sequence[int]) -> int:
-        """How many more tokens of a text the disk has than memory."""
+        """Returns how many more tokens of a text the disk has than memory."""
         key = self._keys.now(model.files)
         if key is None or self._disk is None or not model.texts.store.open:
             return 0
@@ -198,7 +199,7 @@ class PrefixJobs:
             sequence.reads_prefix = False
 
     def _fetch(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
-        """Puts what the disk has of a text into memory."""
+        """Loads the disk's pieces of a text into memory."""
         key, disk, store, caches = self._keys.now(model.files), self._disk, model.texts.store, model.texts.running
         if key is None or disk is None or not store.open:
             return
@@ -207,7 +208,7 @@ class PrefixJobs:
             yield reading
             try:
                 stored_arrays = reading.result()
-            except (BadFile, OSError):  # which was said
+            except (BadFile, OSError):  # logged already
                 return
             arrays, copied_bytes = [], 0
             for array in stored_arrays:
@@ -228,12 +229,12 @@ class PrefixJobs:
     # writing
 
     def _queue_save(self, store: PrefixStore, tokens: Sequence[int], length: int) -> None:
-        """A store has kept a text."""
+        """Queues a text that a store has kept, to be written."""
         model = next((one for one in self._models() if one.texts.store is store), None)
         if model is None or self._closed or length < _WORTH:
             return
         text = packed(tokens[:length])
-        if model.texts.running.segmented:  # one that goes on has all of those that it begins with
+        if model.texts.running.segmented:  # a longer text contains those that it begins with
             waiting = [one for one in self._saves if one[0] != model.name or one[1] != text[: len(one[1])]]
             self._saves = deque(waiting)
         self._saves.append((model.name, text))
@@ -246,8 +247,8 @@ class PrefixJobs:
             yield from self._write(model, tokens, None)
 
     def _write(self, model: KeptTexts, tokens: Sequence[int], pin: Sequence[str] | None) -> Work:
-        """Writes what memory has of a text, but for what the disk has already; returns the file's name. For a `pin`,
-        which has these files already, all of the text."""
+        """Writes the part of a text that memory has and the disk lacks; returns the file's name. For a `pin`, which has
+        these files already, it writes the whole text."""
         key, disk, segments = (yield from self._key(model)), self._disk, model.texts.running.segmented
         if key is None or disk is None or self._is_stale(model):
             return None
@@ -283,7 +284,7 @@ class PrefixJobs:
     # pins
 
     def _make_pin(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
-        """Has a prefix in memory and on the disk, under its name; returns the pin. `before`: as it was."""
+        """Puts a prefix into memory and on disk under its name; returns the pin. `before`: the earlier pin."""
         disk, files, model_key = self._disk, list[str](), ""
         assert disk is not None
         try:
@@ -311,7 +312,7 @@ class PrefixJobs:
             disk.settle(files)
 
     def _compute(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
-        """Has a text's keys and values in memory, as if a request had begun so."""
+        """Computes a text's keys and values into memory, as a request that begins so would."""
         texts, key = model.texts, -next(self._numbers)
         if texts.store.known(tokens) == len(tokens):
             return
@@ -329,7 +330,7 @@ class PrefixJobs:
             texts.drop(key)
 
     def _restore_pins(self, scanned: Waits) -> Work:
-        """The pins of this model: read for as long as memory has room, and computed where the disk lacks them."""
+        """Reads this model's pins while memory has room, and computes those that the disk lacks."""
         yield scanned
         assert self._disk is not None
         target, *others = self._models()
@@ -342,7 +343,7 @@ class PrefixJobs:
                 continue
             there = all(map(self._disk.has, pin.files)) and self._gain(target, pin.tokens)
             if there and self._cache.bytes + self._disk.bytes_of(pin.files) > self._cache.bound:
-                continue  # a request that begins so has it read
+                continue  # a request that begins so reads it
             if not there:
                 _log.info("the pinned prefix %s is computed: the disk has none of this model and version", pin.name)
             try:
@@ -350,10 +351,10 @@ class PrefixJobs:
             except DraftdError as error:
                 _log.warning("the pinned prefix %s cannot be had: %s", pin.name, error.message)
 
-    # of models
+    # models
 
     def _is_stale(self, model: KeptTexts) -> bool:
-        """Whether its store was given up meanwhile: what is put there would never be found."""
+        """Whether the model's store was replaced meanwhile: nothing would read what is put there."""
         return all(one.texts.store is not model.texts.store for one in self._models())
 
     def _key(self, model: KeptTexts) -> Generator[Waits, None, ModelKey | None]:

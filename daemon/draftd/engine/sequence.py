@@ -1,5 +1,5 @@
-"""One request while it is decoded; and how its drafts fared, with the key under which that counts for others
-(depth/acceptance_rates.py)."""
+"""One request while it is decoded, and how many of its drafts were accepted. `Key` is the class of text that this
+counts for (depth/acceptance_rates.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, 
 
 @dataclass(slots=True)
 class SequenceEvidence:
-    """Counts of one sequence's drafted tokens, by one drafter, and of what its class made expect."""
+    """Counts of one sequence's drafted tokens, by one drafter, and the counts that its class made expect."""
 
     accepted: float = 0.0
     rejected: float = 0.0
@@ -68,37 +68,37 @@ class SequenceEvidence:
 class DecodeSequence:
     """One request's state on the engine thread. `tokens` is prompt and output; the last one is not yet in any cache."""
 
-    request: DecodeRequest  # as it was asked for, for good
+    request: DecodeRequest  # never changes
     sink: TokenSink
     sampling: SamplingParams  # the request's, with a seed where another daemon's target needs one
-    plan: DecodePlan  # the request's, or what is left of it since it was lowered or moved
-    proposals: Proposals  # its peer's; without one it needs none
-    latest_drafter: DrafterName | None  # of the plan's: who drafted last, or would first; steps are counted as its
+    plan: DecodePlan  # the request's, or less since it was lowered or moved
+    proposals: Proposals  # its peer's, or a client's stand-in
+    latest_drafter: DrafterName | None  # of the plan's: the last to draft, or the first to; steps count as its
     stats: RequestStats
     tokens: list[int]
     max_tokens: int  # the request's own, cut to the model's context
     generator: random.Random  # what a sampled sequence without a seed draws from
-    most: int  # tokens to draft in a step: the plan's, or fewer since it was lowered, or since a peer allows no more
-    id: int = 0  # what the target calls it
-    guess: Guess | None = None  # over its tokens, while another daemon's target decodes it
+    most: int  # tokens to draft in a step: the plan's, or fewer after lowering or by a peer's bound
+    id: int = 0  # the target's number for it
+    guess: Guess | None = None  # of how its tokens go on, while another daemon's target decodes it
     replays: int = 0  # tokens that the target computes again in its next step
     degraded: str = ""
     lowered: str = ""
     finish: FinishReason | None = None
     error: str = ""
-    ended: bool = False  # its receiver was told so
+    ended: bool = False  # its receiver knows the end
     rebuilt_at: int = -1  # output length when the sequence's caches were last rebuilt after a failure
-    kept: int = 0  # tokens of its text that the target has kept, or tried to
-    evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # how its own drafts fared
-    reads_prefix: bool = False  # what the disk has of its prompt is being read: it begins when that is over
-    prefills_drafter: bool | None = None  # whether its drafter takes it in before it joins; None before that is decided
-    proposed: Sequence[int] = ()  # by its peer, for the step that is made now
+    kept: int = 0  # tokens of its text that the target kept for later requests, or tried to
+    evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # of its own drafts
+    reads_prefix: bool = False  # its prefix is being read from disk: it begins after that
+    prefills_drafter: bool | None = None  # whether its drafter prefills it before it joins; None before that is decided
+    proposed: Sequence[int] = ()  # by its peer, for the present step
     granted: float = math.inf  # tokens that its peer lets it emit without a proposal
-    own_most: int = 0  # as `most`, whatever a peer allows
-    seconds: float = 0.0  # of the target and of its own draft, which its peer was not told yet
-    told_cap: int = -1  # the bound that was last told to be lower than what would pay
+    own_most: int = 0  # as `most`, without a peer's bound
+    seconds: float = 0.0  # of the target and its own draft, not reported to its peer yet
+    told_cap: int = -1  # the last bound reported to be lower than what would pay
     failed_over: str = ""  # why another daemon's target decodes it no more
-    unavailable: float | None = None  # that target cannot be had, and this one may not go on: seconds until a retry
+    unavailable: float | None = None  # seconds until a retry, if that target is lost and this one may not go on
 
     @classmethod
     def of(cls, request: DecodeRequest, sink: TokenSink, context_length: int) -> DecodeSequence:
@@ -119,7 +119,7 @@ class DecodeSequence:
 
     @property
     def guesses(self) -> int:
-        """Of its tokens, those at the end that the target has not judged."""
+        """The number of tokens at its end that the target has not judged."""
         return 0 if self.guess is None else len(self.guess)
 
     @property
@@ -133,7 +133,7 @@ class DecodeSequence:
 
     @property
     def answered(self) -> int:
-        """Tokens of the answer, those that were there when it began among them."""
+        """Tokens of the answer, including those that it began with."""
         return self.request.answered + self.emitted
 
     @property
@@ -143,30 +143,30 @@ class DecodeSequence:
 
     @property
     def shares(self) -> bool:
-        """Whether it uses what is kept of other texts, and its own is kept. What the daemon asks itself is to be
-        computed; what failed is not to be believed."""
+        """Whether it uses the prefix store and its text is kept there. The daemon's own requests are always computed,
+        and a failed text cannot be trusted."""
         request = self.request
         trusted = request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
         return trusted and not request.skip_prefix_cache
 
     @property
     def wants_prompt(self) -> bool:
-        """Whether it is yet to be told the log-probabilities of its prompt."""
+        """Whether the log-probabilities of its prompt are still to be sent."""
         return self.request.prompt_logprobs is not None and not self.emitted
 
     def evidence_key(self, drafter: DrafterName) -> Key:
-        """The key of its drafts by this drafter, in what is known of acceptance."""
+        """The key of its drafts by this drafter among acceptance rates."""
         sampled = not self.sampling.greedy
         return drafter, sampled, sampled and self.sampling.seed is not None, self.request.workload
 
     @property
     def drafter(self) -> DrafterName | None:
-        """Who drafts for this sequence now; None decodes autoregressively."""
+        """The drafter of this sequence now; None decodes autoregressively."""
         return None if self.degraded else self.latest_drafter
 
     @property
     def drafters(self) -> frozenset[DrafterName]:
-        """Those that its plan has, whichever of them drafted last."""
+        """All drafters of its plan, whichever drafted last."""
         drafter, others = self.plan.drafter, self.plan.alternatives
         return others if drafter is None else others | {drafter}
 
@@ -176,7 +176,7 @@ class DecodeSequence:
         return 0 if self.degraded else min(self.most, self.remaining - 1)
 
     def propose(self, proposed: Sequence[int], granted: int) -> None:
-        """Takes its peer's proposal for the next step. Where that is empty, its own drafter may draft, within the
+        """Takes its peer's proposal for the next step. If that is empty, its own drafter may draft, within the
         grant."""
         self.proposed, self.granted, own = proposed, granted, self.plan.drafter
         if own is not None:
@@ -184,11 +184,11 @@ class DecodeSequence:
         self.most = len(proposed) or (min(self.own_most, max(0, granted - 1)) if own != PEER else 0)
 
     def degrade(self, reason: str) -> None:
-        """From now on this sequence decodes autoregressively. The first reason stands."""
+        """Decodes this sequence autoregressively from now on. The first reason stands."""
         self.degraded = self.degraded or reason
 
     def take_proposals(self) -> None:
-        """Lets a peer go on drafting for a sequence that was degraded since its own drafter cannot."""
+        """Lets a peer go on drafting for a sequence that was degraded because its own drafter cannot."""
         if not self.of_peer or self.plan.drafter in (None, PEER):
             return
         self.lowered, self.degraded = self.lowered or self.degraded, ""
@@ -196,8 +196,8 @@ class DecodeSequence:
         self.latest_drafter = PEER
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """From now on this sequence drafts at most `most` tokens at a time, with one of `drafters` or not at all. A
-        peer's proposals are for the peer to bound."""
+        """Bounds its drafts to `most` tokens at a time, from one of `drafters`, or none. A peer bounds its own
+        proposals."""
         plan = self.plan
         if self.degraded or plan.drafter in (None, PEER):
             return
@@ -206,7 +206,7 @@ class DecodeSequence:
             self.plan = replace(plan, alternatives=kept)
             self.degrade(reason)
             self.take_proposals()
-        elif plan.drafter not in drafters:  # the lookup needs nothing but the text
+        elif plan.drafter not in drafters:  # prompt lookup needs only the text
             self.plan = replace(plan, drafter=PROMPT_LOOKUP, alternatives=kept & {PEER})
             self._bound(most, reason)
         else:
@@ -221,11 +221,11 @@ class DecodeSequence:
 
     @property
     def speculates(self) -> bool:
-        """Whether anything is to be drafted for it at another daemon's target."""
+        """Whether another daemon's target decodes it with drafts from here."""
         return self.plan.strategy is Strategy.SPECULATIVE and self.drafter is not None
 
     def move_here(self, why: str, context_length: int) -> None:
-        """Goes on by the local target, whose texts have at most so many tokens."""
+        """Moves it to the local target, whose texts have at most `context_length` tokens."""
         self.failed_over = why
         alternatives = self.plan.alternatives - {TARGET}
         self.plan = replace(self.plan, strategy=Strategy.LOCAL, alternatives=alternatives)

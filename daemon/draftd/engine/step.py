@@ -1,4 +1,4 @@
-"""One step of the scheduler as values: what a target is asked, and what it answers."""
+"""One step of the scheduler as values: the plan for a target, and its result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:  # the daemon is put together without MLX
 
 
 class PlanEntry(NamedTuple):
-    """What one sequence does in a step: it takes `tokens` in, or with none of these continues from its own last token,
-    which may still be under way. `position`: of the first token that is taken in, in the sequence's text. `drafted`:
-    how many draft ids follow it. `wanted`: whether a token is chosen after all these."""
+    """One sequence's part of a step: it takes in `tokens`, or continues from its own last token, which may still be
+    under way. `position`: the place of the first token taken in, in its text. `drafted`: the number of draft ids that
+    follow. `wanted`: whether a token is chosen after all these."""
 
     sequence: int
     position: int
@@ -29,9 +29,9 @@ class PlanEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The work of a target in a step. `draft`: a row for each entry that continues; None where nothing is drafted.
-    `sampling`: how these entries sample, with the noise that the draft was drawn with; None where the target is to make
-    it from the sequences' options."""
+    """The work of a target in a step. `draft`: a row for each entry that continues; None if nothing is drafted.
+    `sampling`: how these entries sample, with the noise that the draft was drawn with; None: the target makes it from
+    the sequences' options."""
 
     step: int
     entries: Sequence[PlanEntry]
@@ -40,11 +40,10 @@ class StepPlan:
 
 
 class EntryResult(NamedTuple):
-    """The drafted tokens of an entry that were accepted, and the token after them; None where none was wanted.
-    `replays`: tokens that the target computes again in the sequence's next step, in front of its draft. `logprobs`: of
-    each of these tokens, where they were asked for. `error`: why the sequence cannot go on; what it was given besides
-    means nothing. `prompt`: the log-probabilities of all tokens that were taken in but the text's first, once the last
-    of them is."""
+    """The accepted tokens of an entry's draft, and the `following` token; None if not wanted. `replays`: tokens that
+    the target computes again in the sequence's next step, before its draft. `logprobs`: of each of these tokens, if
+    requested. `error`: why the sequence cannot go on; the other fields are then meaningless. `prompt`: the
+    log-probabilities of the text's tokens without its first, once all are taken in."""
 
     sequence: int
     accepted: list[int]
@@ -57,7 +56,7 @@ class EntryResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a plan. `width`: positions that were computed of the widest sequence."""
+    """The result of a plan. `width`: positions computed for the widest sequence."""
 
     step: int
     entries: Sequence[EntryResult]
@@ -65,10 +64,10 @@ class StepResult:
 
 
 class StepMode(enum.Enum):
-    """What a decode step does."""
+    """Whether a decode step drafts, and whether the next may."""
 
     PLAIN = "plain"  # drafts nothing; the step after it may draft
-    PLAIN_AHEAD = "plain ahead"  # nor will the step after it: that one's forward starts before this one is read
+    PLAIN_AHEAD = "plain ahead"  # nor does the next step, whose forward starts before this one is read
     SPECULATIVE = "speculative"  # at least one sequence drafts
 
 
@@ -82,7 +81,7 @@ class DraftState(enum.Enum):
 
 
 class SequenceDraft(NamedTuple):
-    """What one sequence drafts in a step: so many tokens, with which drafter, and why."""
+    """The draft planned for one sequence in a step: its depth, its drafter, and why."""
 
     depth: int = 0
     drafter: DrafterName | None = None
@@ -90,15 +89,15 @@ class SequenceDraft(NamedTuple):
 
 
 class DraftPlan(NamedTuple):
-    """What depth control decided for a step; `sequences` in the order of the running ones."""
+    """The decision of depth control for a step; `sequences` in the order of the running ones."""
 
     mode: StepMode
     sequences: Sequence[SequenceDraft]
 
 
 class SequenceStep(NamedTuple):
-    """What the step decided for one sequence, before the text is cut at an end: `accepted` tokens, then one more, and
-    the log-probabilities of all these where they were asked for."""
+    """The result of a step for one sequence, before the text is cut at an end: `accepted` tokens, then one more, and
+    their log-probabilities if requested."""
 
     drafted: int
     accepted: list[int]
@@ -111,8 +110,8 @@ class SequenceStep(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
     """One step of all running sequences. Seconds are wall time; `drafter_errors` names those whose drafter failed, and
-    why; `lag` is the most tokens that a draft model took in before it drafted; `replayed`: by how many positions the
-    forward was wider than the last tokens and their drafts."""
+    why; `lag`: the most tokens that a draft model had to take in before it drafted; `replayed`: by how many positions
+    the forward was wider than the last tokens and their drafts."""
 
     sequences: list[SequenceStep]
     draft_seconds: float
@@ -125,7 +124,7 @@ class DecodeStep:
 def continuing_entries(
     sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0
 ) -> list[PlanEntry]:
-    """Each sequence continues from its last token, with so many drafts; `after` tokens more are under way than are
-    known."""
+    """Returns entries that continue each sequence from its last token, with `depths` drafted tokens. `after`: tokens
+    under way that are not known yet."""
     drafted = zip(sequences, depths or [0] * len(sequences), strict=True)
     return [PlanEntry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]

@@ -1,5 +1,5 @@
-"""The next step, decided: who decodes in it, whether prompts or a draft come before that, and whether the step after it
-begins early. Changes nothing."""
+"""Plans the next step: the sequences that decode in it, whether prompts or a drafter have a slice before, and whether
+the step after it begins early. It changes no sequence."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WAVE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One step. `members`: the sequences that decode in it, those of peers among them that have a step in hand.
-    `in_turn`: they and those that rest, but no peer's that waits for others. `room`: prompts that may join them.
-    `hurried`: sequences that a long slice of a prompt would hold up. `catches_up`: a drafter takes a slice of running
-    texts in, in the place of a prompt. `decodes`: else prompts alone are prefilled."""
+    """One step. `members`: the sequences that decode in it. `in_turn`: the running sequences, resting ones too, except
+    those that the fair share holds back. `room`: prompts that may join. `hurried`: sequences that a long slice of a
+    prompt would delay. `catches_up`: a drafter prefills a slice of running texts, in place of a prompt. `decodes`:
+    False only prefills prompts."""
 
     members: list[DecodeSequence]
     in_turn: Sequence[DecodeSequence]
@@ -41,9 +41,9 @@ def plan_turn(
     wave: bool = False,
     may_catch_up: bool = False,
 ) -> Turn:
-    """`running`, in the target's order; `in_turn`: of these, all but those of peers that wait for others. `begun`: a
-    step that is under way, with the sequences that it was begun with. `most`: sequences of a step. `wave`: prompts that
-    came together are prefilled together. `may_catch_up`: a drafter is behind, and prompts have had the last step."""
+    """`running`: in the target's order. `in_turn`: these without those that the fair share holds back. `begun`: a step
+    under way, which has its sequences already. `most`: sequences of a step. `wave`: prompts that came together are
+    prefilled together. `may_catch_up`: a drafter is behind, and its slice is due."""
     due = [one for one in in_turn if not rests(one)]
     if begun is None:
         members = _members(due, most)
@@ -59,8 +59,8 @@ def plan_turn(
 
 
 def runs_ahead(turn: Turn, *, prefilling: bool, masked: bool) -> bool:
-    """Whether the step after this one may begin before this one is read: it has the same sequences and drafts for no
-    peer, whose grants reach that far. `prefilling`: a slice would wait for it. `masked`: a mask waits for a token."""
+    """Returns whether the next step may begin before this one is read: it has the same sequences, and peers grant
+    enough without proposing. `prefilling`: a slice would wait for it. `masked`: a mask needs this step's token."""
     if prefilling or masked:
         return False
     due = [one.proposals for one in turn.in_turn if one.of_peer and not rests(one)]
@@ -68,12 +68,12 @@ def runs_ahead(turn: Turn, *, prefilling: bool, masked: bool) -> bool:
 
 
 def rests(sequence: DecodeSequence) -> bool:
-    """Whether it takes no part: none of its peer's steps is in hand."""
+    """Returns whether it takes no part because its peer has sent no step."""
     return not sequence.proposals.due(sequence.tokens)
 
 
 def _members(due: list[DecodeSequence], most: int) -> list[DecodeSequence]:
-    """At most so many: those first whose last token is the oldest."""
+    """Returns at most `most` of them: those whose last token is oldest."""
     if len(due) <= most:
         return due
     oldest = {one.id for one in sorted(due, key=lambda one: one.stats.last_token or 0.0)[:most]}
@@ -81,7 +81,7 @@ def _members(due: list[DecodeSequence], most: int) -> list[DecodeSequence]:
 
 
 def awake(in_turn: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
-    """Returns those that do not rest, or have not done so for long."""
+    """Returns those that do not rest, or whose last token is recent."""
     since = now - _AWAKE_SECONDS
     return [one for one in in_turn if not rests(one) or (one.stats.last_token or since) > since]
 
@@ -93,8 +93,8 @@ class Wave:
         self._ends = -math.inf
 
     def goes_on(self, now: float, running: int, short_prompts: int) -> bool:
-        """Whether nothing decodes in this step. A wave begins where nothing runs, and goes on while more short prompts
-        wait than have joined since, but not for long."""
+        """Returns whether nothing decodes in this step. A wave begins when nothing runs. It goes on for a short time,
+        while more short prompts wait than sequences run."""
         if not running:
             self._ends = now + _WAVE_SECONDS
         elif short_prompts <= running:
@@ -103,15 +103,15 @@ class Wave:
 
 
 class BatchWait:
-    """Has peers' steps wait a moment for those of other peers, where one forward for all costs less than two."""
+    """Delays peers' steps a moment for those of other peers, if one forward for all costs less than two."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         """`seconds`: the longest that a step waits; 0: none does."""
         self._seconds, self._clock = seconds, clock
-        self._until: float | None = None  # that is under way
+        self._until: float | None = None  # the end of the wait under way
 
     def wait(self, running: Sequence[DecodeSequence], taking_part: Sequence[DecodeSequence], costs: StepCosts) -> float:
-        """Seconds that the next step waits at most; 0 where it is to begin."""
+        """Returns how many seconds the next step may wait; 0 begins it."""
         now = self._clock()
         self._until = self._end(running, taking_part, costs, now) if self._seconds else None
         return 0.0 if self._until is None else self._until - now

@@ -1,6 +1,6 @@
-"""The weights while no request needs them: let go after a time without requests, and read again for the next one.
+"""Unloads the weights after a time without requests, and loads them again for the next one.
 
-All else stays: sequences, what was learnt of drafting, the tokenizer, prefixes on disk. Engine thread only, but for
+All else stays: sequences, what was learnt of drafting, the tokenizer, prefixes on disk. Engine thread only, except
 `unloaded` and `files`."""
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from draftd.models.mlx_lm import vocabulary_size
 
 _log = logging.getLogger(__name__)
 
-_OWN_SECONDS = 5.0  # since the daemon's own work: a probe asks again within these
+_OWN_SECONDS = 5.0  # after the daemon's own work: a probe's next request comes within these
 
 
 class Weights:
-    """Of the target, and of the drafters that are held."""
+    """The weights of the target and of loaded drafters."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Weights:
         prefix: PrefixCache,
         report: Callable[[str], None],
     ) -> None:
-        """`seconds` without clients' requests until they are let go; 0: never. `source` and `files` are of the target;
-        `report` takes a line for people."""
+        """`seconds`: without clients' requests until the weights are unloaded; 0: never. `source` and `files`: of the
+        target. `report` takes a line for people."""
         self._seconds, self._source, self.files, self._info = seconds, source, files, info
         self._decoder, self._target, self._drafters, self._jobs = decoder, target, drafters, jobs
         self._prefix, self._report = prefix, report
@@ -54,8 +54,8 @@ class Weights:
         self._loading: Generator[None, None, None] | None = None
 
     def due(self, *, clients: bool, own: bool) -> bool:
-        """Whether they are to be let go now. `clients`: whether requests of theirs are in hand. `own`: whether the
-        daemon does something of its own, which keeps them, and is no reason to keep them longer."""
+        """Returns whether to unload them now. `clients`: whether clients have requests here. `own`: whether the daemon
+        does work of its own, which keeps them only while it lasts."""
         if not self._seconds or self.unloaded:
             return False
         now = elapsed()
@@ -66,8 +66,8 @@ class Weights:
         return now - self._clients >= self._seconds and now - self._own >= min(_OWN_SECONDS, self._seconds)
 
     def unload(self) -> None:
-        """Nothing may be in hand."""
-        self._report("loading the weights again")  # which is what the next request waits for
+        """Unloads the weights. No request may be here."""
+        self._report("loading the weights again")  # the next request waits for this
         self.unloaded = self._decoder.paused = self._jobs.idle = True
         for kind in self._drafters.loaded.drafters:
             self._decoder.drafting.remove(kind)
@@ -79,8 +79,8 @@ class Weights:
         _log.info("no request for %g s: the weights are unloaded", self._seconds)
 
     def step(self) -> bool:
-        """Reads a piece; True once all are there. Raises ModelLoadError where they cannot be had: then the next call
-        begins anew."""
+        """Reads a piece; returns True once all are loaded. Raises ModelLoadError if they cannot be loaded: then the
+        next call starts again."""
         loading = self._loading = self._loading or self._load()
         try:
             next(loading)
@@ -96,7 +96,7 @@ class Weights:
         return False
 
     def rest(self) -> None:
-        """No request waits for them any more: what was read is let go."""
+        """Drops the weights read so far, as no request waits for them any more."""
         if self._loading is not None:
             self._loading.close()
             self._loading, self._jobs.idle = None, True
