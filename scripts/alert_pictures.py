@@ -20,7 +20,7 @@ from dashboards.ratios import acceptance_per_token, label
 from dashboards.settings import Alerting
 from draftd.telemetry import attributes as a
 from tests.stack.degrading import Degrading, degrading
-from tests.waiting import until
+from tests.wait_until import until
 
 DOCS = Path(__file__).parents[1] / "docs"
 SETTINGS = Alerting(window_seconds=15)

@@ -276,7 +276,7 @@ def _draft_that_costs_more(session: Session) -> None:
 
 
 def _download(session: Session) -> None:
-    from tests.hub import Hub
+    from tests.fake_hub import Hub
 
     session.say("", "## A model from the hub", "", "A download that is interrupted, and what it shows meanwhile:")
     hub, kept = Hub(), dict(session.env)

@@ -18,7 +18,7 @@ from draftd.client.client import DraftdClient
 from draftd.core import WorkloadClass
 from scripts.alert_pictures import DOCS, shoot
 from scripts.first_session import Screen
-from tests.waiting import repeating
+from tests.wait_until import repeating
 
 _MODEL = "build/models/SmolLM2-135M-Instruct"
 _TOKENS = 96

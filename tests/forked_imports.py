@@ -1,4 +1,4 @@
-"""What every daemon imports, imported once in the server that tests.forked forks them from."""
+"""What every daemon imports, imported once in the server that tests.forked_daemon forks them from."""
 
 from __future__ import annotations
 

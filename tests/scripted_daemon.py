@@ -21,7 +21,7 @@ from draftd.core import DepthMode
 from draftd.engine.pair import LoadedModels
 from draftd.models.blas import load_blas
 from draftd.settings import EngineSettings, FlagSettings, HardwareSettings, ServerSettings, Settings
-from tests.forked import Daemon, daemon
+from tests.forked_daemon import Daemon, daemon
 
 
 def main(flag_file: str, *assignments: str) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import until
+from tests.wait_until import until
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"

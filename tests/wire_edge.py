@@ -27,8 +27,8 @@ from draftd.engine.targets.base import SequenceOptions
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc as rpc
 from draftd.verifier_client.codec import VERSION, from_verifier, to_verifier
-from tests.edge import left_of
-from tests.serving import Served
+from tests.in_process_daemon import Served
+from tests.scripted_edge import left_of
 
 Propose = Callable[[Sequence[int], int], list[int]]
 """So many tokens that are to follow these."""

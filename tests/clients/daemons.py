@@ -14,7 +14,7 @@ from draftd.cli.serve import run_daemon
 from draftd.engine.pair import LoadedModels
 from draftd.models.blas import load_blas
 from draftd.settings import EngineSettings, FlagSettings, ServerSettings, Settings
-from tests import forked
+from tests import forked_daemon
 
 _HTTP = re.compile(r"draftd: HTTP on (http://\S+)/v1")
 _ALIASES = ("claude-*", "gpt-*")
@@ -32,7 +32,7 @@ def real_daemon(model: Path) -> Iterator[str]:
             "DRAFTD_SERVER__HTTP_PORT": "0",
             "DRAFTD_SERVER__HTTP_ALIASES": ",".join(_ALIASES),
         }
-        with forked.daemon(forked.command, "serve", environ=environ) as daemon:
+        with forked_daemon.daemon(forked_daemon.command, "serve", environ=environ) as daemon:
             yield _url(daemon)
 
 
@@ -41,7 +41,7 @@ def talking_daemon() -> Iterator[str]:
     """Serves the model that writes what the conversation asks for. Yields the URL, without a path."""
     with (
         tempfile.TemporaryDirectory(prefix="draftd-clients-") as folder,
-        forked.daemon(serve_talker, folder, environ=_environment(folder)) as daemon,
+        forked_daemon.daemon(serve_talker, folder, environ=_environment(folder)) as daemon,
     ):
         yield _url(daemon)
 
@@ -72,5 +72,5 @@ def _environment(state: str) -> Mapping[str, str]:
     return {**kept, **exporters, "XDG_STATE_HOME": state}
 
 
-def _url(daemon: forked.Daemon) -> str:
+def _url(daemon: forked_daemon.Daemon) -> str:
     return next(found[1] for line in daemon.lines if (found := _HTTP.search(line)))

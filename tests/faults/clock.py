@@ -9,7 +9,7 @@ import ctypes
 import struct
 from pathlib import Path
 
-from tests.forked import CLOCK
+from tests.forked_daemon import CLOCK
 from tests.preload import library
 
 _TWO = struct.Struct("2d")

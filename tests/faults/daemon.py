@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from tests import forked
+from tests import forked_daemon
 from tests.faults import child
 from tests.faults.clock import Clock
 from tests.faults.credentials import Access, Credentials
@@ -140,7 +140,7 @@ class Daemon:
             **environ,
         }
         self._running = ExitStack()
-        self._child: forked.Child | None = None
+        self._child: forked_daemon.Child | None = None
         self._control: Connection | None = None
         self._numbers = itertools.count(1)
 
@@ -155,7 +155,7 @@ class Daemon:
         ours, theirs = Pipe()
         files = str(self.clock.file), str(self.credentials.settings)
         arguments = (theirs, self._environ, dict(self.conditions), self._broken, *files)
-        context = forked.daemon(child.main, *arguments, environ=self._environ, until="listening")
+        context = forked_daemon.daemon(child.main, *arguments, environ=self._environ, until="listening")
         try:
             running = self._running.enter_context(context)
         finally:

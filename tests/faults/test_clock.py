@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
+from tests import forked_daemon
 from tests.faults.clock import Clock, attach
 
 
@@ -36,7 +36,7 @@ def test_a_daemons_clocks_are_stepped_while_its_waits_are_not(tmp_path: Path) ->
     if not clock.steps:
         pytest.skip("no C compiler, or not Linux")
     clock.set_wall(-7200.0)
-    child = forked.start(main, str(clock.file), environ=dict(os.environ))
+    child = forked_daemon.start(main, str(clock.file), environ=dict(os.environ))
     try:
         before = json.loads(child.stderr.readline())
         clock.set_wall(600.0)

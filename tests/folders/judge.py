@@ -24,7 +24,7 @@ from draftd.engine.pair import LoadedModels, load_models
 from draftd.errors import InvalidRequest, ModelLoadError
 from draftd.models.mlx_lm import load_adapters, load_model
 from draftd.settings import load_settings
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.folders.place import SAMPLES, Asked, Case, Place, samples
 from tests.models.scene import near_tie
 from tests.rig import Rig, autoregressive, request, speculative

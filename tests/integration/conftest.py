@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serving import Served, models, serving
+from tests.in_process_daemon import Served, models, serving
 
 
 @pytest.fixture(scope="module")

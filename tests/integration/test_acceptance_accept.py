@@ -17,7 +17,7 @@ from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.ticks import Stage
 from tests.scripted_daemon import scripted_daemon
 from tests.unit.cli.conftest import Ran, in_process
-from tests.waiting import until
+from tests.wait_until import until
 
 _COMMAND = [sys.executable, "-m", "draftd.cli.main"]
 _ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}

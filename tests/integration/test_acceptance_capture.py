@@ -24,10 +24,10 @@ from draftd_acceptance import ticks as figures
 from draftd_acceptance.cost import measured_costs
 from draftd_acceptance.session import tick_of
 from draftd_acceptance.ticks import Tick
+from tests.fake_ticks import place
 from tests.scripted_daemon import scripted_daemon
-from tests.ticking import place
-from tests.waiting import until
-from tests.wire import Message, relaying
+from tests.wait_until import until
+from tests.wire_relay import Message, relaying
 
 _STEP = 0.008
 _NEAR = 0.002

@@ -27,8 +27,8 @@ from draftd_acceptance.manifest import take_manifest
 from draftd_acceptance.options import SweepOptions
 from draftd_acceptance.session import Advance, Session
 from draftd_acceptance.sweep.plan import run_sweep
+from tests.in_process_daemon import Served, serving
 from tests.scripted import ScriptedModel, scripted_models
-from tests.serving import Served, serving
 from tests.stack.scripted_pair import load
 from tests.unit.cli.conftest import Ran, in_process
 

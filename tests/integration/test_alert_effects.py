@@ -27,7 +27,7 @@ from draftd.strategies import RemoteLevel
 from scripts.stack import Webhook as Told
 from tests.stack.components import ROOT, Alertmanager, alertmanager, quick
 from tests.unit.fallback.controlled import COOLDOWN, LADDER, Controlled
-from tests.waiting import until
+from tests.wait_until import until
 from tests.webhook import TOKEN, Counting, Webhook, payload, signed
 
 RULES = alert_rules(Alerting())

@@ -13,10 +13,10 @@ from draftd.client.client import DraftdClient
 from draftd.core import FallbackLevel
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
-from tests.composed import composed
+from tests.custom_daemon import composed
 from tests.http_server import Answer, Request, serving
 from tests.otlp import OtlpReceiver
-from tests.waiting import until
+from tests.wait_until import until
 
 DAEMON = """
 import sys

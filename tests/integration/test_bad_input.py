@@ -24,10 +24,10 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import FinishReason
 from draftd.engine.pair import LoadedModels
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import Answer, Served, collect, serving
 from tests.scripted import ByteTokenizer, scripted_models
 from tests.scripted_daemon import scripted_daemon
-from tests.serving import Answer, Served, collect, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 CONTEXT = 3000
 MESSAGE_LIMIT = 64 * 1024

@@ -21,9 +21,9 @@ from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, Pro
 from draftd.journal import Subject
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import control_pb2_grpc
-from tests.fallback import LADDER, NOW, FakeController
-from tests.serving import Served, models, serving
-from tests.waiting import until
+from tests.fake_fallback import LADDER, NOW, FakeController
+from tests.in_process_daemon import Served, models, serving
+from tests.wait_until import until
 
 Ask = Callable[[DraftdClient], object]
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from draftd.cli.main import build_app
 from draftd.settings import load_settings
-from tests import forked
-from tests.waiting import until
+from tests import forked_daemon
+from tests.wait_until import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 WITHOUT_SETTINGS = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
@@ -59,7 +59,7 @@ def recorded(folder: Path, commands: str) -> tuple[list[str], dict[str, str]]:
 def command_in(folder: str, *arguments: str) -> None:
     """For a forked process: `draftd` in this folder."""
     os.chdir(folder)
-    forked.command(*arguments)
+    forked_daemon.command(*arguments)
 
 
 def status(**environ: str) -> Result:
@@ -84,7 +84,9 @@ def test_clients_reach_a_daemon_with_the_credentials_that_operations_makes(
     webhook = {"DRAFTD_WEBHOOK__TOKEN": token, "DRAFTD_WEBHOOK__SECRET": secret}
     more = {**webhook, "DRAFTD_WEBHOOK__PORT": "0", "DRAFTD_SERVER__TLS_CLIENT_CA": "clients.pem"}
     monkeypatch.chdir(tmp_path)
-    with forked.serving(command_in, str(tmp_path), *arguments, environ=environ_of(tmp_path, environ | more)) as daemon:
+    with forked_daemon.serving(
+        command_in, str(tmp_path), *arguments, environ=environ_of(tmp_path, environ | more)
+    ) as daemon:
         assert not [line for line in daemon.lines if "warning: " in line], "the certificate is as it should be"
         shown = connect.replace("mini.lan:50551", f"localhost:{daemon.port}").replace(
             "…", environ["DRAFTD_SERVER__TOKEN"]
@@ -125,14 +127,16 @@ def test_an_edge_reaches_the_verifier_that_is_set_up_as_described(
     arguments, environ = recorded(tmp_path, make)
     for name, model in (("Qwen3-32B-4bit", "target"), ("Qwen3-8B-4bit", "target"), ("Qwen3-0.6B-4bit", "draft")):
         (tmp_path / name).symlink_to(NANO / model)
-    with forked.serving(command_in, str(tmp_path), *arguments, environ=environ_of(tmp_path, environ)) as verifier:
+    with forked_daemon.serving(
+        command_in, str(tmp_path), *arguments, environ=environ_of(tmp_path, environ)
+    ) as verifier:
         target = f"localhost:{verifier.port}"
         config = toml.replace("gpu.lan:50551", target).replace("…", environ["DRAFTD_SERVER__TOKEN"])
         (tmp_path / "draftd.toml").write_text(config)
         edge_folder = tmp_path / "edge"
         edge_folder.mkdir()
         serve = ["serve", "--config", "draftd.toml"]
-        with forked.serving(command_in, str(tmp_path), *serve, environ=environ_of(edge_folder, {})) as edge:
+        with forked_daemon.serving(command_in, str(tmp_path), *serve, environ=environ_of(edge_folder, {})) as edge:
             said = re.search(r"draftd status +# (.+)", ask)
             assert said is not None
             wanted = said[1].replace("gpu.lan:50551", target).replace("Qwen3-32B-4bit", "nano/target")

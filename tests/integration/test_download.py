@@ -14,11 +14,11 @@ import pytest
 
 from draftd.client.client import CallError, DraftdClient
 from draftd.models.folder import ModelFolder
-from tests import forked, hub
+from tests import fake_hub, forked_daemon
 from tests.conftest import NanoPair
-from tests.hub import Fault
+from tests.fake_hub import Fault
 from tests.unit.cli.conftest import WITHOUT_SETTINGS
-from tests.waiting import until
+from tests.wait_until import until
 
 WEIGHTS = "^/files/.*/model.safetensors"
 HOW_FAR = r"downloading org/name: 1 of 2 MB(, (\d\.\d MB/s, [\d.]+ (s|min|h) left|nothing came for 10 s))?"
@@ -37,10 +37,12 @@ def test_a_download_is_shown_everywhere_and_kept_when_the_daemon_stops(
 ) -> None:
     options = ("--model", "org/name", "--port", "0", "--http-port", "0")
     environ = WITHOUT_SETTINGS | {"XDG_STATE_HOME": str(tmp_path)}
-    with hub.hub_for_tests(monkeypatch, tmp_path) as fake:
+    with fake_hub.hub_for_tests(monkeypatch, tmp_path) as fake:
         fake.add("org/name", nano_pair.draft)
         fake.faults = [Fault(WEIGHTS, cut_after=900_000, times=1), Fault(WEIGHTS, 503)]
-        start = forked.daemon(hub.serve, fake.url, str(tmp_path), *options, environ=environ, until="listening")
+        start = forked_daemon.daemon(
+            fake_hub.serve, fake.url, str(tmp_path), *options, environ=environ, until="listening"
+        )
         began = time.monotonic()
         with start as running:
             with DraftdClient(running.address) as client:

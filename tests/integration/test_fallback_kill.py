@@ -18,9 +18,9 @@ from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel
 from draftd.v1 import control_pb2 as pb
-from tests import forked
+from tests import forked_daemon
 from tests.stack import scripted_pair
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
@@ -38,7 +38,7 @@ class Asked:
 
 
 @contextlib.contextmanager
-def daemon(folder: Path) -> Iterator[tuple[forked.Child, DraftdClient]]:
+def daemon(folder: Path) -> Iterator[tuple[forked_daemon.Child, DraftdClient]]:
     """A daemon on a scripted pair that answers, though it may still load. It is killed at the end, if not before."""
     (folder / "acceptance").write_text("0.9")
     settings = {
@@ -49,7 +49,7 @@ def daemon(folder: Path) -> Iterator[tuple[forked.Child, DraftdClient]]:
     }
     file = str(folder / "acceptance")
     with (
-        forked.daemon(scripted_pair.main, file, environ=settings, until="listening") as running,
+        forked_daemon.daemon(scripted_pair.main, file, environ=settings, until="listening") as running,
         DraftdClient(running.address) as client,
     ):
         yield running.child, client

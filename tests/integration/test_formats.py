@@ -20,9 +20,9 @@ from draftd_acceptance import quality
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.session import Session
 from draftd_acceptance.ticks import Stage
-from tests.acceptance import manifest
 from tests.conftest import NanoPair
-from tests.serving import Answer, Served, collect, serving
+from tests.in_process_daemon import Answer, Served, collect, serving
+from tests.synthetic_run import manifest
 
 SCHEMA = {
     "type": "object",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftd.core import ModePreference, SamplingParams
 from draftd.v1 import inference_pb2 as pb
-from tests.serving import Served
+from tests.in_process_daemon import Served
 
 
 def test_choices_and_log_probabilities_arrive(served: Served) -> None:

@@ -14,8 +14,8 @@ from openai import OpenAI
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
 from tests.conftest import NanoPair
+from tests.in_process_daemon import Served, serving
 from tests.integration.test_formats import SCHEMA, TOOLS, ask, calls_of
-from tests.serving import Served, serving
 
 ASKED: Any = {"role": "user", "content": "Book a flight to Oslo."}
 BOOK: Any = {"name": "book", "parameters": SCHEMA}

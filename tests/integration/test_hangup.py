@@ -25,11 +25,11 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.engine.pair import LoadedModels
 from draftd.models.blas import load_blas
 from draftd.settings import load_settings
-from tests import forked
+from tests import forked_daemon
 from tests.certificates import Authority
-from tests.forked import Daemon
-from tests.serving import collect
-from tests.waiting import until
+from tests.forked_daemon import Daemon
+from tests.in_process_daemon import collect
+from tests.wait_until import until
 from tests.webhook import signed
 
 OLD, NEW = "the-old-token-of-the-tests", "the-new-token-of-the-tests"
@@ -146,7 +146,7 @@ def test_credentials_change_while_requests_run_and_none_is_lost(tmp_path: Path) 
     given = Configured(tmp_path)
     first = given.certify("first")
     given.write(OLD)
-    with forked.serving(main, str(given.file), environ=ENVIRON) as daemon:
+    with forked_daemon.serving(main, str(given.file), environ=ENVIRON) as daemon:
         ports = Ports(daemon)
         assert ports.answers(first, OLD) == [200] * 4
         assert ports.answers(first, NEW) == [401] * 4
@@ -182,7 +182,7 @@ def test_hangup_names_unusable_files_and_keeps_the_old_ones(tmp_path: Path) -> N
     given = Configured(tmp_path)
     authority = given.certify("ca")
     given.write(NEW)
-    with forked.serving(main, str(given.file), environ=ENVIRON) as daemon:
+    with forked_daemon.serving(main, str(given.file), environ=ENVIRON) as daemon:
         ports, text = Ports(daemon), given.file.read_text()
         assert given.hang_up(daemon) == "reloaded: certificates and tokens are as before"
         given.file.write_text(text.replace("port = 0", "port = 1", 1).replace("[log]", "[log]\nlevel = 'debug'"))
@@ -206,14 +206,14 @@ def follower(*arguments: str) -> None:
     """In a session of its own, deaf to SIGHUP until it answers it, as the command is from its first line."""
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    forked.command("follow", *arguments)
+    forked_daemon.command("follow", *arguments)
 
 
 def test_a_follower_reopens_its_log(tmp_path: Path) -> None:
     given = Configured(tmp_path)
     given.file.write_text(f"[log]\nfile = '{given.log}'\n")
     whole = {**ENVIRON, "DRAFTD_CONFIG": str(given.file)}
-    child = forked.start(follower, "--address", "127.0.0.1:1", "--rank", "1", environ=whole)
+    child = forked_daemon.start(follower, "--address", "127.0.0.1:1", "--rank", "1", environ=whole)
     try:
         until(lambda: bool(given.logged("the log is in")), 60)
         given.log.rename(tmp_path / "moved.log")
@@ -235,7 +235,7 @@ def test_a_daemon_whose_terminal_is_closed_drains(tmp_path: Path) -> None:
     config.write_text(f"[server]\nport = 0\n[flag]\nfile = '{tmp_path}/flags.json'\n")
     ours, theirs = pty.openpty()
     with (
-        forked.daemon(main, str(config), os.ttyname(theirs), environ=ENVIRON) as daemon,
+        forked_daemon.daemon(main, str(config), os.ttyname(theirs), environ=ENVIRON) as daemon,
         DraftdClient(daemon.address) as client,
     ):
         os.close(theirs)

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 
 from draftd.client.client import DraftdClient
-from tests.composed import composed
+from tests.custom_daemon import composed
 from tests.otlp import OtlpReceiver
-from tests.waiting import until
+from tests.wait_until import until
 
 DAEMON = """
 import sys

@@ -27,9 +27,9 @@ from draftd.telemetry.setup import Sources, Telemetry
 from draftd.v1 import inference_pb2 as pb
 from tests.certificates import Authority
 from tests.conftest import NanoPair
+from tests.in_process_daemon import Served, serving
 from tests.integration.test_formats import SCHEMA, TOOLS, with_tools
-from tests.serving import Served, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 TOKEN = "a-token-of-a-length"
 LIMIT = 12  # tokens of an answer

@@ -17,11 +17,11 @@ import pytest
 
 from draftd.core import FinishReason
 from draftd.engine.pair import LoadedModels
+from tests.http_mutations import CHAT, bodies, mangled
+from tests.in_process_daemon import Answer, Served, collect, serving
 from tests.integration.test_bad_input import wordy
-from tests.mangling import CHAT, bodies, mangled
-from tests.serving import Answer, Served, collect, serving
-from tests.speaking import speaking_models
-from tests.waiting import until
+from tests.reply_model import speaking_models
+from tests.wait_until import until
 
 LIMIT = 256 * 1024
 BODIES = bodies("speaking")

@@ -15,8 +15,8 @@ from openai import OpenAI
 from pydantic import BaseModel, Field
 
 from tests.conftest import NanoPair
+from tests.in_process_daemon import Served, serving
 from tests.integration.test_formats import SCHEMA, with_tools
-from tests.serving import Served, serving
 
 ASKED: Any = {"role": "user", "content": "Book a flight to Oslo."}
 BOOK: Any = {"type": "function", "function": {"name": "book", "parameters": SCHEMA}}

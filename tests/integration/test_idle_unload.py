@@ -11,9 +11,9 @@ from typing import Any
 from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.pair import LoadedModels
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import collect, serving
 from tests.scripted import scripted_models
-from tests.serving import collect, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def test_a_client_hears_that_the_weights_are_loaded_again(tmp_path: Path) -> None:

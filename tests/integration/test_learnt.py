@@ -12,9 +12,9 @@ from draftd.client.client import DraftdClient
 from draftd.core import DepthMode, WorkloadClass
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2
-from tests import forked
+from tests import forked_daemon
 from tests.conftest import NanoPair
-from tests.serving import collect
+from tests.in_process_daemon import collect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -25,7 +25,7 @@ def known(nano_pair: NanoPair, folder: Path, *, ask: bool) -> pb.GetDepthRespons
     kept = ("--set", f"engine.learnt_file={folder / 'learnt.json'}")
     environ = clean_environ(str(folder / "flags.json"))
     with (
-        forked.serving(forked.command, "serve", *pair, "--port", "0", *kept, environ=environ) as daemon,
+        forked_daemon.serving(forked_daemon.command, "serve", *pair, "--port", "0", *kept, environ=environ) as daemon,
         DraftdClient(daemon.address) as client,
     ):
         if ask:

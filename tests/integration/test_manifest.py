@@ -19,7 +19,7 @@ from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
 from draftd_acceptance.folder import to_json
 from draftd_acceptance.manifest import Manifest, differences, take_manifest
-from tests import forked
+from tests import forked_daemon
 from tests.conftest import NanoPair
 
 TOKEN = "a-token-that-is-told-to-no-client"
@@ -58,7 +58,7 @@ def pair(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Itera
     )  # fmt: skip
     environ = {**clean_environ(str(folder / "flags.json")), "DRAFTD_SERVER__TOKEN": TOKEN}
     with (
-        forked.serving(forked.command, *arguments, environ=environ) as daemon,
+        forked_daemon.serving(forked_daemon.command, *arguments, environ=environ) as daemon,
         DraftdClient(daemon.address, TOKEN) as client,
     ):
         yield Pair(folder, client)

@@ -16,8 +16,8 @@ import pytest
 
 from draftd.engine.pair import LoadedModels
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import Served, collect, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, collect, serving
 
 GATE = ord("!")
 PROMPT = "a" * 40 + "!!!" + "b" * 20

@@ -19,7 +19,7 @@ from draftd.client.client import DraftdClient, gather
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
 from tests.conftest import NanoPair
-from tests.serving import Served, serving
+from tests.in_process_daemon import Served, serving
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 GRPC, HTTP = "127.0.0.1:50551", "http://127.0.0.1:8080/v1"

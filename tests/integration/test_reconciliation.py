@@ -18,10 +18,10 @@ import pytest
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import PROMPT_LOOKUP, DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.v1 import inference_pb2 as pb
-from tests.composed import composed
+from tests.custom_daemon import composed
 from tests.live_check import findings, violations
 from tests.otlp import OtlpReceiver
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

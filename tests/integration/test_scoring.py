@@ -15,7 +15,7 @@ from mlx_lm import load
 
 from draftd.engine.pair import load_models
 from tests.conftest import NanoPair
-from tests.serving import Served, serving
+from tests.in_process_daemon import Served, serving
 
 QUESTION = "Question: Which of these adds two numbers?\nAnswer:"
 ANSWERS = [" def add(a, b):\n    return a + b", " a story about a dog é", " 7", " return"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, ModePreference
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import Answer, Served, collect, models, serving
 from tests.scripted import scripted_models
-from tests.serving import Answer, Served, collect, models, serving
 
 
 def check_counts(answer: Answer) -> None:

@@ -20,9 +20,9 @@ from draftd.engine.scheduler import Scheduler
 from draftd.errors import ModelLoadError
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import Answer, Served, collect, models, serving
 from tests.scripted import scripted_models
-from tests.serving import Answer, Served, collect, models, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -14,7 +14,7 @@ from draftd.core import ModePreference, WorkloadClass
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
 from tests.conftest import NanoPair
-from tests.serving import Answer, Served, collect, serving
+from tests.in_process_daemon import Answer, Served, collect, serving
 
 CLASSES = (WorkloadClass.CODE, WorkloadClass.TOOL_CALL, WorkloadClass.CHAT, WorkloadClass.PROSE)
 EACH = 1

@@ -18,9 +18,9 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 from tests.conftest import NanoPair
+from tests.in_process_daemon import Answer, collect
 from tests.scripted_daemon import scripted_daemon
-from tests.serving import Answer, collect
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_is_zero(tmp_path: Path) -> None:

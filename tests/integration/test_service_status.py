@@ -15,10 +15,10 @@ from draftd.fallback.ladder import Cause, Signal
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
-from tests.fallback import fallback_state
+from tests.fake_fallback import fallback_state
+from tests.in_process_daemon import collect, models, serving
 from tests.scripted import scripted_models
-from tests.serving import collect, models, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def test_status_counts_what_was_answered_and_what_was_refused(tmp_path: Path) -> None:

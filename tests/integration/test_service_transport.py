@@ -17,9 +17,9 @@ from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
 from draftd.verifier_client.link import GrpcLink
 from tests.certificates import Authority
+from tests.in_process_daemon import Served, collect, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, collect, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 TOKEN = "correct-horse-battery-staple"
 

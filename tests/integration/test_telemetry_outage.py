@@ -19,9 +19,9 @@ from draftd.core import ModePreference, WorkloadClass
 from draftd.telemetry.attributes import DAEMON_STATE
 from draftd.telemetry.catalog import STATE
 from draftd.v1 import inference_pb2 as pb
-from tests import forked
+from tests import forked_daemon
 from tests.otlp import OtlpReceiver, SpanRecord, Value
-from tests.waiting import until
+from tests.wait_until import until
 
 DRAIN = 5.0
 FLUSH = 3.0
@@ -53,7 +53,7 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 class Daemon:
     """A daemon in a process of its own."""
 
-    process: forked.Daemon
+    process: forked_daemon.Daemon
     client: DraftdClient
 
     def stop(self) -> float:
@@ -68,7 +68,7 @@ class Daemon:
 def daemon(tmp_path: Path, environ: dict[str, str]) -> Iterator[Daemon]:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **environ}
     with (
-        forked.daemon(forked.program, DAEMON, environ=environment) as process,
+        forked_daemon.daemon(forked_daemon.program, DAEMON, environ=environment) as process,
         DraftdClient(process.address) as client,
     ):
         until(client.serving, 60)

@@ -11,8 +11,8 @@ import pytest
 
 from draftd.client.client import Answer, CallError, gather
 from draftd.v1 import inference_pb2 as pb
-from tests.serving import Served, serving
-from tests.speaking import speaking_models
+from tests.in_process_daemon import Served, serving
+from tests.reply_model import speaking_models
 
 SCHEMA = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
 TOOLS = [pb.Tool(name="weather", description="The weather of a city.", parameters=SCHEMA)]

@@ -14,8 +14,8 @@ from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc as rpc
 from tests.conftest import NanoPair
-from tests.serving import Served, serving
-from tests.waiting import until
+from tests.in_process_daemon import Served, serving
+from tests.wait_until import until
 from tests.wire_edge import Decoded, Edge, Propose, at, decode
 
 TOKENS = 24

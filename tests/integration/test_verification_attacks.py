@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.verify_attack import ATTACKS, attacked
 from draftd.service.peers import MOST_UNREAD
+from tests.in_process_daemon import Served, collect, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, collect, serving
-from tests.waiting import repeating, until
+from tests.wait_until import repeating, until
 
 TOKEN, CONTEXT = "0123456789abcdef", 512
 PEERS, SEQUENCES, QUEUE = 5, 6, 16

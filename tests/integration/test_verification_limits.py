@@ -26,9 +26,9 @@ from draftd.fronts.grpc import verification
 from draftd.service.peers import MOST_UNREAD, Refusals
 from draftd.v1 import verification_pb2 as pb
 from draftd.verifier_client.codec import VERSION
+from tests.in_process_daemon import Served, collect, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, collect, serving
-from tests.waiting import until
+from tests.wait_until import until
 from tests.wire_edge import Edge, at, connected, heard, opened
 
 TOKEN = "0123456789abcdef"

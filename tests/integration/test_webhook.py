@@ -24,7 +24,7 @@ from draftd.settings import WebhookSettings
 from scripts.stack import Webhook as Told
 from tests.conftest import missing
 from tests.stack.components import ROOT, Alertmanager, alertmanager, quick
-from tests.waiting import until
+from tests.wait_until import until
 from tests.webhook import SECRET, TOKEN, Counting, Webhook
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.in_process_daemon import Served
 from tests.scripted import scripted_models
-from tests.serving import Served
-from tests.waiting import until
+from tests.wait_until import until
 from tests.webhook import SIGNATURE, TIMESTAMP, TOKEN, Webhook, alert, bearer, notification, signed
 
 

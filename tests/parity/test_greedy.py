@@ -22,8 +22,8 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, DepthMode
 from draftd.engine.pair import LoadedModels, load_models
+from tests.random_costs import whims
 from tests.rig import Rig, automatic, autoregressive, request, speculative
-from tests.whims import whims
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(900)]
 

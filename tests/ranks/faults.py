@@ -39,7 +39,7 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import ModePreference
 from tests.ranks import ring
 from tests.ranks.sockets import connections, cut
-from tests.waiting import until
+from tests.wait_until import until
 
 KILL, STOP, CUT = "kill", "stop", "cut"
 _PROMPT = "Once upon a time"

@@ -15,7 +15,7 @@ from draftd.client.client import DraftdClient
 from tests.proxy import Proxy, proxied
 from tests.ranks import ring
 from tests.remote.daemons import free_port
-from tests.waiting import until
+from tests.wait_until import until
 
 
 class LinkedRanks:

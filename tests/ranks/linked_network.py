@@ -12,7 +12,7 @@ import pytest
 from draftd.client.client import CallError
 from draftd.core import ModePreference
 from tests.ranks.linked import LinkedRanks, linked_ranks
-from tests.waiting import until
+from tests.wait_until import until
 
 PATIENCE = 240.0  # of a busy machine
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.ranks.faults import KILL, STOP, Faulted, run
-from tests.waiting import until
+from tests.wait_until import until
 
 _BOUND, _SLACK = 8.0, 120.0  # seconds
 

@@ -13,8 +13,8 @@ from draftd.client.prompts import Prompt
 from draftd.core import DecodePlan, SamplingParams
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.engine.sampling.noise import Noise
+from tests.random_costs import whims
 from tests.rig import Collected, Rig, request
-from tests.whims import whims
 
 GREEDY, SEEDED = "greedy", "seeded"
 _SKIPPED_LAYER = 20  # without it, a little more than half of the drafts are right

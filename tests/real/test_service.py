@@ -16,8 +16,8 @@ from openai import OpenAI
 
 from draftd.core import DepthMode, SamplingParams
 from draftd.engine.pair import LoadedModels
+from tests.in_process_daemon import Served, serving
 from tests.real import parity
-from tests.serving import Served, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
 

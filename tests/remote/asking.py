@@ -22,7 +22,7 @@ from draftd.core import (
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
-from tests.waiting import loaded, until
+from tests.wait_until import loaded, until
 
 ANSWER_SECONDS = 180.0
 _numbers = itertools.count()

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from draftd.client.client import DraftdClient
 from draftd.v1 import inference_pb2 as pb
-from tests import forked
+from tests import forked_daemon
 from tests.proxy import Proxy, proxied
 from tests.remote.asking import Wanted, ask
-from tests.waiting import until
+from tests.wait_until import until
 
 TARGET = str(files("draftd.models.nano") / "target")
 DRAFT = str(files("draftd.models.nano") / "draft")
@@ -61,7 +61,7 @@ class DaemonProcess:
             **environ,
         }
         self._life = contextlib.ExitStack()
-        self._running: forked.Daemon | None = None
+        self._running: forked_daemon.Daemon | None = None
 
     @property
     def address(self) -> str:
@@ -75,7 +75,7 @@ class DaemonProcess:
         """Returns when it serves. `environ`: for this life."""
         assert self._running is None
         whole = {**self._environ, **environ}
-        self._running = self._life.enter_context(forked.daemon(forked.command, "serve", environ=whole))
+        self._running = self._life.enter_context(forked_daemon.daemon(forked_daemon.command, "serve", environ=whole))
 
     def kill(self) -> None:
         """With SIGKILL; nothing of it is left when this returns."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from scripts.stack import Webhook, alertmanager_config
 from tests.conftest import missing
-from tests.waiting import until
+from tests.wait_until import until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "otel-collector" / "config.yaml"

@@ -12,10 +12,10 @@ from dashboards.settings import Alerting
 from draftd.client.client import DraftdClient
 from draftd.core import ModePreference, WorkloadClass
 from tests import http_server
-from tests.composed import composed
+from tests.custom_daemon import composed
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Alertmanager, Prometheus, alertmanager, collector, prometheus
-from tests.waiting import repeating
+from tests.wait_until import repeating
 
 _CLIENTS = 3
 _PAUSE_SECONDS = 0.1  # of each client between two requests

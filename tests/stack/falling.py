@@ -23,12 +23,12 @@ from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient, Message
 from draftd.core import ModePreference, WorkloadClass
 from draftd.v1 import control_pb2 as pb
-from tests import forked
-from tests.damage import Draft as DraftOnDisk
+from tests import forked_daemon
+from tests.damaged_draft import Draft as DraftOnDisk
 from tests.otlp import OtlpReceiver
 from tests.stack import scripted_pair
 from tests.stack.components import alertmanager, collector, free_ports, prometheus
-from tests.waiting import repeating, until
+from tests.wait_until import repeating, until
 
 FIXED = ("--depth-mode", "fixed")  # what the ladder notices by itself: automatic depth would park a damaged draft
 _CLIENTS = 2
@@ -172,7 +172,7 @@ def embedded(folder: Path) -> Pair:
         "--set",
         f"model.light_draft_path={draft.light}",
     )
-    return Pair(draft, forked.command, ("serve", *models, "--port", "0", *FIXED))
+    return Pair(draft, forked_daemon.command, ("serve", *models, "--port", "0", *FIXED))
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def falling(
         **environ,
     }
     with (
-        forked.serving(served.main, *served.arguments, environ=settings) as daemon,
+        forked_daemon.serving(served.main, *served.arguments, environ=settings) as daemon,
         DraftdClient(daemon.address) as client,
     ):
         one = Falling(served.draft, client, Clients(daemon.address), f"http://127.0.0.1:{port}/v1/alerts")

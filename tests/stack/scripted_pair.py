@@ -1,4 +1,4 @@
-"""A daemon with a scripted pair whose drafts are as good as a file says: `main(FILE)`, for tests.forked.
+"""A daemon with a scripted pair whose drafts are as good as a file says: `main(FILE)`, for tests.forked_daemon.
 
 It is set up by the environment as `draftd serve` is. FILE has the share of drafted tokens that are accepted; it is read
 with the drafts' weights, so that the daemon notices another one when it reads them anew. The target's forward sleeps,

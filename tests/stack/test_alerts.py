@@ -12,7 +12,7 @@ from dashboards.settings import Alerting
 from draftd.telemetry import catalog
 from tests.stack.components import Prometheus
 from tests.stack.degrading import Degrading, degrading
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -21,10 +21,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import StatusCode, Tracer, set_span_in_context
 
 from draftd.client.client import DraftdClient
-from tests.composed import composed
+from tests.custom_daemon import composed
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, answer, collector, free_ports
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = pytest.mark.timeout(180)
 

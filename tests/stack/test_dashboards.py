@@ -30,7 +30,7 @@ from draftd.telemetry.catalog import Metric
 from tests.conftest import NanoPair
 from tests.stack.traffic import CLASSES, Traffic, counts_equal_what_clients_receive, flag_off
 from tests.stack.whole import SCRAPE_SECONDS, Whole, whole
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

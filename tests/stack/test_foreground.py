@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = pytest.mark.timeout(120)
 

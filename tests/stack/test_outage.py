@@ -19,10 +19,10 @@ from draftd.client.client import DraftdClient
 from draftd.core import ModePreference
 from draftd.telemetry import attributes, catalog
 from draftd.telemetry import catalog_sdk as sdk
-from tests import forked, scripted_daemon
+from tests import forked_daemon, scripted_daemon
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, free_ports, prometheus
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -104,7 +104,7 @@ def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path) -> No
     try:
         with (
             prometheus(tmp_path, running.scrape, own=running.own) as found,
-            forked.serving(scripted_daemon.main, flags, "step_seconds=0.005", environ=environ) as daemon,
+            forked_daemon.serving(scripted_daemon.main, flags, "step_seconds=0.005", environ=environ) as daemon,
         ):
             load = Load(daemon.address)
             with load.running():

@@ -15,12 +15,12 @@ from dashboards.series import UPTIME
 from dashboards.settings import Alerting
 from draftd.client.child import clean_environ
 from tests import scripted_daemon
-from tests.forked import Daemon, daemon
+from tests.forked_daemon import Daemon, daemon
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Prometheus, answer, collector, free_ports, prometheus
 from tests.unit.telemetry.scene import Scene, across, telemetry
 from tests.unit.telemetry.test_metrics import fall_back
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -46,7 +46,7 @@ from tests.stack.components import (
     free_ports,
     prometheus_binary,
 )
-from tests.waiting import until
+from tests.wait_until import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

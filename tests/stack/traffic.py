@@ -16,7 +16,7 @@ from draftd.client.client import CallError, DraftdClient, Message
 from draftd.core import PROMPT_LOOKUP, DrafterName, ModePreference, SamplingParams, WorkloadClass
 from draftd.telemetry import catalog
 from tests.stack.components import Prometheus
-from tests.waiting import until
+from tests.wait_until import until
 
 CLASSES = ("code", "tool_call", "chat", "prose")
 _AUTO, _AUTOREGRESSIVE = ModePreference.AUTO, ModePreference.AUTOREGRESSIVE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftd.client.child import clean_environ
-from tests import forked
+from tests import forked_daemon
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Collector, Prometheus, collector, prometheus
 
@@ -57,5 +57,5 @@ def whole(
             "serve", "--model", str(models / "target"), "--draft-model", str(models / "draft"), "--port", "0",
             "--depth-mode", "fixed",  # every panel of drafts is to have some, however busy the machine
         )  # fmt: skip
-        with forked.serving(forked.command, *arguments, environ=environ) as daemon:
+        with forked_daemon.serving(forked_daemon.command, *arguments, environ=environ) as daemon:
             yield Whole(daemon.address, running, found)

@@ -14,7 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests import forked
+from tests import forked_daemon
 from tests.faults.child import Seams, _obey
 
 
@@ -103,6 +103,6 @@ class Steered:
 @contextlib.contextmanager
 def steered(environ: Mapping[str, str]) -> Iterator[Steered]:
     ours, theirs = Pipe()
-    with forked.serving(main, theirs, environ, environ=environ) as daemon:
+    with forked_daemon.serving(main, theirs, environ, environ=environ) as daemon:
         theirs.close()
         yield Steered(daemon.address, ours)

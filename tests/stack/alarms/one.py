@@ -21,9 +21,9 @@ import grpc
 from draftd.client.child import clean_environ
 from draftd.client.client import CallError, DraftdClient
 from draftd.core import FallbackLevel, WorkloadClass
-from tests import forked
+from tests import forked_daemon
 from tests.certificates import Authority
-from tests.damage import Draft
+from tests.damaged_draft import Draft
 from tests.stack.alarms.child import Steered, steered
 from tests.stack.alarms.watch import WINDOW_SECONDS, Watch, back_to_the_top
 from tests.stack.traffic import prompts
@@ -105,10 +105,12 @@ def no_daemon(watch: Watch, folder: Path) -> None:
     """A daemon is killed, the next told to stop, and a last one is heard again. No other may be missing."""
     environ = {**clean_environ(str(folder / "flags.json")), **watch.environ("one"), "XDG_STATE_HOME": str(folder)}
     with contextlib.ExitStack() as life:
-        running: list[forked.Daemon] = []
+        running: list[forked_daemon.Daemon] = []
 
         def start() -> None:
-            running.append(life.enter_context(forked.daemon(forked.command, "serve", "--port", "0", environ=environ)))
+            running.append(
+                life.enter_context(forked_daemon.daemon(forked_daemon.command, "serve", "--port", "0", environ=environ))
+            )
             time.sleep(WINDOW_SECONDS)  # for its exports
 
         start()
@@ -245,11 +247,11 @@ def certificates(watch: Watch, folder: Path) -> None:
         "DRAFTD_SERVER__TLS_KEY": str(certificate.key),
         "DRAFTD_SERVER__TOKEN": "a-token-of-sixteen-characters",
     }
-    daemons = list[forked.Daemon]()
+    daemons = list[forked_daemon.Daemon]()
 
     def start() -> None:
         authority.issue("server", end=_EXPIRES_SECONDS / _DAY)
-        daemons.append(life.enter_context(forked.serving(_without_terminal, environ=environ)))
+        daemons.append(life.enter_context(forked_daemon.serving(_without_terminal, environ=environ)))
 
     def renew() -> None:
         authority.issue("server", end=365)
@@ -264,4 +266,4 @@ def certificates(watch: Watch, folder: Path) -> None:
 def _without_terminal() -> None:
     """A daemon to which SIGHUP does not say that its terminal was closed."""
     os.setsid()
-    forked.command("serve", "--port", "0")
+    forked_daemon.command("serve", "--port", "0")

@@ -16,7 +16,7 @@ from draftd.client.client import CallError, DraftdClient
 from draftd.core import WorkloadClass
 from tests.stack.alarms.watch import Watch
 from tests.stack.traffic import prompts
-from tests.waiting import repeating, until
+from tests.wait_until import repeating, until
 
 
 def followers() -> list[psutil.Process]:

@@ -15,7 +15,7 @@ from draftd.strategies import Strategy
 from tests.remote.daemons import Two, draft_edge, two_daemons, until_remote
 from tests.stack.alarms.watch import WINDOW_SECONDS, Watch, back_to_the_top
 from tests.stack.traffic import prompts
-from tests.waiting import repeating
+from tests.wait_until import repeating
 
 _NEAR, _FAR, _HALF_WAY = 0.01, 1.2, 0.4  # round trips in seconds
 

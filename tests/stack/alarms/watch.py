@@ -18,7 +18,7 @@ from draftd.strategies import RemoteLevel
 from scripts.stack import Webhook
 from tests.otlp import OtlpReceiver
 from tests.stack.components import Alertmanager, Collector, Prometheus, alertmanager, collector, prometheus, quick
-from tests.waiting import repeating, until
+from tests.wait_until import repeating, until
 from tests.webhook import TOKEN
 
 WINDOW_SECONDS = 4.0

@@ -26,9 +26,9 @@ from draftd_acceptance.cost import (
 from draftd_acceptance.report.figures import money
 from draftd_acceptance.statistics import Interval
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Tick
+from tests.fake_ticks import drafted, granted, place, tick
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
-from tests.ticking import drafted, granted, place, tick
 
 
 def test_an_hour_costs_what_the_machine_and_its_power_do() -> None:

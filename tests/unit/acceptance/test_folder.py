@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from draftd.core import PROMPT_LOOKUP, FinishReason
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.ticks import Arm, MachineSample, ServerTiming, Stage, Tick
-from tests.acceptance import manifest
-from tests.ticking import drafted, granted, place, tick
+from tests.fake_ticks import drafted, granted, place, tick
+from tests.synthetic_run import manifest
 
 _FULL = tick(
     place("k4-prompt_lookup", "Grüße, 世界\n\u2028", repetition=3, session=2, group="a b", warm_up=True),

@@ -15,7 +15,7 @@ from draftd.client.prompts import Prompt
 from draftd.core import WorkloadClass
 from draftd_acceptance.folder import RunError, RunFolder, parsed, to_json
 from draftd_acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences, prompt_checksum
-from tests.acceptance import manifest
+from tests.synthetic_run import manifest
 
 WAS = manifest()
 

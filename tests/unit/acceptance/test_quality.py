@@ -29,9 +29,9 @@ from draftd_acceptance.quality import (
 )
 from draftd_acceptance.session import Advance, Session
 from draftd_acceptance.ticks import Stage, Tick
-from tests.acceptance import manifest, synthetic_run
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import serving
+from tests.synthetic_run import manifest, synthetic_run
 
 CANARIES = FrozenPrompts.shipped().canaries
 MODEL = pb.GetModelResponse(drafters=[DRAFT_MODEL], max_draft_tokens=4)

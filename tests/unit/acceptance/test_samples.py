@@ -19,9 +19,9 @@ from draftd_acceptance import session as module
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.session import Session, sampling
 from draftd_acceptance.ticks import MachineSample, Stage, sample
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import serving
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def test_machine_values_not_read_stay_unknown() -> None:

@@ -34,12 +34,12 @@ from draftd_acceptance import session as module
 from draftd_acceptance.report.figures import name
 from draftd_acceptance.session import NotMeasurable, ask_for, departure, held, tick_of
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, GrantedPlan, RunPlace, ServerTiming, Stage, Tick
-from tests.fallback import NOW, FakeController
+from tests.fake_fallback import NOW, FakeController
+from tests.fake_ticks import place
+from tests.in_process_daemon import Served as Daemon
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import Served as Daemon
-from tests.serving import serving
-from tests.ticking import place
-from tests.waiting import until
+from tests.wait_until import until
 
 Event = pb.GenerateResponse | float | BaseException
 _ASK = Ask(prompt="hello")

@@ -26,9 +26,9 @@ from draftd_acceptance.options import OptionError, SoakOptions
 from draftd_acceptance.session import Advance, MeasurementStopped, Session
 from draftd_acceptance.soak import SoakResult, run_soak, soak_complete, soak_result, soaked_seconds
 from draftd_acceptance.ticks import MachineSample, RunPlace, Stage, Tick
-from tests.acceptance import GIB, manifest, synthetic_run
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
+from tests.synthetic_run import GIB, manifest, synthetic_run
 
 MODEL = pb.GetModelResponse(drafters=[DRAFT_MODEL], max_draft_tokens=6, context_length=1024)
 

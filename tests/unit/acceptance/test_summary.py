@@ -21,7 +21,7 @@ from draftd_acceptance.summary import (
     total_throughput,
 )
 from draftd_acceptance.ticks import MachineSample, ServerTiming, Stage, Tick
-from tests.ticking import drafted, paced, place, tick
+from tests.fake_ticks import drafted, paced, place, tick
 
 
 def test_select_skips_warm_ups_and_errors_and_applies_every_filter() -> None:

@@ -12,7 +12,7 @@ from draftd.counts import DraftCounts
 from draftd_acceptance import ticks as figures
 from draftd_acceptance.summary import METRICS, per_position
 from draftd_acceptance.ticks import ServerTiming, Tick
-from tests.ticking import place, tick
+from tests.fake_ticks import place, tick
 
 _TIMED = tick(
     chunks=[(0.5, 2), (0.8, 3), (1.0, 1)],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from draftd.cli.main import main
-from tests import forked, scripted_daemon
+from tests import forked_daemon, scripted_daemon
 
 WITHOUT_SETTINGS = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTD_", "OTEL_"))}
 
@@ -33,7 +33,7 @@ Run = Callable[..., Ran]
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a daemon on a scripted pair."""
     flag_file = str(tmp_path_factory.mktemp("flag") / "flags.json")
-    with forked.serving(scripted_daemon.main, flag_file, environ=WITHOUT_SETTINGS) as running:
+    with forked_daemon.serving(scripted_daemon.main, flag_file, environ=WITHOUT_SETTINGS) as running:
         yield running.address
 
 

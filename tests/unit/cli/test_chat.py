@@ -14,7 +14,7 @@ from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb
 from tests.terminal import terminal
 from tests.unit.cli.conftest import WITHOUT_SETTINGS
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def conversation(typed: Sequence[str | BaseException], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:

@@ -29,11 +29,11 @@ from draftd.listening import other_port
 from draftd.settings import ServerSettings, Settings
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
-from tests import forked
+from tests import forked_daemon
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import serving
 from tests.unit.cli.conftest import Ran, Run, in_process
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None:
@@ -431,8 +431,8 @@ def test_serve_on_a_taken_port_says_that_alone(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         folder = StateFolder(tmp_path / "draftd" / str(port))  # as the daemon that listens there has it
         # A process of its own: the daemon that other tests here ask shares this one's log.
-        serve = forked.start(
-            forked.command, "serve", "--port", str(port), environ=os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+        serve = forked_daemon.start(
+            forked_daemon.command, "serve", "--port", str(port), environ=os.environ | {"XDG_STATE_HOME": str(tmp_path)}
         )
         (line,) = serve.stderr.read().splitlines()
         assert serve.wait(60) == 2

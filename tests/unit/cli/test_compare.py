@@ -18,8 +18,8 @@ from draftd.core import DecodeMode, SamplingParams, WorkloadClass
 from draftd.protocol import plain
 from draftd.v1 import control_pb2 as control
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
 
 _ASK = Ask(prompt="hello", max_tokens=24, workload=WorkloadClass.CODE)
 

@@ -41,7 +41,7 @@ from draftd.protocol import plain
 from draftd.service.request import ServedModel
 from draftd.settings import Settings, load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.unit.engine.drafts import change_tokenizer, mamba
 from tests.unit.models.checkpoints import rewrite
 

@@ -16,7 +16,7 @@ from draftd.ranks import doctor, neighbours
 from draftd.ranks.doctor import RankFindings
 from draftd.ranks.proof import Proof
 from draftd.settings import Settings, load_settings
-from tests.ranked import taken_port
+from tests.fake_ranks import taken_port
 
 OWN = Proof(
     draftd="1", packages={"mlx": "0.32.4", "mlx-lm": "0.32.2"}, system="Linux", model="m", files={"w": 9}, same="a"

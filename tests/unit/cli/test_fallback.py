@@ -22,11 +22,11 @@ from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, Prob
 from draftd.fronts.grpc import reply
 from draftd.journal import Subject
 from draftd.v1 import control_pb2 as pb
-from tests.fallback import LADDER, LEASE, NOW, FakeController, fallback_state
+from tests.fake_fallback import LADDER, LEASE, NOW, FakeController, fallback_state
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
 from tests.unit.cli.conftest import Ran, in_process
-from tests.waiting import until
+from tests.wait_until import until
 
 Run = Callable[..., Ran]
 

@@ -21,7 +21,7 @@ from draftd.protocol import plain
 from draftd.settings import LogSettings
 from draftd.v1 import control_pb2 as pb
 from draftd.v1.inference_pb2 import GetModelResponse
-from tests.fallback import ALERT, LEASE, fallback_state
+from tests.fake_fallback import ALERT, LEASE, fallback_state
 
 AT = datetime(2026, 11, 26, 17, 45, tzinfo=UTC)
 

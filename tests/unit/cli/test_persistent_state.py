@@ -23,7 +23,7 @@ from draftd.fallback.ladder import LadderState
 from draftd.fallback.saved_state import SavedState
 from draftd.journal import Subject
 from draftd.settings import EngineSettings, FallbackSettings, ModelSettings, Settings
-from tests.fallback import LADDER
+from tests.fake_fallback import LADDER
 
 NONE = (0.0,) * DEEPEST
 LEARNT = LearntCosts(

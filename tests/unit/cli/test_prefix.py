@@ -12,7 +12,7 @@ from draftd.client.client import CallError
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.v1 import control_pb2 as pb
 from tests.conftest import NanoPair
-from tests.serving import Served, collect, serving
+from tests.in_process_daemon import Served, collect, serving
 from tests.unit.cli.conftest import Ran, in_process
 
 SYSTEM = "You answer for the harbour office. Ships come and go by the tide, and nobody waits for them. " * 3

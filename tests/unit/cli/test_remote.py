@@ -15,7 +15,7 @@ from draftd.fallback.remote_guard import RemoteState
 from draftd.fronts.grpc import reply
 from draftd.strategies import LinkFailure, PeerCounts, QualityClass, RemoteCounts, RemoteLevel, VerificationStatus
 from draftd.v1 import control_pb2 as pb
-from tests.fallback import NOW, fallback_state
+from tests.fake_fallback import NOW, fallback_state
 
 MODEL = RemoteModel("large", "f", 4096, 1000, 8, True, quality=QualityClass.PROFESSIONAL)
 LINK = LinkState(

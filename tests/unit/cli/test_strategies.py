@@ -12,8 +12,8 @@ from draftd.cli.strategies import rows, summarise
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.strategies import QualityClass
 from draftd.v1 import inference_pb2 as pb
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import serving
 from tests.unit.cli.conftest import Ran, Run, in_process
 
 MODEL = RemoteModel("big", "f", 4096, 256, 8, False, "token 7 differs", QualityClass.PROFESSIONAL, 0.01, 0.001)

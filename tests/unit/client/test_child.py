@@ -11,7 +11,7 @@ import pytest
 
 from draftd.client.child import clean_environ, serving
 from draftd.errors import DraftdError
-from tests.waiting import until
+from tests.wait_until import until
 
 ENVIRON = dict(os.environ)
 

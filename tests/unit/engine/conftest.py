@@ -18,7 +18,7 @@ from draftd.engine.loop import EngineWorker
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Collected
-from tests.waiting import loaded, until
+from tests.wait_until import loaded, until
 
 
 class Running:

@@ -20,7 +20,7 @@ from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import StepMode
 from tests.rig import Collected, Rig, automatic, autoregressive, request, speculative
 from tests.scripted import scripted_models
-from tests.simulated import DRAFT, Machine, Simulation
+from tests.simulated_machine import DRAFT, Machine, Simulation
 
 CODE, PROSE = WorkloadClass.CODE, WorkloadClass.PROSE
 MOST = 8
@@ -295,7 +295,7 @@ def test_texts_are_the_targets_own_whatever_is_chosen() -> None:
 def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_counted_as_itself() -> None:
     """A target that says the same four tokens again and again, a draft that is always wrong."""
     from draftd.engine.drafters.prompt_lookup import PromptLookup
-    from tests.simulated import SimulatedTarget
+    from tests.simulated_machine import SimulatedTarget
 
     where, heard = machine(mild, 0.0), Heard()
 

@@ -13,7 +13,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.memory import give_back
 from tests.rig import autoregressive, request, speculative
 from tests.unit.engine.drafts import quantised, random_draft
-from tests.waiting import until
+from tests.wait_until import until
 
 DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 NONE: frozenset[DrafterName] = frozenset()

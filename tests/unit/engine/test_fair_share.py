@@ -10,8 +10,8 @@ from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Proposal
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, SequenceStep
-from tests.edge import Edge
 from tests.rig import Collected, Rig, autoregressive, pair, request, tiny_llama
+from tests.scripted_edge import Edge
 
 
 def sequence(peer: str = "") -> DecodeSequence:

@@ -16,7 +16,7 @@ from draftd.engine.pair import load_models
 from draftd.errors import NotServing
 from tests.rig import autoregressive, request, speculative
 from tests.unit.engine.drafts import change_weights
-from tests.waiting import until
+from tests.wait_until import until
 
 PROMPT = [5, 6, 7, 8] * 20
 

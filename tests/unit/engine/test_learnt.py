@@ -18,10 +18,10 @@ from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.mode_control import RemoteControl
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import ConfigError
-from tests.links import MODEL
 from tests.rig import Collected, automatic, request
 from tests.scripted import scripted_models
-from tests.simulated import Machine, Simulation
+from tests.scripted_link import MODEL
+from tests.simulated_machine import Machine, Simulation
 from tests.unit.engine.test_depth import CODE, MOST, ask, mild
 
 

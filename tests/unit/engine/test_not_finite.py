@@ -21,8 +21,8 @@ from draftd.engine.targets.choice import NOT_FINITE
 from draftd.errors import ModelLoadError
 from draftd.models.grammar import regex
 from tests.conftest import NanoPair
-from tests.edge import Edge
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.scripted_edge import Edge
 from tests.unit.engine.drafts import change_weights
 from tests.unit.models.checkpoints import quantised
 

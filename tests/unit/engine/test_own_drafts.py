@@ -11,9 +11,9 @@ from draftd.core import DRAFT_MODEL, PEER, PROMPT_LOOKUP, DrafterName, FinishRea
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import CalibratedCosts, StepCosts
 from draftd.engine.observer import EngineObserver
-from tests.edge import Edge
 from tests.rig import Rig, automatic, autoregressive, request
 from tests.scripted import scripted_models
+from tests.scripted_edge import Edge
 
 PROMPT = [3, 1, 4, 1, 5]
 OWN = automatic(4, DRAFT_MODEL, PEER)

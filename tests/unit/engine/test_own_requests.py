@@ -11,7 +11,7 @@ from draftd.engine.observer import EngineObserver
 from draftd.errors import QueueFull
 from tests.rig import autoregressive, request, speculative
 from tests.scripted import ScriptedModel, scripted_models
-from tests.waiting import until
+from tests.wait_until import until
 
 PROMPT = [3, 1, 4, 1, 5]
 

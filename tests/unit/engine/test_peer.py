@@ -20,11 +20,11 @@ from draftd.engine.pair import LoadedModels
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Proposal, Verdict
 from draftd.errors import InvalidRequest
-from tests.edge import Edge
 from tests.models.tiny import tiny
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.scripted_edge import Edge
 from tests.unit.engine.test_states import recurrences
-from tests.waiting import loaded, until
+from tests.wait_until import loaded, until
 
 PROMPTS = [[5, 6, 7, 8], [9] * 30, [3, 1, 4, 1, 5], [2, 7, 1, 8]]
 SAMPLED = SamplingParams(temperature=0.8, seed=11)

@@ -20,7 +20,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.scripted import ScriptedModel, scripted_models
-from tests.waiting import until
+from tests.wait_until import until
 
 PLENTY = 64 << 20
 PLANS: dict[str, DecodePlan] = {

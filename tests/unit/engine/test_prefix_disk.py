@@ -25,7 +25,7 @@ from draftd.errors import InvalidRequest, NoRoom, NotNow
 from draftd.models.folder import ModelFiles, PairFiles
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
 from tests.unit.engine.test_states import convolutions
-from tests.waiting import until
+from tests.wait_until import until
 
 MEMORY, DISK = 64 << 20, 64 << 20
 

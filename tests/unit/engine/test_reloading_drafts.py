@@ -17,7 +17,7 @@ from draftd.errors import ModelLoadError
 from draftd.models import folder
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.unit.engine.drafts import change_tokenizer, change_weights, quantised
-from tests.waiting import calibrated
+from tests.wait_until import calibrated
 
 DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 NONE: frozenset[DrafterName] = frozenset()

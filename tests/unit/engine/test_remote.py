@@ -20,9 +20,9 @@ from draftd.core import (
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.remote.verifier_link import OpenSequence, Proposal, Verdict
 from draftd.strategies import Strategy, Verifier
-from tests.links import MODEL, Clock, Edge, Heard, ScriptedLink
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 from tests.scripted import ScriptedModel, scripted_models
+from tests.scripted_link import MODEL, Clock, Edge, Heard, ScriptedLink
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3]]
 TOKENS = 40

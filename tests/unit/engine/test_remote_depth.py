@@ -10,9 +10,9 @@ import pytest
 from draftd.core import DRAFT_MODEL
 from draftd.engine.remote.mode_control import RemoteTimes, estimate
 from draftd.strategies import RemoteEstimate, RemoteMode, Strategy
-from tests.links import MODEL, Clock, Costly, Edge, ScriptedLink
 from tests.rig import Rig, automatic, request
 from tests.scripted import scripted_models
+from tests.scripted_link import MODEL, Clock, Costly, Edge, ScriptedLink
 
 STREAM, OVERLAPPED, STEPS = RemoteMode.STREAM, RemoteMode.OVERLAPPED, RemoteMode.STEPS
 TOKENS, MOST = 400, 8

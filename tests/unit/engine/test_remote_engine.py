@@ -14,10 +14,10 @@ from draftd.engine.loop import EngineWorker
 from draftd.engine.remote.verifier_link import OpenSequence
 from draftd.errors import NotServing
 from draftd.strategies import Strategy
-from tests.links import Clock, Heard, ScriptedLink
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 from tests.scripted import scripted_models
-from tests.waiting import loaded, until
+from tests.scripted_link import Clock, Heard, ScriptedLink
+from tests.wait_until import loaded, until
 
 PROMPT, TOKENS = [3, 1, 4, 1, 5], 40
 

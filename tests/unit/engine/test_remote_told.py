@@ -12,9 +12,9 @@ from draftd.engine.remote.mode_control import RemoteCosts, RemoteTimes, break_ev
 from draftd.engine.remote.verifier_link import OpenSequence
 from draftd.strategies import RemoteMode, Strategy
 from draftd.verifier_client.codec import from_edge, to_verifier
-from tests.links import MODEL, Clock, Edge, ScriptedLink
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
+from tests.scripted_link import MODEL, Clock, Edge, ScriptedLink
 
 PROMPT = [3, 1, 4, 1, 5]
 ROUND_TRIP = 0.05

@@ -14,7 +14,7 @@ from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import Batch, CalibratedCosts, StepCosts
 from draftd.engine.observer import EngineObserver
 from tests.rig import automatic, request
-from tests.simulated import Machine, SimulatedLookup, Simulation
+from tests.simulated_machine import Machine, SimulatedLookup, Simulation
 
 MOST = 8
 CODE = WorkloadClass.CODE

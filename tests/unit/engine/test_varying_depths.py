@@ -19,6 +19,7 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.engine.drafters import draft_model as drafting
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
+from tests.random_costs import whims
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.unit.engine.test_acceptance import (
     BATCH,
@@ -32,7 +33,6 @@ from tests.unit.engine.test_acceptance import (
     p_value,
     tally,
 )
-from tests.whims import whims
 
 LOOKUP = PROMPT_LOOKUP
 PLANS = [automatic(3), automatic(1), automatic(2), autoregressive()]

@@ -13,7 +13,7 @@ from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.settings import FallbackSettings
-from tests.answering import Answering, Told
+from tests.fake_engine import Answering, Told
 
 LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,))
 FULL, SHORT, LIGHT, PLAIN = LADDER

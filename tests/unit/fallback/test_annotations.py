@@ -18,9 +18,9 @@ from draftd.errors import ConfigError
 from draftd.fallback.annotations import Annotator
 from draftd.journal import Journal, Subject
 from draftd.settings import AnnotationSettings, load_settings
-from tests.answering import Told
+from tests.fake_engine import Told
 from tests.http_server import Answer, Request, serving
-from tests.waiting import until
+from tests.wait_until import until
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 TOKEN = "glsa_a-token-of-the-tests"

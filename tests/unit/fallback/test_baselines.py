@@ -11,7 +11,7 @@ from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.fallback.baselines import ProbeBaselines
 from draftd.fallback.drift import Baseline
 from draftd.fallback.probes import ProbeVerdict
-from tests.answering import Answering, counted
+from tests.fake_engine import Answering, counted
 from tests.unit.fallback.controlled import TOP, Controlled, MemoryStore
 from tests.unit.fallback.probing import FULL, SOON, one_prompt, probe_runner, prompts
 

@@ -23,7 +23,7 @@ from tests.unit.fallback.controlled import (
     MemoryStore,
     a_request,
 )
-from tests.waiting import until
+from tests.wait_until import until
 
 
 class Running(Controlled):

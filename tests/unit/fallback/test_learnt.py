@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from draftd.fallback.store import LearntFile, StateStore
-from tests.waiting import until
+from tests.wait_until import until
 
 HERE = {"target": {"path": "t", "files": {"model.safetensors": [7, 1]}}, "draft": None, "device": "M4", "cores": 10}
 LEARNT = {"version": 1, "plain": [[1, 0.01]], "acceptance": []}

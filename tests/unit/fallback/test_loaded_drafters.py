@@ -11,7 +11,7 @@ from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackL
 from draftd.errors import ModelLoadError, NotServing
 from draftd.fallback.loaded_drafters import LoadedDrafters, needed
 from tests.unit.fallback.controlled import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
-from tests.waiting import until
+from tests.wait_until import until
 
 DRAFT, LIGHTER, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 

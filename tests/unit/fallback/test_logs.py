@@ -8,7 +8,7 @@ import random
 import pytest
 
 from draftd.rate_limited_log import LimitedChanges, OutageLog, RateLimitedLog
-from tests.links import Clock
+from tests.scripted_link import Clock
 
 LOG = logging.getLogger("test")
 

@@ -9,7 +9,7 @@ import pytest
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import NotNow, NotServing
 from draftd.fallback.probes import ProbeVerdict
-from tests.answering import INFO, Answering
+from tests.fake_engine import INFO, Answering
 from tests.unit.fallback.controlled import (
     BOTTOM,
     COOLDOWN,

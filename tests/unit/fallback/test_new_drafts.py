@@ -10,7 +10,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, DecodeRequest
 from draftd.errors import ModelLoadError
 from draftd.fallback.probes import ProbeVerdict
-from tests.answering import Answering, counted
+from tests.fake_engine import Answering, counted
 from tests.unit.fallback.controlled import COOLDOWN, LADDER, SHORT, TOP, Controlled, MemoryStore
 from tests.unit.fallback.probing import FULL, LIGHT, SOON, probe_runner
 

@@ -24,12 +24,12 @@ from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probes import ProbeVerdict
 from draftd.settings import FallbackSettings
 from tests import rig
-from tests.answering import Told
 from tests.conftest import NanoPair
+from tests.fake_engine import Told
 from tests.scripted import scripted_models
 from tests.unit.engine.drafts import change_weights
 from tests.unit.fallback.probing import at, checked
-from tests.waiting import loaded, until
+from tests.wait_until import loaded, until
 
 LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 FULL, SHORT, LIGHT, LOOKUP, PLAIN = LADDER

@@ -29,7 +29,7 @@ from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, ProbeVerdict
 from draftd.settings import FallbackSettings
-from tests.answering import Answering, Told, counted
+from tests.fake_engine import Answering, Told, counted
 from tests.unit.fallback.probing import (
     FULL,
     LIGHT,
@@ -42,7 +42,7 @@ from tests.unit.fallback.probing import (
     probed,
     prompts,
 )
-from tests.waiting import until
+from tests.wait_until import until
 
 # what a probe asks
 

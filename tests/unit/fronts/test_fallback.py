@@ -12,7 +12,7 @@ from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, Divergence, ProbeReport, ProbeVerdict
 from draftd.fronts.grpc import reply
 from draftd.journal import Subject, Transition
-from tests.fallback import LADDER, LEASE, NOW, fallback_state
+from tests.fake_fallback import LADDER, LEASE, NOW, fallback_state
 
 
 def test_the_state_is_told_in_full() -> None:

@@ -27,7 +27,7 @@ from draftd.fronts.http.completions import CompletionBody
 from draftd.fronts.http.messages import MessageBody
 from draftd.fronts.http.responses import ResponseBody
 from tests.http_front import Fronted, fronted
-from tests.mangling import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from tests.http_mutations import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 USER = {"role": "user", "content": "a"}
 

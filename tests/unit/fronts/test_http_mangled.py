@@ -19,7 +19,7 @@ from draftd.fronts.http.completions import CompletionBody
 from draftd.fronts.http.messages import MessageBody
 from draftd.fronts.http.responses import ResponseBody
 from tests.http_front import Fronted, fronted
-from tests.mangling import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Sent, more_bodies, spoilt
+from tests.http_mutations import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Sent, more_bodies, spoilt
 
 MODEL = "scripted"
 COUNT = 2000

@@ -10,8 +10,8 @@ import pytest
 
 from draftd.settings import ServerSettings
 from draftd.settings import serving as settings
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import serving
 
 
 @pytest.fixture

@@ -40,9 +40,9 @@ from draftd.service.request import (
 from draftd.service.text_relay import RelayFinished, RelayStarted
 from draftd.settings import CostSettings, RemoteSettings, Settings
 from draftd.strategies import QualityClass, Strategy, Verifier
-from tests.fallback import FixedFlag
+from tests.fake_fallback import FixedFlag
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
 from tests.unit.service.test_front import Front, Told, eventually, fronting
 
 TOKEN = "0123456789abcdef"

@@ -12,7 +12,7 @@ import pytest
 from draftd.hardware.monitor import HardwareMonitor, HardwareProbe, Readings
 from draftd.hardware.state import HardwareSample, MemoryPressure
 from draftd.hardware.system import common_readings
-from tests.waiting import until
+from tests.wait_until import until
 
 CRITICAL = HardwareSample(memory_pressure=MemoryPressure.CRITICAL)
 SWAP: Readings = {"swap": lambda: HardwareSample(swap_used=0)}

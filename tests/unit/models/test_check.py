@@ -23,10 +23,10 @@ from draftd.errors import ModelLoadError, NotServing, in_one_line
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.unit.cli.conftest import in_process, logging_as_it_was
 from tests.unit.engine.drafts import change_weights
-from tests.waiting import loaded
+from tests.wait_until import loaded
 
 __all__ = ["logging_as_it_was"]
 

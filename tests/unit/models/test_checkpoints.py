@@ -24,7 +24,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.models.architectures import configuration
 from tests.models.result import Result
 from tests.models.scene import Engine, Way, planned

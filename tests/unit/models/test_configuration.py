@@ -19,7 +19,7 @@ from draftd.models.configuration import check_read, computation, normalised
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.models.architectures import configuration
 from tests.models.configurations import FULL, SLIDING
 from tests.models.forms import forms, version_4

@@ -9,7 +9,7 @@ import pytest
 from draftd.engine.pair import context_length_of, load_models
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.models.configurations import FULL, SLIDING
 from tests.unit.models.test_configuration import LLAMA_3, LONG, YARN, Config, table
 

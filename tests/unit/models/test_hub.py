@@ -23,8 +23,8 @@ from draftd.models import download, hub
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
-from tests.hub import Fault, Hub, hub_for_tests
+from tests.doctor_findings import check_models
+from tests.fake_hub import Fault, Hub, hub_for_tests
 
 NAME = "org/name"
 WEIGHTS = random.Random(1).randbytes(300_000)

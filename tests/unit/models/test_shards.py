@@ -16,7 +16,7 @@ from draftd.models.folder import ModelFolder, parameters
 from draftd.models.shards import INDEX, surplus
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
-from tests.doctored import check_models
+from tests.doctor_findings import check_models
 from tests.unit.models.checkpoints import sharded
 
 OWN = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

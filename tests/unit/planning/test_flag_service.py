@@ -27,7 +27,7 @@ from draftd.planning.flag import FlagService
 from draftd.planning.flag_file import FLAG_KEY, STRATEGY, FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
-from tests.waiting import until
+from tests.wait_until import until
 
 ANY = FlagContext("model")
 PROSE_OFF = {"if": [{"==": [{"var": "workload"}, "prose"]}, "off", None]}

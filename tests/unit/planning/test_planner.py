@@ -25,7 +25,7 @@ from draftd.fallback.ladder import Cause, Ladder, Signal, highest, ladder_levels
 from draftd.model_info import ModelInfo
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext, Planner, RequestedPlan, decide
-from tests.fallback import FixedFlag
+from tests.fake_fallback import FixedFlag
 
 LADDER = ladder_levels(4, (3, 2), DRAFT_MODEL, (PROMPT_LOOKUP,))
 

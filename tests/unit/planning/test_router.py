@@ -27,7 +27,7 @@ from draftd.planning.planner import FlagContext, Planner, RequestedPlan
 from draftd.planning.router import EngineNow, Router
 from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteLevel, RemoteMode, Strategy
-from tests.fallback import FixedFlag
+from tests.fake_fallback import FixedFlag
 
 MODEL = ModelInfo("m", "d", 4096, 256, (DRAFT_MODEL, PROMPT_LOOKUP), 0, 0, "cpu")
 THEIRS = RemoteModel("big", "f", 2048, 256, 8, shared_tokenizer=True, step_seconds=0.03, prefill_seconds=0.001)

@@ -29,7 +29,7 @@ from draftd.service.endings import error_of
 from draftd.service.text import StopConditions
 from draftd.settings import DistributedSettings
 from tests.rig import Collected, autoregressive, request, speculative
-from tests.waiting import until
+from tests.wait_until import until
 
 _PROMPT = tuple(range(100, 130))
 _LIMITS = Limits(queue_capacity=4, max_batch=2, prefix_cache_bytes=1 << 20)

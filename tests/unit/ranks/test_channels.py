@@ -15,9 +15,9 @@ from draftd.engine.ranks.channel import Progress, RanksLost, RecordReceiver
 from draftd.group import Loss
 from draftd.ranks.frames import VERSION, FrameKind, frame
 from tests.conftest import NanoPair
+from tests.fake_ranks import TIMEOUT_SECONDS, Channels
 from tests.proxy import Proxy
-from tests.ranked import TIMEOUT_SECONDS, Channels
-from tests.waiting import until
+from tests.wait_until import until
 
 BOUND = 5 * TIMEOUT_SECONDS  # within which all are to know; the machine is shared
 

@@ -21,8 +21,8 @@ from draftd.ranks.handshake import GroupRefused, Hello, signed_frame
 from draftd.ranks.hostfile import Host
 from draftd.ranks.plan import GroupPlan, Start
 from tests.conftest import NanoPair
-from tests.ranked import KEY, TIMEOUT_SECONDS, Begun, local_plan, own, taken_port
-from tests.waiting import until
+from tests.fake_ranks import KEY, TIMEOUT_SECONDS, Begun, local_plan, own, taken_port
+from tests.wait_until import until
 
 
 @pytest.fixture

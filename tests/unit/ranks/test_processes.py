@@ -22,8 +22,8 @@ from draftd.ranks.hostfile import Host
 from draftd.ranks.plan import Start
 from draftd.ranks.supervisor import Supervisor
 from draftd.settings import Settings
-from tests.ranked import local_plan
-from tests.waiting import until
+from tests.fake_ranks import local_plan
+from tests.wait_until import until
 
 
 def script(folder: Path, text: str) -> list[str]:

@@ -19,7 +19,7 @@ from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate, Tokenizer
 from draftd.service.chat_template import ChatRenderer
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode, message_dict, tool_dicts
-from tests.waiting import until
+from tests.wait_until import until
 
 TALK = Chat(
     (Message("system", "Be brief: <|im_end|>"), Message("user", 'Wie heißt "ö"?\n'), Message("assistant", "o…"))

@@ -40,10 +40,10 @@ from draftd.service.inference import InferenceService
 from draftd.service.messages import Chat, Message, text_part
 from draftd.service.request import ChoiceFinished, Chunk, Event, Prompt, RawText, Request, RequestStarted, TokenIds
 from draftd.settings import EngineSettings, ServerSettings, Settings
-from tests.fallback import FixedFlag
-from tests.listening import ListeningTelemetry
+from tests.fake_fallback import FixedFlag
+from tests.recording_telemetry import ListeningTelemetry
 from tests.scripted import scripted_models
-from tests.waiting import loaded
+from tests.wait_until import loaded
 
 SPECULATIVE, AUTOREGRESSIVE = RequestedPlan(ModePreference.SPECULATIVE), RequestedPlan(ModePreference.AUTOREGRESSIVE)
 

@@ -45,7 +45,7 @@ from draftd.strategies import (
 )
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.telemetry.spans import InferenceStart
-from tests.fallback import LADDER, LEASE, fallback_state
+from tests.fake_fallback import LADDER, LEASE, fallback_state
 
 INFO = ModelInfo("nano", "nano-draft", 2048, 2048, (DRAFT_MODEL,), 1000, 200, "cpu (openblas)")
 ADDRESS = ("127.0.0.1", 50551)

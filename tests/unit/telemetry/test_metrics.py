@@ -26,7 +26,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.fallback import observed_decisions
 from draftd.telemetry.metrics import Ledger
 from draftd.telemetry.recording import ModelNames
-from tests.fallback import LADDER
+from tests.fake_fallback import LADDER
 from tests.live_check import findings, violations
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import (

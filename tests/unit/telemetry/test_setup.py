@@ -22,7 +22,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.pipeline import process_uptime, propagator, wanted_exporters
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import Scene, errors_of, telemetry
-from tests.waiting import until
+from tests.wait_until import until
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 

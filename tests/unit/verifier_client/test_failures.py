@@ -31,10 +31,10 @@ from draftd.verifier_client.codec import VERSION
 from draftd.verifier_client.failures import LinkError
 from draftd.verifier_client.link import GrpcLink, LinkAnnouncements
 from tests.certificates import Authority
-from tests.links import MODEL, Clock
+from tests.fake_verifier import FakeVerifier, Words, fake_verifier
 from tests.proxy import proxied
-from tests.verifying import FakeVerifier, Words, fake_verifier
-from tests.waiting import until
+from tests.scripted_link import MODEL, Clock
+from tests.wait_until import until
 
 NOWHERE = "x" * 64 + ".invalid"  # no name server is asked for a name that there cannot be
 

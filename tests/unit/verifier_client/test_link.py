@@ -17,12 +17,12 @@ from draftd.engine.targets.base import SequenceOptions
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure, QualityClass, Strategy
 from draftd.verifier_client.link import GrpcLink
-from tests.links import EdgeEngine, Heard
+from tests.fake_verifier import FakeVerifier, Words, continued, fake_verifier
 from tests.proxy import Proxy, proxied
 from tests.rig import Rig, autoregressive, request
 from tests.scripted import scripted_models
-from tests.verifying import FakeVerifier, Words, continued, fake_verifier
-from tests.waiting import until
+from tests.scripted_link import EdgeEngine, Heard
+from tests.wait_until import until
 
 PROMPT = (5, 6, 7)
 QUICK: dict[str, Any] = {"step_seconds": 0.4, "probe_seconds": 0.3, "connect_seconds": 0.6}

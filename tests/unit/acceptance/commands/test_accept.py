@@ -12,7 +12,7 @@ import pytest
 
 from draftd_acceptance.gate.spec import shipped
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
-from tests.acceptance import manifest, synthetic_run
+from tests.synthetic_run import manifest, synthetic_run
 from tests.unit.cli.conftest import Ran, in_process
 
 SPEC = """

@@ -18,8 +18,8 @@ from draftd_acceptance.commands.runs import DaemonChoice, begin, measured, open_
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.session import Advance
 from draftd_acceptance.ticks import Stage
+from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
-from tests.serving import serving
 
 PAIR = DaemonChoice(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
 

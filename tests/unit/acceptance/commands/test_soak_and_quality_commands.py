@@ -11,9 +11,9 @@ import pytest
 
 from draftd.canaries.checkers import JsonObject
 from draftd_acceptance.ticks import Stage
-from tests.acceptance import synthetic_run
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
+from tests.synthetic_run import synthetic_run
 from tests.unit.cli.conftest import Ran, in_process
 
 Run = Callable[..., Ran]

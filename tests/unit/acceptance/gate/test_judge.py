@@ -21,7 +21,7 @@ from draftd_acceptance.gate.spec import Criterion, Operator, PromotionCandidate,
 from draftd_acceptance.manifest import Manifest
 from draftd_acceptance.summary import against, select, total_throughput
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, RunPlace, Stage, Tick
-from tests.acceptance import Truth, manifest, request, synthetic_run
+from tests.synthetic_run import Truth, manifest, request, synthetic_run
 
 K4 = PromotionCandidate(block_length=4)
 WORKLOADS = {"short_control": WorkloadClass.UNSPECIFIED, "code": WorkloadClass.CODE, "prose": WorkloadClass.PROSE}

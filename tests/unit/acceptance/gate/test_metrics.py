@@ -12,7 +12,7 @@ from draftd_acceptance.gate.judge import read_metric
 from draftd_acceptance.gate.metrics import METRICS, GateEvidence, MetricReading
 from draftd_acceptance.gate.spec import Criterion, Operator
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
-from tests.acceptance import synthetic_run
+from tests.synthetic_run import synthetic_run
 
 STAGES = [name for name, metric in METRICS.items() if metric.stage is not Stage.SWEEP]
 

@@ -15,7 +15,7 @@ from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecisio
 from draftd_acceptance.gate.spec import Spec, load_spec, parse, shipped
 from draftd_acceptance.quality import SCHEMAS
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
-from tests.acceptance import Truth, synthetic_run
+from tests.synthetic_run import Truth, synthetic_run
 
 MIB = 1 << 20
 PAYS, P95, FIRST, ACCEPTED = (one.name for one in load_spec().criterion[:4])

@@ -15,7 +15,7 @@ from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.gate.judge import judge_run
 from draftd_acceptance.gate.spec import load_spec
 from draftd_acceptance.report.render import html, markdown, report
-from tests.acceptance import ARMS, Truth, manifest, synthetic_run
+from tests.synthetic_run import ARMS, Truth, manifest, synthetic_run
 
 GROUPS = ("short_control", "long_context", "code")
 FEW = tuple(arm for arm in ARMS if arm.id in ("ar", "k2", "k4", "auto6", "k4-prompt_lookup", "ar-x2", "k4-x2"))

@@ -12,7 +12,7 @@ from draftd.cli.main import build_app
 from draftd.errors import FieldError
 from draftd_acceptance.folder import RunError
 from draftd_acceptance.ticks import Stage
-from tests.acceptance import synthetic_run
+from tests.synthetic_run import synthetic_run
 from tests.unit.acceptance.report.conftest import FEW
 
 

@@ -17,7 +17,7 @@ from draftd_acceptance.manifest import ModelFile, ModelManifest
 from draftd_acceptance.report.charts import PALETTE, SERIES, Series, lines
 from draftd_acceptance.report.render import html, report
 from draftd_acceptance.ticks import Stage
-from tests.acceptance import manifest, synthetic_run
+from tests.synthetic_run import manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import SMALL, Page
 
 _VOID = {"meta", "input", "br", "hr", "img", "link"}

@@ -19,7 +19,7 @@ from draftd_acceptance.gate.spec import load_spec
 from draftd_acceptance.report.render import markdown, report
 from draftd_acceptance.sweep.result import Sweep, knee
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
-from tests.acceptance import GIB, Truth, manifest, synthetic_run
+from tests.synthetic_run import GIB, Truth, manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, Page, detail, drawn, text, tone, words
 
 

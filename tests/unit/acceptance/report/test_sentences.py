@@ -14,7 +14,7 @@ from draftd_acceptance.report.figures import interval, spoken
 from draftd_acceptance.report.render import html, markdown, report
 from draftd_acceptance.statistics import Interval
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
-from tests.acceptance import Truth, synthetic_run
+from tests.synthetic_run import Truth, synthetic_run
 from tests.unit.acceptance.report.conftest import SMALL, Page, charts, drawn, words
 
 POINT = Interval(2.0, 1.5, 2.5, 8)

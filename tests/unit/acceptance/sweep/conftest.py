@@ -11,9 +11,9 @@ from draftd.core import DrafterName
 from draftd.v1 import inference_pb2 as pb
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.session import Session
-from tests.acceptance import manifest
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
+from tests.synthetic_run import manifest
 
 BEGUN = Callable[[Path], Session]
 

@@ -9,7 +9,7 @@ import pytest
 
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.ticks import Stage
-from tests.serving import Served
+from tests.in_process_daemon import Served
 from tests.unit.cli.conftest import Ran, in_process
 
 ASKED = ("--groups", "short_control", "--repeat", "1", "--max-tokens", "6", "--cool-down", "0")

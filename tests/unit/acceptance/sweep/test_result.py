@@ -12,7 +12,7 @@ from draftd.client.timing import TimedChunk
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
 from draftd_acceptance.sweep.result import knee
 from draftd_acceptance.ticks import Arm, RunPlace, Stage, Tick
-from tests.acceptance import ARMS, Truth, synthetic_run
+from tests.synthetic_run import ARMS, Truth, synthetic_run
 
 
 def tick(arm: Arm, prompt: int, repetition: int, tokens_per_second: float) -> Tick:

@@ -39,11 +39,11 @@ from draftd_acceptance.sweep.plan import (
 )
 from draftd_acceptance.sweep.result import Sweep
 from draftd_acceptance.ticks import Arm, MachineSample, Stage, Tick
-from tests.acceptance import manifest
+from tests.in_process_daemon import Served, serving
 from tests.scripted import scripted_models
-from tests.serving import Served, serving
+from tests.synthetic_run import manifest
 from tests.unit.acceptance.sweep.conftest import BEGUN
-from tests.waiting import until
+from tests.wait_until import until
 
 SMALL = SweepOptions(
     block_lengths=(0, 2, 4),

@@ -23,7 +23,7 @@ from draftd.errors import FlagReadOnly, NotServing
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
-from tests.fallback import fallback_state
+from tests.fake_fallback import fallback_state
 from tests.unit.cli.top.snapshots import NOON, counts, history, status, transition
 
 _CELL = 12.2  # width of a character in Textual's pictures

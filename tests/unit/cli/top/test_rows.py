@@ -16,7 +16,7 @@ from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
-from tests.fallback import fallback_state
+from tests.fake_fallback import fallback_state
 from tests.unit.cli.top.snapshots import NOON, SECOND_RUN, counts, history, status, transition
 
 SIGNALS = (

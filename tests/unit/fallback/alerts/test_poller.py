@@ -18,7 +18,7 @@ from draftd.fallback.alerts.poller import Poller
 from draftd.fallback.leases import Notice
 from draftd.settings import WebhookSettings
 from tests.http_server import Answer, Request, serving
-from tests.waiting import until
+from tests.wait_until import until
 from tests.webhook import PAYLOADS, Counting
 
 LISTED = (PAYLOADS / "alertmanager-api.json").read_bytes()

@@ -19,7 +19,7 @@ from draftd.fallback.alerts.authentication import ReplayGuard
 from draftd.fallback.alerts.webhook import WebhookListener
 from draftd.fallback.leases import Applied, Notice
 from draftd.settings import WebhookSettings
-from tests.waiting import until
+from tests.wait_until import until
 from tests.webhook import PAYLOADS, TOKEN, Answered, Counting, Webhook, alert, bearer, notification, payload, signed
 
 STARTS = 1769860800.157  # 2026-01-31T12:00:00.157Z

@@ -17,7 +17,7 @@ from draftd_acceptance.manifest import Manifest, ModelFile, ModelManifest
 from draftd_acceptance.options import QualityOptions
 from draftd_acceptance.quality import SCHEMAS
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, MachineSample, RunPlace, Stage, Tick
-from tests.decoded import BEGAN, Truth, request
+from tests.synthetic_request import BEGAN, Truth, request
 
 GIB = 1 << 30
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.forked import command
+from tests.forked_daemon import command
 
 _PIECE = 16 * 1024
 _STORED_IN_GIT = 50_000  # bytes; a larger file is in Git LFS
@@ -109,7 +109,7 @@ def hub_for_tests(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
 
 
 def serve(url: str, home: str, *arguments: str) -> None:
-    """For tests.forked: `draftd serve` with these arguments, which takes `url` for the hub."""
+    """For tests.forked_daemon: `draftd serve` with these arguments, which takes `url` for the hub."""
     from huggingface_hub import constants
 
     for name, value in _constants(url, Path(home)).items():

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests import forked
+from tests import forked_daemon
 
 
 @contextlib.contextmanager
 def composed(program: str, tmp_path: Path, environ: Mapping[str, str]) -> Iterator[str]:
     """Runs `program` and gives its host:port once it serves. Told to stop when the block ends, it must exit 0."""
     whole = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **environ}
-    with forked.serving(forked.program, program, environ=whole) as running:
+    with forked_daemon.serving(forked_daemon.program, program, environ=whole) as running:
         yield running.address

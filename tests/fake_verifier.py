@@ -26,7 +26,7 @@ from draftd.engine.remote.verifier_link import (
 from draftd.v1 import verification_pb2 as pb
 from draftd.v1 import verification_pb2_grpc
 from draftd.verifier_client.codec import VERSION, from_edge, to_edge
-from tests.edge import left_of
+from tests.scripted_edge import left_of
 
 VOCABULARY = 97
 

@@ -36,8 +36,8 @@ from draftd.engine.remote.verifier_link import (
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
 from draftd.strategies import PeerCounts, RemoteCounts, Verifier
-from tests.edge import left_of
 from tests.rig import Collected, Rig
+from tests.scripted_edge import left_of
 
 MODEL = RemoteModel("remote", "f" * 64, 4096, 256, 8, shared_tokenizer=True, step_seconds=0.01)
 

@@ -36,10 +36,10 @@ from draftd.settings import (
 )
 from draftd.telemetry.setup import Telemetry
 from draftd.v1 import inference_pb2 as pb
-from tests.fallback import FakeController
-from tests.listening import ListeningTelemetry
+from tests.fake_fallback import FakeController
+from tests.recording_telemetry import ListeningTelemetry
 from tests.scripted import scripted_models
-from tests.waiting import until
+from tests.wait_until import until
 
 
 def models() -> LoadedModels:
