@@ -1,4 +1,4 @@
-"""Which certificates are taken, and what is said of the others."""
+"""Certificates: which are accepted, and the warnings and refusals of the others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def checked(file: CertificateFile) -> Certificates:
 
 
 def refusal(file: CertificateFile) -> tuple[str, str]:
-    """The field that is refused, and what is allowed."""
+    """Returns the refused field and its allowed values."""
     with pytest.raises(ConfigError) as caught:
         checked(file)
     return caught.value.field, caught.value.allowed
@@ -68,7 +68,7 @@ def dates(cert: Path) -> tuple[float, float]:
 
 
 def over_grpc(made: Certified, authority: Path) -> bool:
-    """Whether a call comes through to a server with this certificate."""
+    """Returns whether a call reaches a server with this certificate."""
     server = grpc.server(ThreadPoolExecutor(1))
     echo = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
     server.add_registered_method_handlers("test", {"Echo": echo})
@@ -87,7 +87,7 @@ def over_grpc(made: Certified, authority: Path) -> bool:
 
 
 def over_openssl(made: Certified, authority: Path) -> bool:
-    """Whether a client of Python's ssl shakes hands with a server that has this certificate."""
+    """Returns whether a client of Python's ssl shakes hands with a server with this certificate."""
     ours, theirs = socket.socketpair()
     with contextlib.closing(ours), contextlib.closing(theirs):
         try:

@@ -1,4 +1,4 @@
-"""The clock that goes on while the machine sleeps, and what is let through in a second."""
+"""The clock that counts sleep, and the rate limit per second."""
 
 from __future__ import annotations
 

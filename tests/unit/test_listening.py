@@ -1,4 +1,4 @@
-"""Where the daemon's HTTP servers listen: every address of the host that the machine has, on one port."""
+"""The daemon's HTTP servers listen on every address of the host that the machine has, on one port."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_the_webhook_on_localhost_takes_both_families_and_frees_both() -> None:
 
 @pytest.fixture
 def bind(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], int | None]], None]:
-    """Has sockets be refused as a test says: it gets the address and the port, and answers an errno or None."""
+    """Returns a function that makes sockets fail as a test decides: it gets the address and the port, and returns an
+    errno or None."""
 
     def refuse(why: Callable[[str, int], int | None]) -> None:
         real = socket.create_server
@@ -101,12 +102,12 @@ def test_a_machine_without_ipv6_listens_on_ipv4_alone(number: int, bind: Callabl
 
 
 def test_a_port_that_is_taken_at_one_of_them_is_taken() -> None:
-    """Clients that look there first would reach the other program."""
+    """Clients that try the taken address first would reach the other program."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match="free"):
             Webhook(host="localhost", port=port)
-        with socket.create_server(("127.0.0.1", port)):  # nothing was left open there
+        with socket.create_server(("127.0.0.1", port)):  # no socket stayed open
             pass
 
 

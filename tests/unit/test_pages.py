@@ -1,4 +1,4 @@
-"""The pages that are made from the catalog and from the settings: complete, and up to date."""
+"""The pages generated from the catalog and the settings are complete and up to date."""
 
 from __future__ import annotations
 

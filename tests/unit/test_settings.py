@@ -1,4 +1,4 @@
-"""Settings: which source wins, and what a wrong one says."""
+"""Settings: the order of sources, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_value_of_an_unknown_variable_is_hidden() -> None:
 
 def test_variables_of_commands_and_others_are_ignored() -> None:
     load_settings(None, {}, {"DRAFTD_TARGET": "x:1", "DRAFTD_TOKEN": "t", "PATH": "/bin", "XDRAFTD_A": "1"})
-    # What a shell holds that Grafana's and the collector's set-up was read into.
+    # The environment of a shell that loaded Grafana's and the collector's set-up.
     load_settings(
         None, {}, {"DRAFTD_WEBHOOK_SECRET": "s", "DRAFTD_WEBHOOK_URL": "u", "DRAFTD_TRACE_SHARE_PERCENT": "5"}
     )

@@ -1,4 +1,4 @@
-"""One scripted daemon for all tests of the commands, and a way to run a command against it."""
+"""Fixtures: one scripted daemon for all tests of the commands, and a way to run a command against it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def draftd(daemon: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `draftd …` against that daemon, through the same entry point as the script, in this process."""
+    """Returns a function that runs `draftd …` against that daemon, through the script's entry point, in this
+    process."""
 
     def run(*arguments: str, stdin: str = "", **environ: str) -> Ran:
         with monkeypatch.context() as patch:
@@ -68,7 +69,7 @@ def in_process(
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """`draftd serve` sets the log up for its process, which here is the tests' own."""
+    """Restores the log, which `draftd serve` sets up for its process, here the tests' own."""
     root, names = logging.getLogger(), ("draftd", "draftd.daemon")
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in names}

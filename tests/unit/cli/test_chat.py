@@ -18,7 +18,8 @@ from tests.wait_until import until
 
 
 def conversation(typed: Sequence[str | BaseException], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What each request had as its messages. An answer is `re:` and the turn; `stop` is interrupted, `fail` refused."""
+    """Chats with these lines; returns the messages of each request. An answer is `re:` and the turn; `stop` interrupts,
+    `fail` fails."""
     lines, asked = iter([*typed, EOFError()]), list[list[str]]()
 
     def read(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands against a daemon that really runs, on a scripted pair: what they print, and how they end."""
+"""The commands against a running daemon on a scripted pair: their output and how they end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_generate_asks_for_a_format_once(draftd: Run, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object"}')
     ways = (["--schema", str(schema)], ["--schema", "-"], ["--regex", "a+"], ["--choice", "a", "--choice", "b"])
-    for way in ways:  # the scripted model's tokenizer has no grammars, which the daemon says of what it was asked
+    for way in ways:  # the scripted model's tokenizer has no grammars, and the daemon says so
         ran = draftd("generate", *way, "hello", stdin='{"type": "object"}')
         kind = {"--schema": "json_schema", "--regex": "regex", "--choice": "choices"}[way[0]]
         assert f"response_format.{kind}: got" in ran.err
@@ -283,7 +283,7 @@ def test_status_says_what_is_not_known_while_the_model_is_not_there(progress: st
 
 
 def served(**fields: Any) -> pb.GetStatusResponse:
-    """A status at the top of the embedded pair's ladder, with these fields of the model and of the status."""
+    """Returns a status at the top of the embedded pair's ladder, with these fields of the model and of the status."""
     model = {"model": "m", "draft_model": "d", "drafters": ["draft_model", "prompt_lookup"], "max_draft_tokens": 4}
     known = {name: fields.pop(name, model.get(name)) for name in {*model, "speculation_reason", "depth_mode"}}
     status = pb.GetStatusResponse(**{"flag_variant": "on", "level": "full", "max_draft_tokens": 4} | fields)
@@ -351,7 +351,7 @@ def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
     draftd("generate", "-n", "40", "-w", "code", "hello")
     table = list[list[str]]()
 
-    def told() -> bool:  # as of a second ago; a slow machine measures some depths at its start, and learns the others
+    def told() -> bool:  # from a second ago; a slow machine measures some depths at its start, and learns the others
         table[:] = [line.split() for line in draftd("depth").out.splitlines()[1:]]
         return bool(table) and "drafted" in table[0]
 
@@ -429,7 +429,7 @@ def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None
 def test_serve_on_a_taken_port_says_that_alone(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        folder = StateFolder(tmp_path / "draftd" / str(port))  # as the daemon that listens there has it
+        folder = StateFolder(tmp_path / "draftd" / str(port))  # as in the daemon that listens there
         # A process of its own: the daemon that other tests here ask shares this one's log.
         serve = forked_daemon.start(
             forked_daemon.command, "serve", "--port", str(port), environ=os.environ | {"XDG_STATE_HOME": str(tmp_path)}

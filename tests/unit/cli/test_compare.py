@@ -71,14 +71,14 @@ def answer(tokens: tuple[int, ...], rate: float, *, drafted: int = 0, accepted: 
 
 
 def pair(group: str, slow: float, fast: float, *, same: bool = True, greedy: bool = True) -> Pair:
-    """Answers of `slow` and `fast` tokens a second; of two drafts with eight tokens six were accepted."""
+    """A pair of answers at `slow` and `fast` tokens a second; two drafts, with six of eight tokens accepted."""
     counts = pb.DraftCounts(drafted_tokens=8, accepted_tokens=6, drafts=2)
     left, right = paced(slow), paced(fast, first_token=1 if same else 2, counts=counts)
     return Pair(group, group, greedy, left, right)
 
 
 def paced(rate: float, *, chunks: int = 11, first_token: int = 1, counts: pb.DraftCounts | None = None) -> Capture:
-    """A token a chunk, `rate` of them a second."""
+    """A capture of one token a chunk, `rate` of them a second."""
     tokens = [first_token, *range(2, chunks + 1)]
     finished = pb.Finished(counts=counts, usage=pb.Usage(output_tokens=chunks))
     responses = [pb.GenerateResponse(chunk=pb.Chunk(token_ids=[token])) for token in tokens]

@@ -41,7 +41,7 @@ def test_a_document_that_does_not_exist_is_refused_with_those_that_do(
 
 
 def test_messages_and_help_name_documents_by_the_command_that_prints_them() -> None:
-    """Whoever installed the wheel has no folder docs/."""
+    """An installed wheel has no folder docs/."""
     texts = list(_texts())
     assert [text for text in texts if re.search(r"\bdocs/[a-z-]+\.md", text)] == []
     named = {name for text in texts for name in re.findall(r"draftd docs ([a-z-]+)", text)}
@@ -50,7 +50,7 @@ def test_messages_and_help_name_documents_by_the_command_that_prints_them() -> N
 
 
 def _texts() -> Iterator[str]:
-    """The package's strings, without what is said of whole modules."""
+    """Returns the package's strings, without the docstrings of modules."""
     for path in PACKAGE.rglob("*.py"):
         if "docs" not in (source := path.read_text(encoding="utf-8")):
             continue

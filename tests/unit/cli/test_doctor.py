@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it says to do about it."""
+"""The doctor's findings and the remedies it names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def settings(**overrides: object) -> Settings:
 
 @pytest.fixture
 def model(nano_pair: NanoPair, tmp_path: Path) -> Callable[[str], Path]:
-    """Copies the embedded draft, to be a target as well."""
+    """Returns a function that copies the embedded draft, which serves as a target too."""
     return lambda name: Path(shutil.copytree(nano_pair.draft, tmp_path / name))
 
 
@@ -61,7 +61,7 @@ def verdicts(findings: list[Finding]) -> dict[str, Severity]:
 
 
 def models_alone(findings: list[Finding]) -> dict[str, Severity]:
-    """Of the folders and how they go together."""
+    """Returns the verdicts on the model folders and their pairs."""
     names = ("model", "draft model", "pair", "light draft", "light pair")
     return {subject: verdict for subject, verdict in verdicts(findings).items() if subject in names}
 
@@ -230,7 +230,7 @@ def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) ->
 
 
 def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the doctor notes of the tokenizer, which is what `serve` logs."""
+    """Returns the doctor's notes on the tokenizer, after it checked that `serve` logs the same."""
     caplog.clear()
     found = check_models(settings(model__path=str(folder)))
     load_models(str(folder), progress=lambda line: None)

@@ -1,4 +1,4 @@
-"""What the doctor finds on the machines of a hostfile, and between them: real followers, over loopback."""
+"""The doctor's findings on a hostfile's machines and the links between them: real followers, over loopback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settings(folder: Path, *entries: tuple[str, str], port: int = 7490, **named:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many free ports of loopback, one after the other."""
+    """Returns the first of so many consecutive free ports of loopback."""
     while True:
         with ExitStack() as stack:
             held, first = taken_port()

@@ -18,7 +18,7 @@ from tests.unit.cli.conftest import in_process
 
 
 class Refusal(grpc.RpcError, grpc.Call):  # type: ignore[misc]
-    """What a stub raises."""
+    """The error that a stub raises."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         self._code, self._details = code, details

@@ -56,7 +56,7 @@ def run(
 
 
 def ending(kept: list[Any], outcome: object) -> None:
-    """Ends the next future that the controller is asked for."""
+    """Ends the controller's next future with this outcome, in the background."""
     before = len(kept)
 
     def end() -> None:
@@ -225,7 +225,7 @@ def test_events_resume_after_the_last_transition_seen() -> None:
             self.code, self.details = code, ""
 
     class Client:
-        """Watched, it ends after two each time: behind at first, then gone."""
+        """A client whose watch ends after two transitions each time: behind at first, then unavailable."""
 
         def __init__(self) -> None:
             self.asked: list[int] = []

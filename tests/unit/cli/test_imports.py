@@ -1,5 +1,5 @@
-"""What is imported, and when: MLX after the BLAS is chosen, since before that, on Linux, it takes its own, some fifty
-times slower; and what only the extras install where it is needed alone."""
+"""Imports: MLX comes after the choice of the BLAS, or on Linux it takes its own, some fifty times slower; and packages
+of the extras are imported only where they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a daemon keeps over a restart: what it has learnt, of which pair, on which machine."""
+"""State that a daemon keeps over a restart: the learnt costs, by pair and machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settings(pair: ModelSettings, **engine: Any) -> Settings:
 
 
 def kept(chosen: Settings, folder: Path | None) -> LearntStore:
-    """A daemon that learnt, and ended."""
+    """Starts a store with learnt costs and closes it, which saves them."""
     made = LearntStore(chosen, folder)
     made.start(lambda: LEARNT)
     assert made.close()
@@ -185,5 +185,5 @@ def test_whatever_changes_what_is_drafted_is_another_pair() -> None:
 
 def test_default_settings_do_not_change_the_pairs_identity() -> None:
     draft = DRAFT_MODEL
-    assert pair_of(ModelSettings(path="a", draft_path="b", drafter=draft)) == "a b"  # as a first release saved it
+    assert pair_of(ModelSettings(path="a", draft_path="b", drafter=draft)) == "a b"  # as the first release saved it
     assert pair_of(ModelSettings()) == "None None"

@@ -1,4 +1,4 @@
-"""What `draftd status` and `draftd top` say of a group of ranks."""
+"""`draftd status` and `draftd top` on a group of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `draftd status`, `draftd top` and `draftd level` say of two daemons."""
+"""`draftd status`, `draftd top` and `draftd level` on two daemons."""
 
 from __future__ import annotations
 

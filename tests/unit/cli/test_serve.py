@@ -1,4 +1,4 @@
-"""Which engine a daemon gets, by its settings."""
+"""The engine that the settings give a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes and strategies on the command line, by a daemon whose remote, with another tokenizer, is a daemon as well."""
+"""Routes and strategies on the command line, with a remote daemon that has another tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = RemoteModel("big", "f", 4096, 256, 8, False, "token 7 differs", QualityC
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its address."""
+    """The address of an edge whose remote has another tokenizer."""
     folder = tmp_path_factory.mktemp
     with (
         serving(folder("remote"), lambda: scripted_models(0.7)) as remote,

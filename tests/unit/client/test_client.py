@@ -1,4 +1,4 @@
-"""What is asked is what is sent."""
+"""Requests are sent as they were asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads from PromQL which metrics it names, and which labels it expects of them. As much of the grammar as we write."""
+"""Finds the metrics in PromQL, and the labels expected of them. It covers only the grammar that we write."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _GROUPING = re.compile(r"\b(\w+) by \(([^)]*)\) \(")
 
 @dataclass(frozen=True)
 class Use:
-    """A metric where it is named, and the labels that the expression takes it to have."""
+    """A metric named in an expression, and the labels that the expression expects of it."""
 
     name: str
     labels: frozenset[str]
 
 
 def uses(expression: str) -> Iterator[Use]:
-    """Every place where a metric is named."""
+    """Yields every use of a metric in an expression."""
     made = _made(expression)
     masked = _STRING.sub(lambda found: '"' + "_" * (len(found[0]) - 2) + '"', expression)
     grouped, joined = list(_groups(masked)), list(_joins(masked))
@@ -53,21 +53,20 @@ def _is_metric(masked: str, found: re.Match[str]) -> bool:
 
 
 def _matched(masked: str, at: int) -> list[str]:
-    """The labels between the braces behind a name."""
+    """Returns the labels between the braces after a name."""
     if not masked.startswith("{", at):
         return []
     return re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", masked[at : masked.index("}", at)])
 
 
 def _joins(masked: str) -> Iterator[tuple[int, int, set[str]]]:
-    """Where the right-hand side of each join by labels begins and ends: it needs those, and nothing of what is around
-    it."""
+    """Yields the bounds of each join's right-hand side: it needs the join's labels, and none from around it."""
     for found in _JOINED.finditer(masked):
         yield found.end(), closing(masked, found.end()), {one.strip() for one in found[1].split(",")}
 
 
 def closing(masked: str, start: int) -> int:
-    """Where the bracket closes that is open at `start`."""
+    """Returns where the bracket that is open at `start` closes."""
     depth = 1
     for at in range(start, len(masked)):
         depth += {"(": 1, ")": -1}.get(masked[at], 0)
@@ -77,12 +76,12 @@ def closing(masked: str, start: int) -> int:
 
 
 def _groups(masked: str) -> Iterator[tuple[int, int, set[str]]]:
-    """Where each aggregation's argument begins and ends, and the labels that it keeps."""
+    """Yields the bounds of each aggregation's argument, and the labels that it keeps."""
     for found in _GROUPING.finditer(masked):
         yield found.end(), closing(masked, found.end()), {one.strip() for one in found[2].split(",")}
 
 
 def _made(expression: str) -> set[str]:
-    """Labels that the expression makes itself."""
+    """Returns the labels that the expression itself creates."""
     replaced = re.findall(r'label_replace\(.*?, "(\w+)", "', expression, re.DOTALL)
     return {*replaced, *re.findall(r'count_values[^(]*(?:\([^)]*\) )?\("(\w+)"', expression)}

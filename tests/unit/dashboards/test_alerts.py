@@ -82,7 +82,7 @@ def test_alert_rules_keep_their_unique_uids() -> None:
 
 @each_rule
 def test_prometheus_and_grafana_rules_have_the_same_expression(rule: AlertRule) -> None:
-    """Where Prometheus reads a recorded baseline Grafana computes it: it may have no such series."""
+    """Grafana computes a baseline that Prometheus reads as a recorded series, which Grafana's source may lack."""
     theirs = for_grafana(Alerting())[rule.name]
     value, number, comparison = (node["model"] for node in theirs["data"])
     ours = next(found for found in for_prometheus(Alerting()) if found.get("alert") == rule.name)
@@ -148,7 +148,7 @@ def test_no_time_at_all_is_no_duration() -> None:
 
 
 def sections() -> dict[str, str]:
-    """Title and text of each section of the runbooks."""
+    """Returns the title and text of each section of the runbooks."""
     parts = re.split(r"^## (.*)\n", RUNBOOKS, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

@@ -1,4 +1,4 @@
-"""The dashboards as Grafana reads them: where panels lie, what each says, where each leads."""
+"""The dashboards as Grafana reads them: places of panels, their texts, and their links."""
 
 from __future__ import annotations
 

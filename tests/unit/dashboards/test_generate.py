@@ -1,4 +1,4 @@
-"""What is committed is what the code writes, and a difference is told with what to do."""
+"""The committed files are those that the code writes, and a difference names its remedy."""
 
 from __future__ import annotations
 

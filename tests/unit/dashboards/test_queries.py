@@ -35,7 +35,7 @@ def dashboards() -> list[Dashboard]:
 
 
 def expressions(dashboards: Iterable[Dashboard]) -> Iterator[tuple[str, str]]:
-    """Where each is, and what it says."""
+    """Yields the place and the text of each expression."""
     for dashboard in dashboards:
         for panel in dashboard.panels:
             for target in panel.targets:
@@ -45,7 +45,7 @@ def expressions(dashboards: Iterable[Dashboard]) -> Iterator[tuple[str, str]]:
 
 
 def declared() -> dict[str, set[str]]:
-    """Each name in Prometheus, and the labels that its series may have."""
+    """Returns the labels that each declared metric's series may have, by its name in Prometheus."""
     found = {one.prometheus: EVERY_SERIES | set(one.labels) for one in (*EXTERNALS, TARGET_INFO)}
     for metric in (*catalog.METRICS, *catalog.SDK_METRICS):
         labels = EVERY_SERIES | {attribute.name.replace(".", "_") for attribute in metric.attributes}
@@ -57,7 +57,7 @@ def declared() -> dict[str, set[str]]:
 
 
 def undeclared(expression: str) -> list[str]:
-    """What an expression names and nobody declares."""
+    """Returns the names and labels in an expression that nothing declares."""
     known = declared()
     return [
         f"{use.name} {sorted(use.labels - known.get(use.name, set()))}"
@@ -125,7 +125,7 @@ def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_los
 
 
 def test_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Dashboard]) -> None:
-    """The collector goes on offering what a dead daemon showed last."""
+    """The collector still offers the last values of a dead daemon."""
     kinds = (catalog.InstrumentKind.GAUGE, catalog.InstrumentKind.UP_DOWN_COUNTER)
     gauges = {one.prometheus for one in catalog.METRICS if one.kind in kinds} - {
         catalog.UPTIME.prometheus,
@@ -133,7 +133,7 @@ def test_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Da
     }
     panels = [(where, text) for where, text in expressions(dashboards) if "changes(" not in text]
     for where, text in [*panels, *((rule.name, rule.value) for rule in alert_rules(Alerting()))]:
-        shown = re.sub(r"last_over_time\([^()]*\)", "", text)  # what asks whether it was ever there
+        shown = re.sub(r"last_over_time\([^()]*\)", "", text)  # asks whether the series ever existed
         if gauges & {use.name for use in uses(shown)}:
             assert exporting(FRESH) in text or exporting(Alerting().fresh) in text, where
 

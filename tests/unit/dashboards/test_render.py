@@ -1,4 +1,4 @@
-"""The renderer asks as Grafana asks, writes values as Grafana writes them, and draws what it was told."""
+"""The renderer asks and formats values as Grafana does, and draws what it is given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dashboards.settings import Alerting
 
 @dataclass(frozen=True)
 class Canned(Source):
-    """A Prometheus that has one answer to everything."""
+    """A Prometheus with one answer to every query."""
 
     url: str = "http://nowhere"
     labels: Mapping[str, str] = field(default_factory=lambda: {"le": "0.5", "instance": "a", "draftd_mode": "x"})

@@ -1,4 +1,4 @@
-"""All that the runbooks name exists: commands and options, settings, metrics, labels, values, panels, files."""
+"""Everything that the runbooks name exists: commands and options, settings, metrics, labels, values, panels, files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from draftd.telemetry.attributes import Attribute
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
-# What other programs, and the text itself, have names for.
+# Names of other programs and of the text itself.
 ELSEWHERE = {
     "keep_firing_for", "fallback_level", "remote_level", INSTANCE, evidence.STAGE, "Alerting", "draftd-daemon",
     "max_tokens", "decoding-strategy", "df", "lost", "openssl x509 -noout -enddate -in FILE", "launchctl bootout",
 }  # fmt: skip
-_GAP = "…"  # any text, in a name
+_GAP = "…"  # stands for any text in a name
 
 
 def spans() -> list[str]:
-    """All that is in backticks, each once."""
+    """Returns the texts in backticks, each once."""
     return sorted({" ".join(one.split()) for one in re.findall(r"`([^`]+)`", TEXT)})
 
 
@@ -52,7 +52,7 @@ def test_commands_named_by_the_runbooks_are_found() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
-    """Parsed as the terminal's would be, and not run."""
+    """The command is parsed as on a terminal, and not run."""
     name, *arguments = shlex.split(command.replace("FILE", __file__).replace(_GAP, "text"))[1:]
     taken = load(name)
     while arguments and arguments[0] in getattr(taken, "commands", {}):
@@ -63,7 +63,7 @@ def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
 
 @cache
 def names() -> frozenset[str]:
-    """All that telemetry, the settings and the errors have names for."""
+    """Returns all names of telemetry, settings and errors."""
     known = {*ELSEWHERE, *Cause, *LinkFailure, *NotificationResult}
     every = [value for value in vars(attributes).values() if isinstance(value, Attribute)]
     for attribute in every:

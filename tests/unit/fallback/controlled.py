@@ -58,7 +58,7 @@ AT_BEST = Baseline(0.7, 0.1)
 GOOD, POOR = 0.8, 0.2
 START = 1_800_000_000.0
 COOLDOWN, WINDOW = 100.0, 50.0
-PACE = 0.02  # seconds of a token that the remote streams
+PACE = 0.02  # seconds a token that the remote streams
 
 
 class Died(BaseException):
@@ -67,10 +67,10 @@ class Died(BaseException):
 
 @dataclass
 class Trace:
-    """What was done, in order."""
+    """A log of actions, in order."""
 
     done: list[str] = field(default_factory=list)
-    dies_before: int | None = None  # the n-th entry
+    dies_before: int | None = None  # the entry before which the process dies
 
     def add(self, what: str) -> None:
         if self.dies_before is not None and len(self.done) >= self.dies_before:
@@ -79,7 +79,7 @@ class Trace:
 
 
 class FakeEngine:
-    """Holds what it is asked to, at once, unless `slow`; then when `load` is called."""
+    """An engine that loads the kept drafters at once; if `slow`, when `load` is called."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         self.trace = trace if trace is not None else Trace()
@@ -145,7 +145,7 @@ class FakeEngine:
 
 
 class FakeProbeRunner:
-    """Answers a probe with `verdict` at once, unless `slow`; then when `end` is called."""
+    """A runner that answers a probe with `verdict` at once; if `slow`, when `end` is called."""
 
     def __init__(self) -> None:
         self.verdict, self.quality = ProbeVerdict.GOOD, ProbeVerdict.GOOD
@@ -183,7 +183,7 @@ class FakeProbeRunner:
         return self._begun(CanaryReport(self.quality, "as set", outcomes, 0.1))
 
     def end(self, seconds: float = 0.1) -> None:
-        """What was begun took so long."""
+        """Ends the pending jobs, with this duration."""
         ends, self._ends = self._ends, []
         for future, report in ends:
             future.set_result(replace(report, seconds=seconds))
@@ -299,18 +299,18 @@ class Controlled:
         return self.now - self.asleep
 
     def sleep(self, seconds: float) -> None:
-        """The machine sleeps for so long."""
+        """Advances the clock by a sleep of the machine."""
         self.now += seconds
         self.asleep += seconds
 
     def at(self, seconds: float) -> int:
-        """The position after it."""
+        """Sets the clock, looks once, and returns the position."""
         self.now = seconds
         self.controller.tick()
         return self.position
 
     def until(self, seconds: float, every: float = 1.0) -> int:
-        """Looks again and again, up to that time."""
+        """Looks `every` so many seconds up to that time; returns the position."""
         while self.now < seconds:
             self.at(min(self.now + every, seconds))
         return self.position
@@ -320,7 +320,7 @@ class Controlled:
         return self.ladder.position
 
     def asked_for(self) -> dict[str, FallbackLevel]:
-        """By cause."""
+        """Returns the level that each signal asks for, by cause."""
         return {signal.cause.value: signal.asks_for for signal in self.controller.state().signals}
 
     @property
@@ -338,7 +338,7 @@ class Controlled:
         level: LadderLevel | None = None,
         arrival: float | None = None,
     ) -> None:
-        """One that ends now."""
+        """Reports a request that ends now."""
         level = level if level is not None else self.ladder.level
         counts = DraftCounts(
             steps=drafts, drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even
@@ -347,7 +347,7 @@ class Controlled:
         self.requests.on_finish(request, Outcome(FinishReason.STOP, RequestStats(1, request.arrival, counts=counts)))
 
     def traffic(self, until: float, acceptance: float, **more: Any) -> int:
-        """Two requests a window's fifth, and a look."""
+        """Reports two requests each fifth of a window, with a look after them; returns the position."""
         while self.now < until:
             self.now = min(self.now + WINDOW / 5, until)
             for _ in range(2):
@@ -378,14 +378,14 @@ def notice(level: FallbackLevel, *, hard: bool = False, firing: bool = True, sta
 
 
 def tell(controlled: Controlled, *notices: Notice) -> list[Applied]:
-    """As the webhook does."""
+    """Sends notices to the controller as the webhook does."""
     return controlled.controller.notices(notices)
 
 
 def tell_and_resolve(
     controlled: Controlled, level: FallbackLevel, *, hard: bool = False, starts_at: float = START
 ) -> None:
-    """An alert, and its end."""
+    """Sends an alert and its end."""
     tell(controlled, notice(level, hard=hard, starts_at=starts_at))
     tell(controlled, notice(level, hard=hard, starts_at=starts_at, firing=False))
 
@@ -399,7 +399,7 @@ def fail(controlled: Controlled, observed: str, times: int = 3) -> None:
 
 
 def wait_for(asked: Sequence[Future[Any]], controlled: Controlled) -> None:
-    """Has the controller look until they have ended."""
+    """Makes the controller look until the futures are done."""
     for _ in range(5):
         if all(future.done() for future in asked):
             return

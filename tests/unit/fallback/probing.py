@@ -1,4 +1,4 @@
-"""A probe runner under test: the level in force, what it is to ask, and its reports."""
+"""A probe runner under test: its level in force, its prompts, and its reports."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def one_prompt(name: str, question: str) -> FrozenPrompt:
 
 
 def checked(prompt: FrozenPrompt, *mentions: str) -> Canary:
-    """Right where the answer mentions one of these."""
+    """Returns a canary whose answer is right if it mentions one of these."""
     return Canary(**dict(prompt), check=NoToolCall(frozenset({"none"}), mentions))
 
 
 def at(level: LadderLevel = FULL, ladder: Sequence[LadderLevel] = LADDER) -> Ladder[LadderLevel]:
-    """That level is in force; one that is not of the ladder is all of it."""
+    """Returns a ladder with this level in force; a level outside `ladder` becomes the whole ladder."""
     served = Ladder(ladder if level in ladder else (level,))
     served.position = served.levels.index(level)
     return served

@@ -1,4 +1,4 @@
-"""Each transition is marked in Grafana, and a Grafana that is slow, refuses or is away concerns nobody."""
+"""Each transition is marked in Grafana; a slow, refusing or absent Grafana affects nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DONE: Answer = (200, {"message": "Annotation added", "id": 1})
 
 
 class Desk:
-    """A Grafana that answers as `answers` says, the last for ever, and a daemon that tells it."""
+    """A Grafana that gives these `answers`, the last one for ever, and a daemon that sends to it."""
 
     def __init__(self, *answers: Answer | Callable[[], Answer]) -> None:
         self.answers = list(answers) or [DONE]
@@ -60,7 +60,7 @@ class Desk:
 
 @contextmanager
 def away() -> Iterator[str]:
-    """An address that nobody listens at."""
+    """Returns an address where nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -153,7 +153,7 @@ def test_a_grafana_that_hangs_delays_nobody_and_its_oldest_annotations_make_room
         began = time.monotonic()
         for number in range(1, 100):
             desk.step(number)
-        assert time.monotonic() - began < 4.5  # an answer is waited for for 5 s
+        assert time.monotonic() - began < 4.5  # the annotator waits 5 s for an answer
         assert desk.told.annotations == ["dropped"] * 96
         go.set()
         until(lambda: desk.told.annotations[96:] == ["sent"] * 4)
@@ -187,7 +187,7 @@ def test_annotations_waiting_at_close_are_still_sent() -> None:
         assert desk.told.annotations == ["sent"] * 5
         for number in range(100):
             desk.step(number)
-        assert desk.told.annotations == ["sent"] * 5  # nor is anything kept that would have to make room
+        assert desk.told.annotations == ["sent"] * 5  # nothing is queued any more
 
 
 def test_closing_waits_no_longer_than_it_may_and_counts_what_is_lost() -> None:

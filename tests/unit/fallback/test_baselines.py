@@ -1,4 +1,4 @@
-"""What probes showed while all was well is there again after a restart."""
+"""Baselines that probes taught in good times survive a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ladder's clock: the wall's at the start, and from there what has elapsed, sleep included."""
+"""The ladder's clock: wall time at the start, plus elapsed time, sleep included."""
 
 from __future__ import annotations
 

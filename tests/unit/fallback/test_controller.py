@@ -1,4 +1,4 @@
-"""Each signal leads to its step, and back up again when it is gone and a probe is good."""
+"""Each signal leads to its step down, and its end with a good probe to the step back up."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> No
     assert controlled.until(1000) == BOTTOM
     assert controlled.runner.probed == []
     runs = controlled.runner.tested
-    assert 3 <= runs <= 10  # a run each wait, not more
+    assert 3 <= runs <= 10  # one run per wait
     controlled.runner.quality = ProbeVerdict.GOOD
     assert controlled.until(1000 + 6 * COOLDOWN) == TOP
 

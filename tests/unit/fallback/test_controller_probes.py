@@ -1,4 +1,4 @@
-"""When a level is tried out, and what the ladder makes of it."""
+"""When the controller probes a level, and how the ladder uses the result."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
     controlled.controller.reload_draft()
     controlled.engine.reloads[0].set_result(1)
     controlled.at(2 * COOLDOWN - 4)
-    controlled.runner.end()  # good, but of the old ones
+    controlled.runner.end()  # a good probe of the old weights
     controlled.runner.slow, controlled.runner.verdict = False, ProbeVerdict.BAD
     assert controlled.until(3 * COOLDOWN) == SHORT
 
@@ -120,7 +120,7 @@ def test_controller_at_the_top_learns_probe_baselines_once() -> None:
     controlled = Controlled()
     controlled.runner.unlearn()
     controlled.until(COOLDOWN - 1)
-    assert controlled.runner.learnt == []  # not while it has only just started
+    assert controlled.runner.learnt == []  # not right after its start
     controlled.until(20 * COOLDOWN)
     assert controlled.runner.learnt == [LADDER[TOP]]
     assert controlled.told == []
@@ -154,11 +154,11 @@ def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgo
     controlled.controller.tick()
     assert reloading.result(0) == 1234
     assert len(controlled.runner.probed) == probes + 1
-    assert list(controlled.controller.state().drift) == list(drift)  # the baseline is there still
+    assert list(controlled.controller.state().drift) == list(drift)  # the baseline remains
     old = controlled.now - 10
     controlled.now += 1
     for _ in range(50):
-        controlled.request(1, 99, arrival=old)  # drafted by the old one, ended now
+        controlled.request(1, 99, arrival=old)  # drafted by the old draft, ended now
     controlled.controller.tick()
     assert controlled.controller.state().drift == {"code": 0.0}
 
@@ -205,7 +205,7 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
 
 
 def drifting(controlled: Controlled) -> None:
-    """What a draft model is worth is learnt; then acceptance falls, to above the floor."""
+    """Teaches the draft model's baseline, then lets acceptance fall to above the floor."""
     controlled.traffic(10 * COOLDOWN, GOOD)
     controlled.traffic(controlled.now + 2 * WINDOW, FALLEN)
 

@@ -38,7 +38,7 @@ WHOLE = 8 * COOLDOWN
 
 
 def whole_story(controlled: Controlled) -> None:
-    """Down by an alert, hard down by another, all the way up again, a hold and its end."""
+    """Plays a step down by an alert, a hard one by another, the way up again, a hold and its end."""
     tell(controlled, notice(SHORT_BLOCK))
     controlled.until(COOLDOWN + 5, every=5)
     tell(controlled, notice(PLAIN, hard=True, starts_at=START + 1))
@@ -106,7 +106,7 @@ def test_controller_killed_at_any_moment_restarts_no_higher() -> None:
 
 
 def going(controlled: Controlled) -> int:
-    """Where it stands, or was about to stand."""
+    """Returns the position in force or about to be in force."""
     return controlled.ladder.state.position
 
 
@@ -135,7 +135,7 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     third.until(49)
     assert third.position == SHORT
     third.until(51)
-    assert third.position == LIGHT  # the hold is over, the alert is not
+    assert third.position == LIGHT  # the hold has ended, the alert has not
 
 
 def test_controller_writes_no_state_before_a_change() -> None:

@@ -27,7 +27,7 @@ from tests.wait_until import until
 
 
 class Running(Controlled):
-    """A controlled controller that looks for itself. Its clock stands still unless the test moves it."""
+    """A controller that looks by itself. Its clock stands still unless the test moves it."""
 
     def __enter__(self) -> Running:
         self.controller.start()
@@ -90,7 +90,7 @@ def test_samples_are_taken_at_the_next_look(running: Running) -> None:
 
 
 class Stuck(MemoryStore):
-    """A disk that takes its time."""
+    """A disk that is slow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
     assert len([record for record in caplog.records if "a check of the fallback failed" in record.message]) == 1
     with pytest.raises(
         QueueFull, match="a check of the fallback failed"
-    ):  # its sender comes again: it may not be obeyed, nor saved
+    ):  # its sender sends it again: it may be neither obeyed nor saved
         running.controller.notices([notice()])
     monkeypatch.setattr(running.controller, part, look)
     until(lambda: running.controller.state().position == BOTTOM)

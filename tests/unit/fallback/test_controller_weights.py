@@ -1,4 +1,4 @@
-"""Holds, and weights that have to come before a step up: what waits, what is given up."""
+"""Holds, and weights that must load before a step up: waiting for them and giving up."""
 
 from __future__ import annotations
 

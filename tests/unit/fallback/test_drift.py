@@ -1,4 +1,4 @@
-"""Drift is found when acceptance falls, is not found when it does not, and is not judged without samples."""
+"""Drift is found when acceptance falls and only then, and is not judged without samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUSUM, FLOOR = CusumSettings(), FallbackSettings()
 def requests(
     acceptance: float, seed: int, *, spread: float = 0.2, steps: int = 20, depth: int = 4
 ) -> Iterator[AcceptanceSample]:
-    """Requests whose own acceptance scatters with standard deviation `spread` around `acceptance`."""
+    """Returns requests whose acceptance scatters around `acceptance` with standard deviation `spread`."""
     dice = random.Random(seed)
     while True:
         own = min(0.99, max(0.01, dice.gauss(acceptance, spread)))
@@ -34,7 +34,7 @@ def requests(
 
 
 def until_drifted(state: Cusum, samples: Iterator[AcceptanceSample], most: int) -> int | None:
-    """How many samples it took; None where `most` did not do."""
+    """Returns the samples before drift was found; None after `most` without it."""
     for count in range(1, most + 1):
         state = state.observe(next(samples), CUSUM)
         if state.drifted(CUSUM):

@@ -14,7 +14,7 @@ from draftd.settings import FallbackSettings, Settings
 
 
 def opened(path: Path, capacity: int = 4) -> Journal:
-    """A journal as a new run of the daemon has it."""
+    """Returns a journal as a new run of the daemon opens it."""
     history = JournalFile(path, capacity)
     journal = Journal(restored=history.restore())
     journal.listen(history.append)

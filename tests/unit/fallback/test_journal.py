@@ -1,4 +1,4 @@
-"""The journal keeps the latest transitions, and tells who listens."""
+"""The journal keeps the latest transitions and notifies its listeners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def ticking() -> Journal:
-    """A small one whose clock goes on by a second with each transition."""
+    """Returns a small journal whose clock advances a second with each transition."""
     ticks = iter(BEGAN + timedelta(seconds=n) for n in range(1_000))
     return Journal(capacity=3, clock=lambda: next(ticks))
 

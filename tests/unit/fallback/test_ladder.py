@@ -132,7 +132,7 @@ def test_step_up_needs_the_wait_a_good_probe_and_no_signal() -> None:
     assert climb.at(199, probe=True) == BOTTOM  # two cooldowns after a step down
     assert climb.at(200) == BOTTOM
     assert climb.at(200, soft(PLAIN), probe=True) == BOTTOM
-    assert climb.at(200, soft(LIGHT), probe=True) == BOTTOM - 1  # which is what it asks for
+    assert climb.at(200, soft(LIGHT), probe=True) == BOTTOM - 1  # the level it asks for
     assert climb.at(299, probe=True) == BOTTOM - 1  # one after a step up
     assert climb.at(300, soft(LIGHT), probe=True) == BOTTOM - 1
     assert climb.at(300, probe=True) == BOTTOM - 2
@@ -153,7 +153,7 @@ def test_relapses_double_the_wait_and_a_good_time_halves_it() -> None:
     for later in (1000, 2000, 3000, 4000):
         climb.at(now + later)
     assert climb.state.relapses == before - 2
-    assert climb.state.since == since  # forgiving is no step: what goes wrong now waits for nothing
+    assert climb.state.since == since  # forgiving is no step: the next fault is obeyed at once
     assert climb.at(now + 4001, soft()) == 1
 
 
@@ -179,7 +179,7 @@ def test_a_hold_that_is_set_again_explains_the_level() -> None:
     [
         (0, 2, (), 0),  # back to where it was, without a probe
         (1, BOTTOM, (), 1),
-        (0, BOTTOM, (soft(SHORT),), lowest(LADDER, SHORT)),  # as far as what goes on allows
+        (0, BOTTOM, (soft(SHORT),), lowest(LADDER, SHORT)),  # as far as the present signals allow
         (0, 0, (soft(SHORT),), lowest(LADDER, SHORT)),
         (0, 2, (soft(SHORT), hard()), BOTTOM),
         (3, 0, (), 0),  # it was held higher, and nothing speaks against it
@@ -240,7 +240,7 @@ def test_ladder_climbs_by_one_after_waiting_and_falls_at_once(
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
 def test_ladder_returns_to_the_top_from_any_state(events: list[tuple[float, list[Signal], bool]]) -> None:
-    """From wherever it got to, quiet and good probes bring it back to the top in a time that has a bound."""
+    """From any state, quiet and good probes lead back to the top in bounded time."""
     climb, now = Climb(), 0.0
     for seconds, signals, probe in events:
         now += seconds
@@ -254,7 +254,7 @@ def test_ladder_returns_to_the_top_from_any_state(events: list[tuple[float, list
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["fine", "soft", "hard"]), min_size=50, max_size=400))
 def test_ladder_does_not_flap_whatever_the_causes_do(course: list[str]) -> None:
-    """A cause that comes and goes as it likes, as hard as it likes, and a probe that is always good."""
+    """Causes come and go at random, as hard as they like, and probes are always good."""
     causes: dict[str, list[Signal]] = {"fine": [], "soft": [soft(SHORT)], "hard": [hard()]}
     climb = Climb()
     for i, what in enumerate(course):

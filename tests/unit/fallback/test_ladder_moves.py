@@ -1,4 +1,4 @@
-"""The level in force, and what the journal says of it."""
+"""The level in force, and its entries in the journal."""
 
 from __future__ import annotations
 

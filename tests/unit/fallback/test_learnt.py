@@ -1,4 +1,4 @@
-"""What was learnt is found again by the pair and the machine that it is of, and by nobody else."""
+"""Learnt costs are found again by their own pair and machine only."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_daemons_of_two_pairs_keep_both_in_one_file(tmp_path: Path) -> None:
 
 
 def test_a_pair_that_became_another_meanwhile_takes_the_place_of_that(tmp_path: Path) -> None:
-    """As a draft does that is read anew."""
+    """A reloaded draft makes another pair."""
     path, before, after = tmp_path / "learnt.json", HERE, HERE | {"draft": {"path": "d", "files": {}}}
     file_of(path, after).save({"n": 1})
     now = [before]
@@ -111,7 +111,7 @@ def test_a_damaged_file_is_put_aside_and_said_to_be(
 
 
 class Disk(StateStore):
-    """A store that fails when it is told to."""
+    """A store that fails on request."""
 
     def __init__(self) -> None:
         super().__init__(Path("disk"))

@@ -1,4 +1,4 @@
-"""Alerts as leases: whatever is lost, doubled or out of order, what holds is what the sender last said, for a time."""
+"""Alerts as leases: with lost, repeated or reordered notices, the sender's last word holds for a time."""
 
 from __future__ import annotations
 

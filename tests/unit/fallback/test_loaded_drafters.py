@@ -1,4 +1,4 @@
-"""Whose weights are held: the level's, those of the one that is climbed to, and what is borrowed; nothing else."""
+"""The drafters whose weights stay loaded: the level's, those of the next level up, and borrowed ones."""
 
 from __future__ import annotations
 

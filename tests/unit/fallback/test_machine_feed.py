@@ -1,4 +1,4 @@
-"""The hardware's readings as the guard takes them: each once, what is not known as not known."""
+"""The hardware's readings in the guard: each counts once, and unknown values stay unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ladder whose drafters cannot all be had: nothing is tried out that cannot be, and nothing bars the way up."""
+"""A ladder that lacks drafters: it probes only levels that it can, and no missing one bars the way up."""
 
 from __future__ import annotations
 

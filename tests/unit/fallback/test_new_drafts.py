@@ -1,4 +1,4 @@
-"""A draft that is weaker by design: it is not held to what the old one was, once somebody says that it is another."""
+"""A weaker new draft is not judged by the old one's baseline once it is declared new."""
 
 from __future__ import annotations
 

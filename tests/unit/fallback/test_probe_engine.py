@@ -38,7 +38,7 @@ SHIPPED = FrozenPrompts.shipped()
 
 
 def few(tokens: int = 24) -> FrozenPrompts:
-    """Enough of them: a scripted text never ends by itself, and nobody can say what it should be."""
+    """A few prompts: a scripted text never ends by itself, and has no expected answer."""
     some = tuple(prompt.model_copy(update={"max_tokens": tokens}) for prompt in SHIPPED.probe[::4])
     return FrozenPrompts(some, tuple(checked(prompt, "") for prompt in some))
 
@@ -156,8 +156,8 @@ def test_closing_while_a_probe_runs_ends_it() -> None:
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
-    """Makes the target say another token, once in each text, when at least so many tokens have been said. The list
-    fills with where that was."""
+    """Makes the target emit another token, once in each text, after at least so many tokens; the list collects the
+    places."""
     real = LocalTarget.results
     spoilt: set[int] = set()
     places: list[int] = []
@@ -208,7 +208,7 @@ def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pa
         told = {outcome.id: outcome.complaint for outcome in report.outcomes if outcome.complaint}
         assert all(told.values())
         probed = made.runner.probe(FULL).result(SECONDS)
-    # What it gains in speed is this machine's own affair.
+    # Its gain in speed depends on this machine.
     assert probed.acceptance is not None
     assert probed.acceptance > 0.6
     assert "leaves the autoregressive text" not in probed.reason

@@ -1,5 +1,4 @@
-"""Probes and canaries, with an engine whose answers are decided here: what is asked, what becomes of it, and what
-happens when it goes wrong."""
+"""Probes and canaries on an engine with scripted answers: requests, verdicts and failures."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from tests.unit.fallback.probing import (
 )
 from tests.wait_until import until
 
-# what a probe asks
+# the requests of a probe
 
 
 def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None:
@@ -95,7 +94,7 @@ def test_probe_asks_its_autoregressive_reference_once_per_target() -> None:
     assert len(engine.asked) == 3 + 3 * 3 + 2 * 3
 
 
-# what becomes of it
+# the verdict on a probe
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_canaries_run_at_the_level_in_force_or_the_lowest_drafting(level: Ladder
     assert {request.plan.max_draft_tokens for request in engine.asked[3:]} == {runs_at.max_draft_tokens}
 
 
-# what goes wrong
+# failures
 
 
 def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
@@ -318,7 +317,7 @@ def test_a_job_that_went_wrong_does_not_spoil_the_next() -> None:
 
 
 class Held(Answering):
-    """Answers once it is let go."""
+    """An engine that answers once it is released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What lets the ladder up, and what the canaries' outcomes amount to."""
+"""Probe verdicts that let the ladder up, and the verdict on canary outcomes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ KNOWN = Baseline(0.7, 0.2)
 def judged(
     acceptance: float, *, costs: float = 0.5, drafter: DrafterName = DRAFT, baseline: Baseline | None = KNOWN
 ) -> ProbeReport:
-    """Eight prompts, each with 40 drafts, 100 reached tokens, a spread around `acceptance`, and what a draft costs."""
+    """Judges eight prompts of 40 drafts and 100 reached tokens each, with a spread around `acceptance`, at this cost of
+    a draft."""
     shares = [acceptance + off for off in (-0.1, 0.1, -0.05, 0.05, 0.0, 0.0, -0.1, 0.1)]
     prompts = [probed(40, round(100 * share), 100 - round(100 * share), 40 * costs) for share in shares]
     return judge_probe(LadderLevel(FallbackLevel.FULL, 4, drafter), prompts, "", baseline, None, FLOOR)

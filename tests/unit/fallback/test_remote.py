@@ -1,4 +1,4 @@
-"""What the remote is asked for falls with errors, distance and drafts that do not pay, and comes back."""
+"""The remote's level falls with errors, distance and drafts that do not pay, and recovers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ LINK = LinkState(up=True, round_trip=0.015, connections=1)
 
 
 def lately(controlled: Controlled) -> list[tuple[str, str, str]]:
-    """Changes of the remote's level, oldest first."""
+    """Returns the changes of the remote's level, oldest first."""
     kept = controlled.journal.latest(100)
     return [(one.previous, one.current, one.cause) for one in kept if one.subject is Subject.REMOTE]
 
 
 def answer(controlled: Controlled, speed: float, failed_over: str = "") -> None:
-    """A request that ends now, of the remote's target, at so much of the speed of its own streaming."""
+    """Reports a request to the remote's target that ends now, at this ratio to the speed of its own streaming."""
     request = a_request(arrival=controlled.now)
     strategy = Strategy.LOCAL if failed_over else Strategy.SPECULATIVE
     request = replace(request, plan=replace(request.plan, strategy=strategy))

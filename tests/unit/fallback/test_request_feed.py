@@ -1,4 +1,4 @@
-"""Which requests the guard hears of."""
+"""The requests that reach the guard."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
         one = found[drafter]
         assert (one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) == sums
     assert all((one.level, one.max_draft_tokens) == (plan.level, plan.max_draft_tokens) for one in told)
-    intake.on_finish(request, ended(counts))  # of another of that name: nothing is left of the first
+    intake.on_finish(request, ended(counts))  # another request of the same id: nothing is left of the first
     assert [(one.counts.drafts, one.counts.accepted) for one in requests(intake)] == [(4, 8)]
 
 

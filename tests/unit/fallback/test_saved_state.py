@@ -1,4 +1,4 @@
-"""What a restart finds again: all of it, or something safer, and an error that says what is wrong."""
+"""A restart restores the saved state or something safer, and an error names the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon's own judgement asks for, and when it stops asking."""
+"""The level that the daemon's own signals ask for, and when they stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def counts(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, 
 
 @dataclass
 class Watched:
-    """A guard over time. Each request reaches 100 drafted tokens in 40 steps, and pays unless told otherwise."""
+    """A guard over time. Each request reaches 100 drafted tokens in 40 steps, and pays by default."""
 
     guard: SignalState = field(default_factory=lambda: SignalState.new(SETTINGS, KNOWN))
     now: float = 0.0

@@ -1,4 +1,4 @@
-"""The state's file: whole or not there, its owner's alone, in a folder that one daemon has to itself."""
+"""The state file: whole or absent, private, in a folder that only one daemon uses."""
 
 from __future__ import annotations
 

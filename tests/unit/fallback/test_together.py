@@ -26,7 +26,7 @@ SETTINGS = Settings(cusum=CusumSettings(learn=5), ladder=LIMITS, lease_seconds=9
 
 
 class Course:
-    """One daemon through a course of events. The draft is as good as the last event about it said."""
+    """One daemon through a course of events. The draft is as good as the last event says."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -52,7 +52,7 @@ class Course:
             self.daemon.tick(self.now)
 
     def wait(self, seconds: float) -> None:
-        """Ticks as it passes."""
+        """Lets time pass, with ticks."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 60.0)
@@ -156,7 +156,7 @@ def test_fallback_returns_to_the_top_once_all_is_well(events: list[Event]) -> No
 
 
 def test_a_kill_between_a_step_and_its_saving_comes_back_as_it_was_or_one_step_safer() -> None:
-    """Down is saved before it is applied, up after: both halves of both."""
+    """A step down is saved before it is applied, a step up after: a kill can fall between."""
     course = Course()
     course.requests(30)
     before = course.daemon.on_disk

@@ -159,7 +159,7 @@ def test_zeros_that_are_set_are_not_left_out() -> None:
 
 
 def test_sampling_at_the_edge_of_float32_arrives() -> None:
-    """What is above 0 is refused as 0, and greedy requests need no seed."""
+    """A tiny value above 0 stays above 0, since 0 would be refused; greedy requests need no seed."""
     for name in ("top_p", "repetition_penalty"):
         assert 0 < getattr(sampling_of(sampling_message(SamplingParams(**{name: 1e-46}))), name) < 1e-37
         assert getattr(sampling_of(sampling_message(SamplingParams(**{name: 0.0}))), name) == 0
@@ -233,7 +233,7 @@ def test_meaningless_field_becomes_the_requests_problem(given: pb.GenerateReques
 
 
 def test_every_drafter_and_depth_mode_can_be_asked_for() -> None:
-    assert request_of(request(drafter="eagle")).wish.drafter == "eagle"  # the service knows which there are
+    assert request_of(request(drafter="eagle")).wish.drafter == "eagle"  # the service knows the labels
     for number, mode in DEPTH_MODES.items():
         assert request_of(request(depth_mode=number)).wish.depth_mode is mode
     assert set(DEPTH_MODES) == set(pb.DepthMode.values())

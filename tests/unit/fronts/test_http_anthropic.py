@@ -1,4 +1,4 @@
-"""Anthropic's own Python client over a service that is scripted."""
+"""Anthropic's own Python client over a scripted service."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def front() -> AsyncIterator[Fronted]:
 
 
 async def post(front: Fronted, path: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
-    """The events of the stream, or the whole answer as one."""
+    """Returns the events of the stream, or the whole answer as one."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(front.url + path, json=body, headers=headers) as response,

@@ -126,7 +126,7 @@ PROTOCOLS = [
         },
     ),
 ]
-#: Of vLLM's, llama.cpp's and SGLang's own fields, a value that demands something, and one that does not.
+#: Fields of vLLM, llama.cpp and SGLang, each with a value that demands something and one that does not.
 OTHERS: Mapping[str, tuple[Any, Any]] = {
     **{name: ([1], None) for name in UnservedFields.model_fields},
     "n_predict": (5, -1),
@@ -152,7 +152,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def refusal(session: aiohttp.ClientSession, front: Fronted, path: str, body: Mapping[str, Any]) -> str:
-    """The field that is named; empty where the body was served."""
+    """Returns the field that a refusal names; empty if the body was served."""
     response = await session.post(front.url + path, json=body)
     told = await response.json()
     assert response.status in (200, 400), told

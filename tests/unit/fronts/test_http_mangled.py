@@ -33,7 +33,7 @@ BODIES: dict[str, type[BaseModel]] = {
     MESSAGES: MessageBody,
     f"{MESSAGES}/count_tokens": MessageBody,
 }
-#: What a refusal may name that is in no body.
+#: Names that a refusal may use and that are in no body.
 ELSEWHERE = {"body", "path", "method", "Content-Type", "Content-Encoding", "Origin", "limit", "order", "after"}
 
 
@@ -46,7 +46,7 @@ async def answer(session: aiohttp.ClientSession, front: Fronted, sent: Sent) -> 
 
 
 def fault_of(sent: Sent, status: int, text: str) -> str:
-    """What is wrong with an answer; empty where nothing is."""
+    """Returns the fault of an answer; empty if there is none."""
     route = unquote(sent.path.partition("?")[0]).rstrip("/")
     if status == 501:
         return "" if route in NOT_OFFERED else "501 for what is offered"

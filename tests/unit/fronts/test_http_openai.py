@@ -1,4 +1,4 @@
-"""OpenAI's own Python client, and LangChain's, over a service that is scripted."""
+"""OpenAI's own Python client, and LangChain's, over a scripted service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port of HTTP that is served unasked: the one where clients of other servers look, if it is free."""
+"""The default HTTP port: the one where clients of other servers look, if it is free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scripted import scripted_models
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A port in the place of 8080, which another program may have here; it is free."""
+    """A free port in place of 8080, which another program may use."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         found = int(one.getsockname()[1])
     monkeypatch.setattr(settings, "HTTP_PORT", found)

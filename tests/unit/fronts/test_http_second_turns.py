@@ -1,4 +1,4 @@
-"""What clients send in a second turn, or unasked: references, results that are no text, other names for one wish."""
+"""Second turns and unusual fields: references, results that are no text, other names for one wish."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def asked(session: aiohttp.ClientSession, front: Fronted, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What is answered; where that is an error, with its status."""
+    """Returns the answer to a body; for an error, its fields and status."""
     front.will_say(Says(said("ok")))
     response = await session.post(front.url + path, json=body)
     told: dict[str, Any] = await response.json()

@@ -1,4 +1,4 @@
-"""What every request passes through: token, origin, model's name, body, keep-alive, and where a client leaves."""
+"""Checks on every request: token, origin, model's name, body; also keep-alive and clients that leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def refused(response: aiohttp.ClientResponse) -> tuple[int, str | None, str]:
-    """Status, field, and message."""
+    """Returns the status, field and message of a refusal."""
     error = (await response.json())["error"]
     return response.status, error["param"], error["message"]
 
@@ -154,7 +154,7 @@ async def test_a_server_that_stops_at_once_waits_for_no_request(session: aiohttp
 
 
 async def exchange(front: Fronted, sent: Sequence[bytes], *, half: bool = False) -> bytes:
-    """What a client without a library gets for its bytes."""
+    """Returns the answer to these raw bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", front.server.port)
     for part in sent:
         writer.write(part)

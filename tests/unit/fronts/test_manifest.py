@@ -1,4 +1,4 @@
-"""The account that a daemon gives of itself: of two that differ in one thing, exactly that is said to differ."""
+"""A daemon's manifest: of two daemons that differ in one thing, only that field differs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INFO = ModelInfo(
 
 @dataclass
 class Engine:
-    """As much of one as a manifest asks."""
+    """The part of an engine that a manifest needs."""
 
     info: ModelInfo
     files: PairFiles
@@ -53,7 +53,7 @@ class Engine:
 
 @dataclass
 class World:
-    """All that one daemon's account is taken from."""
+    """Everything that one daemon's manifest is made of."""
 
     root: Path
     engine: Engine
@@ -99,7 +99,7 @@ def world(root: Path) -> World:
 
 
 def deploy(world: World, role: str, name: str, text: str) -> None:
-    """Another file, and loaded."""
+    """Writes another file of a model and loads it."""
     (world.root / role / name).write_text(text)
     noted = ModelFiles.noted(world.root / role)
     files = world.engine.files

@@ -1,4 +1,4 @@
-"""A daemon with another tokenizer answers in text: what is asked and told is the same on both sides of the wire."""
+"""A daemon with another tokenizer answers in text: requests and answers are the same on both sides of the wire."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextlib.asynccontextmanager
 async def edge(target: str, flag: FixedFlag | None = None) -> AsyncIterator[tuple[Front, InferenceService]]:
-    """A daemon whose remote has another tokenizer: `router` says so, and nothing of the link is there."""
+    """A daemon whose remote has another tokenizer: `router` says so, without a link."""
     model = RemoteModel("big", "f", 9999, 256, 8, False, "token 7 differs", QualityClass.PROFESSIONAL, 0.004)
     settings = RemoteSettings(enabled=True, target=target, token=SecretStr(TOKEN))
     router = Router(settings, CostSettings(remote_per_token=0.5), link=lambda: LinkState(up=True, model=model))

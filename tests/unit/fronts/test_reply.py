@@ -1,4 +1,4 @@
-"""What a client is told: the model, the machine, and what the engine has learnt of drafting."""
+"""Replies about the model, the machine, and what the engine has learnt of drafting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flag's file as data: what is written changes one word and nothing else."""
+"""The flag's file as data: a write changes one word and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way a request goes, through the planner: its demand, the flag, settings, the link, and what was measured."""
+"""The strategy for a request, through the planner: its demand, the flag, settings, the link, and measurements."""
 
 from __future__ import annotations
 

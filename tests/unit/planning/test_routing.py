@@ -1,4 +1,4 @@
-"""Which way a request goes, by table: estimates in, the way taken and why out."""
+"""The choice of a strategy, by table: estimates in, strategy and reason out."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ SCHEMA = json.dumps({"type": "object", "properties": {name: {"type": kind} for n
 TOOLS = (Tool("weather", "The weather.", SCHEMA), Tool("clock"))
 PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "test")
 
-# As models write them: two calls each, the first with a text, a number and, where the format has such, an object.
+# Calls as models write them: two each, the first with a text, a number and, if the format has such, an object.
 ANSWERS = {
     "function_gemma": "<start_function_call>call:weather{city:<escape>São, Paulo<escape>,days:3}<end_function_call>"
     "<start_function_call>call:clock{}<end_function_call>",
@@ -93,7 +93,7 @@ def reading(family: str, *, thinking: bool = False, thinks: bool = False, single
 
 
 class Told:
-    """All that came of one answer, in tokens of a byte each."""
+    """The results of one answer, read in tokens of a byte each."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Told:
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
-        """Their arguments as objects; as texts where they are none."""
+        """Returns names with arguments as objects; as text if they are none."""
         return [(one.call.name, _read(one.call.arguments)) for one in self.deltas if isinstance(one, ToolCallEnded)]
 
 
@@ -134,7 +134,7 @@ def by_token(text: str) -> range:
 
 
 def whole(family: str, text: str) -> list[tuple[str, Any]]:
-    """By mlx-lm's parser alone."""
+    """Returns the calls that mlx-lm's parser reads alone."""
     how, found = written(family), list[Any]()
     end = re.escape(how.end) if how.end else r"\Z"
     for inner in re.findall(f"{re.escape(how.start)}(.*?){end}", text, re.DOTALL):
@@ -144,7 +144,7 @@ def whole(family: str, text: str) -> list[tuple[str, Any]]:
 
 
 def well_formed(deltas: Sequence[Delta]) -> bool:
-    """Each call begins, has its pieces, ends as their sum; ids and numbers are its own."""
+    """Checks that each call begins, has its pieces, and ends as their sum, with its own id and number."""
     begun: ToolCallBegun | None = None
     pieces, ids = "", list[str]()
     for one in deltas:
@@ -375,7 +375,7 @@ MARKS = ("<think>", "</think>", "<|tool_calls_section_begin|>", "<|tool_calls_se
 
 
 class SpecialMarks(ByteTokenizer):
-    """Its first ids are special tokens: marks, and one that means nothing."""
+    """A tokenizer whose first ids are special tokens: marks, and one that means nothing."""
 
     def __init__(self) -> None:
         super().__init__(257)
@@ -422,7 +422,7 @@ def test_a_stop_string_of_an_answer_with_parts_finds_special_tokens() -> None:
     assert (chunk.text, chunk.deltas[0]) == ("ab", ReasoningDelta("hm"))
 
 
-# where an answer ends
+# the end of an answer
 
 
 def test_stop_strings_act_on_text_only() -> None:
@@ -450,7 +450,7 @@ def test_answer_without_parallel_calls_ends_after_the_first(family: str) -> None
     assert matcher is not stop_matcher(ByteTokenizer(257), StopConditions(), reading(family))
 
 
-# which answers have parts
+# answers with and without parts
 
 
 class Model(ByteTokenizer):

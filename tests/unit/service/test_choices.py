@@ -30,7 +30,7 @@ SAMPLED = SamplingParams(temperature=20.0, seed=2**64 - 2)
 
 
 def of(told: Told, choice: int) -> Told:
-    """What was told of one choice."""
+    """Returns the events of one choice."""
     events = [e for e in told.events if not isinstance(e, Chunk | ChoiceFinished) or e.choice == choice]
     return Told(events)
 

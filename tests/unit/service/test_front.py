@@ -58,7 +58,7 @@ def slow() -> LoadedModels:
 
 @dataclass
 class Told:
-    """What a front was told of one request."""
+    """The events that a front received for one request."""
 
     events: list[Event] = field(default_factory=list)
     error: DraftdError | None = None
@@ -111,7 +111,7 @@ class Front:
         self.service.limit = limit
 
     async def ask(self, prompt: Prompt | str, max_tokens: int | None = 20, **fields: Any) -> Told:
-        """Raises what the request is refused with; what ends a request that has started is kept with its events."""
+        """Runs one request; raises its refusal, and stores an error after its start with its events."""
         told = Told()
         try:
             await self.service.generate(request(prompt, max_tokens, **fields), told.take)
@@ -122,7 +122,7 @@ class Front:
         return told
 
     def begin(self, prompt: str, max_tokens: int, **fields: Any) -> tuple[Told, asyncio.Task[None]]:
-        """One that runs while the test does something else."""
+        """Begins a request that runs while the test goes on."""
         told = Told()
         return told, asyncio.create_task(self.service.generate(request(prompt, max_tokens, **fields), told.take))
 
@@ -159,7 +159,7 @@ async def eventually(condition: Callable[[], object], seconds: float = 20.0) -> 
 
 
 def check_counts(told: Told) -> None:
-    """What the chunks say and what the end says are the same numbers."""
+    """Checks that the chunks and the end give the same counts."""
     counts = told.finished.outcome.stats.counts
     drafted = [flag for chunk in told.chunks for flag in chunk.emission.from_draft]
     assert len(drafted) == len(told.tokens) == counts.emitted

@@ -1,4 +1,4 @@
-"""Which chats are in order: what is not is named by its field."""
+"""Valid chats are accepted; a fault is named by its field."""
 
 from __future__ import annotations
 

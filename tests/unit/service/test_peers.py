@@ -1,4 +1,4 @@
-"""What a verifier holds of a peer: its pace, what it has not read, whether it is new."""
+"""A verifier's record of a peer: its pace, its unread messages, whether it is new."""
 
 from __future__ import annotations
 

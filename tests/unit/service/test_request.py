@@ -1,4 +1,4 @@
-"""Every field of a request: what is allowed passes unchanged, what is not is named."""
+"""Every field of a request: allowed values pass unchanged, others are named."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, m
 
 
 class PlainText:
-    """The text of an answer that is nothing else."""
+    """An answer stream that is plain text only."""
 
     def __init__(
         self, tokenizer: ByteTokenizer, ends: StopConditions = StopConditions(), form: TextForm = TextForm()
@@ -66,7 +66,7 @@ class PlainText:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
-    """By brute force: the text before the first stop string to be complete, and that string."""
+    """Returns by brute force the text before the first completed stop string, and that string."""
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
@@ -162,7 +162,7 @@ def test_an_offset_counts_what_unfinished_characters_became(data: bytes) -> None
 
 
 class Marked(ByteTokenizer):
-    """Its first tokens are special ones."""
+    """A tokenizer whose first tokens are special."""
 
     def __init__(self) -> None:
         super().__init__(257)
@@ -245,7 +245,7 @@ MODEL = ServedModel(ModelInfo("m", None, 10_000, 257, (), 0, 0, "cpu"), 1, 4, De
 
 
 class Noting(ByteTokenizer):
-    """Notes what it was asked to encode, and whether on the event loop's thread; waits for `gate` before."""
+    """A tokenizer that notes what it encodes, and whether on the event loop's thread; it waits for `gate` first."""
 
     def __init__(self) -> None:
         super().__init__(257)

@@ -1,4 +1,4 @@
-"""Those who watch: nothing is missed, nothing comes twice, nothing grows without bound."""
+"""Watchers miss no transition, see none twice, and use bounded memory."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_watcher_that_falls_behind_hears_where_to_go_on() -> None:
         async with feed(transitions_of(journal), None) as read:
             record(journal, 64)
             found = await read(64)
-            record(journal, 1001)  # one more than can be had
+            record(journal, 1001)  # one more than the limit
             with pytest.raises(ClientStalled) as stalled:
                 await read(1)
             return found, stalled.value.message

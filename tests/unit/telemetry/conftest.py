@@ -1,4 +1,4 @@
-"""A receiver, and telemetry that exports to it."""
+"""Fixtures: a receiver, and telemetry that exports to it."""
 
 from __future__ import annotations
 

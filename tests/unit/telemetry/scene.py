@@ -1,4 +1,4 @@
-"""Telemetry without a daemon: requests told to it as the engine and the server would."""
+"""Telemetry without a daemon: it receives requests as from the engine and the server."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ PARKED_STEP = StepCounts(0, 0, 1, 0, 0.0, 0.002, parked=True)
 CAPPED_STEP = StepCounts(4, 4, 5, 4, 0.001, 0.002, 0.5, capped=True)
 CUT_STEP = StepCounts(4, 4, 2, 4, 0.001, 0.002, 0.5)  # the text ended with the second of five tokens
 PLAIN_STEP = StepCounts(0, 0, 1, 0, 0.0, 0.002)
-# A machine that tells everything.
+# A machine with every reading.
 HARDWARE = HardwareView(
     HardwareState(
         HardwareSample(
@@ -140,7 +140,7 @@ HARDWARE = HardwareView(
 
 @dataclass
 class Scene:
-    """Telemetry, and a way to run requests past it as the engine and the server would."""
+    """Telemetry, and a way to feed it requests as the engine and the server do."""
 
     telemetry: Telemetry
     engine: DraftCounts = field(default_factory=DraftCounts)  # the engine's own sums
@@ -171,7 +171,7 @@ class Scene:
         stats: Callable[[RequestStats], None] = lambda stats: None,
         **start: object,
     ) -> Outcome:
-        """One whole request; returns what the engine would say of it. `more`: steps of other kinds, at its end."""
+        """Feeds one whole request and returns the engine's outcome. `more` adds steps of other kinds at its end."""
         asked = self.start(**start)
         span = self.telemetry.begin_inference(asked)
         span.planned(plan, ContextTier.SHORT)
@@ -193,7 +193,7 @@ class Scene:
 
 
 def across(scene: Scene) -> None:
-    """One request that was drafted here and verified elsewhere, with its price."""
+    """Feeds one request that was drafted here and verified elsewhere, with its price."""
     asked = scene.start()
     span = scene.telemetry.begin_inference(asked)
     span.planned(VERIFIED, ContextTier.SHORT)
@@ -232,5 +232,5 @@ def telemetry(
 
 
 def errors_of(telemetry: Telemetry) -> Mapping[str, int]:
-    """Failures of telemetry itself so far, by part."""
+    """Returns the failures of telemetry itself so far, by part."""
     return telemetry._on.guard.counts()

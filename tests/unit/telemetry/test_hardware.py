@@ -1,4 +1,4 @@
-"""The machine's metrics: every value that is known, and nothing for what is not."""
+"""The machine's metrics: every known value, and none for an unknown one."""
 
 from __future__ import annotations
 

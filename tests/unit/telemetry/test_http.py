@@ -1,4 +1,4 @@
-"""What follows requests over HTTP, and the metrics as Prometheus's text."""
+"""Traces and metrics of HTTP requests, and the metrics in Prometheus's text format."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_an_unknown_event_and_a_half_one_are_found() -> None:
 def received(
     name: str, unit: str, instrument: str, attributes: Mapping[str, Any], resource: Mapping[str, Any]
 ) -> OtlpReceiver:
-    """A receiver that was sent one point of one metric."""
+    """Returns a receiver that received one point of one metric."""
     request = ExportMetricsServiceRequest()
     group = request.resource_metrics.add()
     group.resource.attributes.extend(pairs(resource))

@@ -1,4 +1,4 @@
-"""What a collector receives is what the engine counted, by labels of few values."""
+"""The collector receives the engine's own counts, under labels of few values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpRe
 
 
 def fall_back(scene: Scene) -> None:
-    """Everything that the fallback records."""
+    """Records everything that the fallback can."""
     recorder = scene.telemetry.fallback_recorder
     journal = Journal()
     journal.listen(recorder.log)

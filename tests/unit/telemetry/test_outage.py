@@ -39,7 +39,7 @@ def faulty(fault: str, protocol: str = "grpc") -> Iterator[OtlpReceiver]:
 
 @pytest.fixture
 def new_objects_only() -> Iterator[None]:
-    """The collector passes over what there is already, which is a lot and takes it long."""
+    """Freezes the many existing objects, which would slow the garbage collector."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -87,7 +87,7 @@ def test_counters_catch_up_when_the_collector_returns(
     receiver.kill()
     for _ in range(7):
         scene.serve()
-    # Of this collector: an export of an earlier test may still be tried, and fails.
+    # Only errors of this collector count: an export of an earlier test may still be retried, and fails.
     assert receiver.wait_for(lambda: f"does not reach its collector at 127.0.0.1:{receiver.port} " in caplog.text, 60)
     receiver.start()
 

@@ -1,4 +1,4 @@
-"""One trace over two daemons, and what a request of the remote's is worth."""
+"""One trace over two daemons, and the cost of a request to the remote."""
 
 from __future__ import annotations
 

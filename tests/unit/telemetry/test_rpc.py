@@ -191,7 +191,7 @@ async def test_a_client_that_leaves_is_cancelled_and_no_error(scene: Scene, rece
 async def test_a_client_that_leaves_at_its_deadline_was_late(
     left: float | None, code: str, scene: Scene, receiver: OtlpReceiver
 ) -> None:
-    """Its own clock began to run before the daemon's; the inference span judges by the same slack."""
+    """The client's clock began before the daemon's; the inference span judges by the same slack."""
 
     class Gone:
         def done(self) -> bool:

@@ -1,4 +1,4 @@
-"""The inference span says what was asked, how it was decoded, what came of it, and when."""
+"""The inference span records the request, its decoding, its result and its times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Grafana to push to, something to push, and a way to run the command."""
+"""Fixtures: a Grafana to push to, content to push, and a way to run the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.cli.conftest import Ran, in_process
 
 SECRET = "webhook-secret-of-the-tests"
 RULES = "alerting/rules.yaml"
-_FILLED_IN = {"intervalMs": 1000, "maxDataPoints": 43200}  # by Grafana, in every query; what is shipped has it too
+_FILLED_IN = {"intervalMs": 1000, "maxDataPoints": 43200}  # Grafana has it in every query; the shipped dashboards too
 TEMPO_QUERY = '{"datasource":"draftd-tempo","queries":[]}'
 
 
@@ -43,7 +43,7 @@ class Site:
 
     @property
     def model(self) -> dict[str, Any]:
-        """The overview as it is stored."""
+        """The overview as Grafana stores it."""
         model: dict[str, Any] = self.grafana.dashboards["draftd-overview"]["dashboard"]
         return model
 
@@ -64,8 +64,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Push:
-    """Runs `draftd dashboards …` through the same entry point as the script. An environment variable that is None is
-    not there."""
+    """Returns a function that runs `draftd dashboards …` through the script's entry point. A variable that is None is
+    unset."""
 
     def run(*arguments: str, **environ: str | None) -> Ran:
         with monkeypatch.context() as patch:
@@ -82,8 +82,8 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def push(site: Site, draftd: Push, monkeypatch: pytest.MonkeyPatch) -> Push:
-    """`draftd dashboards push` of the site's folder, which stands for what is shipped, to its Grafana, as one who may
-    do anything. The log of requests begins anew with each."""
+    """Returns a function that runs `draftd dashboards push` of the site's folder, in place of the shipped content, with
+    all permissions. It clears the log of requests first."""
     monkeypatch.setattr(content, "read_content", partial(read_content, folder=site.folder))
 
     def run(*arguments: str, **environ: str | None) -> Ran:

@@ -1,4 +1,4 @@
-"""What can go wrong between here and a Grafana: one line each, which says what to do, and nothing half done unsaid."""
+"""Errors between here and a Grafana: one line each, which says what to do and what was already done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others made stays as it is; where it stands in the way, the push is refused and nothing is sent."""
+"""Content made by others stays as it is; if it is in the way, the push is refused and nothing is sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _contact_point(grafana: Grafana, uid: str, name: str, **more: str) -> None:
 
 
 def _populate(grafana: Grafana) -> None:
-    """A Grafana in use, with namesakes that are not in the way."""
+    """Fills Grafana with others' content, some with names like ours, that is not in the way."""
     grafana.folders["draftd"] = {"id": 1, "uid": "draftd", "title": "My own name for it", "parentUid": "team"}
     grafana.folders["team"] = {"id": 2, "uid": "team", "title": "Team"}
     _dashboard(grafana, "abc", "draftd overview", "team")
@@ -64,7 +64,7 @@ def _populate(grafana: Grafana) -> None:
 
 
 def _of_others(grafana: Grafana) -> object:
-    """All that was there before, as it is now."""
+    """Returns the others' content as it is now."""
     return copy.deepcopy(
         (
             {uid: grafana.folders[uid] for uid in ("draftd", "team")},

@@ -1,4 +1,4 @@
-"""Pushing to a Grafana: what is there afterwards, that a second push does nothing, that drift is seen and mended."""
+"""Pushing to a Grafana: its content afterwards, a second push that does nothing, and drift that is seen and mended."""
 
 from __future__ import annotations
 

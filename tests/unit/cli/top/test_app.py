@@ -30,7 +30,7 @@ _CELL = 12.2  # width of a character in Textual's pictures
 
 
 class FakeClient:
-    """Answers `status` with what it is told to, again and again; with `hang` not at all until it is closed."""
+    """A client that repeats its answers to `status`; with `hang` it answers only once it is closed."""
 
     def __init__(self, *answers: pb.GetStatusResponse | Exception) -> None:
         self.answers, self.variants, self.asked = list(answers), list[str](), 0
@@ -65,7 +65,7 @@ def live(client: FakeClient | None, *statuses: pb.GetStatusResponse, interval: f
 
 
 def shown(app: TopApp) -> list[str]:
-    """The screen, line by line."""
+    """Returns the screen, line by line."""
     lines: dict[float, dict[int, str]] = defaultdict(dict)
     for x, y, text in re.findall(r'<text class="[^"]*" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', _svg(app)):
         lines[float(y)] |= {round(float(x) / _CELL) + i: one for i, one in enumerate(unescape(text))}
@@ -88,7 +88,7 @@ async def until(pilot: Pilot[None], *words: str, seconds: float = 20.0) -> None:
 
 
 async def drawn(*statuses: pb.GetStatusResponse, size: tuple[int, int] = (140, 45)) -> str:
-    """One frame after these statuses."""
+    """Returns the screen one frame after these statuses."""
     app = live(None, *statuses)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -328,7 +328,7 @@ async def test_p_holds_the_figures_until_it_is_pressed_again() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("p")
         await until(pilot, "paused", "continue")
-        await pilot.pause(0.1)  # a question that was under way ends
+        await pilot.pause(0.1)  # the pending question ends
         client.answers, asked = [status(active_requests=9)], client.asked
         await pilot.pause(0.3)
         assert client.asked == asked

@@ -1,4 +1,4 @@
-"""Figures from counters and from successive snapshots, and what is remembered of them. What is not known is None."""
+"""Figures from counters and successive snapshots, and their history. Unknown figures are None."""
 
 from __future__ import annotations
 

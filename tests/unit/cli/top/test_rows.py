@@ -1,4 +1,4 @@
-"""What is said of a daemon, row by row: every figure, a dash for what is not known, and a colour for what matters."""
+"""The rows on a daemon: every figure, a dash for an unknown one, and a colour for what matters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIGNALS = (
 
 
 def said(shown: StatusHistory) -> dict[str, str]:
-    """Every line by its name, the header by none."""
+    """Returns every line by its name; the header has none."""
     return {"": rows.state(shown).plain} | {name: str(value) for name, value in fields(shown, NOON)}
 
 
@@ -132,7 +132,7 @@ def test_at_the_top_the_ladder_takes_no_room() -> None:
 
 
 def style(shown: StatusHistory, words: str) -> str:
-    """How these words are drawn, wherever they are first."""
+    """Returns the style of these words where they first appear."""
     values = [rows.state(shown), *(value for _, value in fields(shown, NOON) if isinstance(value, Text))]
     text = next(value for value in values if words in value.plain)
     at = text.plain.index(words)

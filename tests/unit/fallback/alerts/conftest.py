@@ -1,4 +1,4 @@
-"""What the webhook's tests share."""
+"""Fixtures of the webhook's tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.certificates import Authority
 
 @pytest.fixture
 def certified(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate of this machine with that of its authority, and its key."""
+    """A certificate of this machine with its authority's, and its key."""
     authority = Authority(tmp_path, "ca")
     made = authority.issue("webhook")
     made.cert.write_bytes(made.cert.read_bytes() + authority.file.read_bytes())

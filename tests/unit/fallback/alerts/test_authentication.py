@@ -1,4 +1,4 @@
-"""Who is taken for a sender, and who is not."""
+"""Authentication of alert senders: who is accepted and who is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONLY_SECRET = Authentication([], SECRETS, TIMESTAMP, 300.0)
 
 
 def outcome(authentication: Authentication, *headers: dict[str, str], body: bytes = BODY, now: float = NOW) -> str:
-    """`token`, `signature`, or what is counted."""
+    """Returns `token` or `signature`, or the counted reason of a refusal."""
     given = CIMultiDict([pair for some in headers for pair in some.items()])
     try:
         claim = authentication.claim(given, now)
@@ -110,7 +110,7 @@ def test_only_a_fresh_signature_of_the_body_authenticates_a_sender(headers: dict
 
 
 def test_a_signature_without_its_time_is_refused_although_it_is_true() -> None:
-    """Grafana's, where no timestamp header is configured: over the body alone."""
+    """Grafana signs only the body where no timestamp header is configured."""
     alone = hmac.new(SECRET.encode(), BODY, hashlib.sha256).hexdigest()
     assert outcome(ONLY_SECRET, {SIGNATURE: alone}) == "no_timestamp"
     assert outcome(ONLY_SECRET, {SIGNATURE: alone, TIMESTAMP: str(int(NOW))}) == "bad_signature"

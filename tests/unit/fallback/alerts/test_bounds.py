@@ -1,4 +1,4 @@
-"""What bounds the webhook: rates, remembered signatures, lines in the log. And the alerts that it knows."""
+"""Bounds of the webhook: rates, remembered signatures, log lines. Also the alerts that it knows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Clock:
 
 
 def noticed(labels: dict[str, str], at: float = NOW, where: str = "a") -> Notice | IgnoredAlert:
-    """What an alert that has fired since then asks for."""
+    """Returns the notice of an alert that fires, or the reason to ignore it."""
     alert = NotifiedAlert.model_construct(labels=labels, fingerprint="f", starts_at=at, status="firing")
     return notice_of(alert, where, "", NOW)
 
@@ -68,7 +68,7 @@ def test_alert_rules_select_by_values_the_daemon_counts() -> None:
 
 
 def test_a_level_of_the_ladder_and_one_of_the_remote_have_different_names() -> None:
-    """One label asks for either."""
+    """The same label asks for a level of either."""
     assert not {level.label for level in FallbackLevel} & {level.label for level in RemoteLevel}
 
 

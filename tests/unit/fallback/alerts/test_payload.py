@@ -1,4 +1,4 @@
-"""Payloads: what is understood, and how what is not is explained."""
+"""Payloads: how valid ones are understood and invalid ones are explained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_recorded_payloads_are_understood_with_any_field_that_is_not_needed(name
 
 
 def test_a_notification_and_the_api_mean_the_same_alert() -> None:
-    """One tells its beginning in nanoseconds, the other in milliseconds: compared, neither may be the older."""
+    """The notification has nanoseconds, the API milliseconds: neither may count as older."""
     (told,) = parse_notification((PAYLOADS / "alertmanager-firing.json").read_bytes())
     (listed,) = parse_alerts((PAYLOADS / "alertmanager-api.json").read_bytes())
     assert notice_of(told, "a", "", told.starts_at) == notice_of(listed, "a", "", told.starts_at)
@@ -56,7 +56,7 @@ def test_silenced_and_inhibited_alerts_of_the_api_do_not_fire() -> None:
 
 
 def changed(path: str, value: Any) -> bytes:
-    """The recorded notification with one thing changed; `...` takes it away."""
+    """Returns the recorded notification with one thing changed; `...` removes it."""
     made = payload("grafana-firing")
     at: Any = made
     *way, last = (int(step) if step.isdigit() else step for step in path.split("/"))

@@ -1,4 +1,4 @@
-"""The poll: what it tells, and that it tells nothing when it fails."""
+"""The poll reports what fires, and nothing when it fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STARTS = 1769860800.157
 
 @dataclass
 class Source:
-    """An alerts API whose answers a test decides."""
+    """A fake alerts API whose answers a test decides."""
 
     status: int = 200
     body: Any = LISTED
@@ -54,7 +54,7 @@ def served() -> Iterator[Source]:
 
 
 class Polling:
-    """A poller, and what it told."""
+    """A poller and its reports."""
 
     def __init__(self, url: str, instance: str = "mini-1", seconds: float = 5.0, **settings: Any) -> None:
         self.told: list[list[Notice]] = []

@@ -1,4 +1,4 @@
-"""The webhook: what a true sender is told, and what it changes."""
+"""The webhook: its answers to authenticated senders, and its effect."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def test_webhook_answers_500_on_a_bug_and_serves_the_next_request(caplog: pytest
         ([alert(fallback_level="")], "mini-1", "no_level"),
         ([alert(alertname="DraftdAbsent", fallback_level="", severity="critical")], "mini-1", "no_level"),
         ([alert(instance="mini-1")], "mini-1", "accepted"),
-        ([alert()], "mini-1", "accepted"),  # it says of nobody that it is about
-        ([alert(instance="mini-2")], "", "accepted"),  # nobody knows who this daemon is: rather one too many
+        ([alert()], "mini-1", "accepted"),  # names no instance
+        ([alert(instance="mini-2")], "", "accepted"),  # this daemon has no known name: better one alert too many
         ([alert(instance="mini-2"), alert(instance="mini-1")], "mini-1", "accepted"),
         ([alert(alertname="Disk"), alert()], "mini-1", "accepted"),
         ([alert(alertname="Disk"), alert(instance="mini-2")], "mini-1", "other_instance"),
@@ -259,7 +259,7 @@ def test_webhook_listens_again_after_its_thread_failed(monkeypatch: pytest.Monke
         connections = webhook.listener._connections
         assert connections is not None
         monkeypatch.setattr(connections, "_take", fails)
-        monkeypatch.setattr(connections, "_outage", None)  # it cannot even say so
+        monkeypatch.setattr(connections, "_outage", None)  # it cannot even log the failure
         assert not answered()
         until(answered, 30, "it is begun again")
 
@@ -289,7 +289,7 @@ def test_webhook_closes_while_its_controller_hangs() -> None:
 
 
 def test_a_sender_that_asks_before_it_sends_is_answered() -> None:
-    """As curl does with larger bodies: it would wait a second for it."""
+    """curl does so with larger bodies: without an answer it would wait a second."""
     body = notification()
     with Webhook() as webhook, webhook.socket() as one:
         head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
