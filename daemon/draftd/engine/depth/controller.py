@@ -78,8 +78,9 @@ class DepthControl:
         started: bool,
         may_run_ahead: bool,
     ) -> DraftPlan:
-        """Plans each sequence's drafter and depth in the next step. `started`: its forward is under way already, so that it drafts nothing.
-        `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts nothing."""
+        """Plans each sequence's drafter and depth in the next step. `started`: its forward is under way already, so it
+        drafts nothing. `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts
+        nothing."""
         self._started, self._trial, self._measuring = started, None, False
         # Otherwise no step follows that one.
         ahead = may_run_ahead and any(sequence.remaining > 1 for sequence in sequences)
