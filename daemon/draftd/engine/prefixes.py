@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from draftd.engine.cache.base import KVSegment
 from draftd.engine.cache.pins import MOST_PINS, Pin
 from draftd.engine.cache.prefill import Prefill
-from draftd.engine.cache.prefix_arrays import apart, loaded, stored, together
+from draftd.engine.cache.prefix_arrays import apart, load_array, store_array, together
 from draftd.engine.cache.prefix_disk import PrefixDisk
 from draftd.engine.cache.prefix_file import BadFile, PrefixHeader
 from draftd.engine.cache.prefix_store import PrefixCache, PrefixStore
-from draftd.engine.cache.trie import Tokens, packed
+from draftd.engine.cache.trie import Tokens, pack_tokens
 from draftd.engine.inbox import PinPrefix
 from draftd.engine.model_keys import ModelKey, ModelKeys
 from draftd.engine.sequence import DecodeSequence
@@ -186,7 +186,7 @@ class PrefixJobs:
         key = self._keys.now(model.files)
         if key is None or self._disk is None or not model.texts.store.open:
             return 0
-        have = model.texts.store.known(tokens)
+        have = model.texts.store.known_length(tokens)
         parts = self._disk.parts(key.key, tokens, have, segments=model.texts.running.segmented)
         return parts[-1].length - have if parts else 0
 
@@ -203,7 +203,7 @@ class PrefixJobs:
         key, disk, store, caches = self._keys.now(model.files), self._disk, model.texts.store, model.texts.running
         if key is None or disk is None or not store.open:
             return
-        for file, length in disk.parts(key.key, tokens, store.known(tokens), segments=caches.segmented):
+        for file, length in disk.parts(key.key, tokens, store.known_length(tokens), segments=caches.segmented):
             header, reading = file.header, disk.read(file)
             yield reading
             try:
@@ -212,7 +212,7 @@ class PrefixJobs:
                 return
             arrays, copied_bytes = [], 0
             for array in stored_arrays:
-                arrays.append(loaded(array))
+                arrays.append(load_array(array))
                 copied_bytes += array.data.nbytes
                 if copied_bytes >= _PIECE:
                     copied_bytes = 0
@@ -233,7 +233,7 @@ class PrefixJobs:
         model = next((one for one in self._models() if one.texts.store is store), None)
         if model is None or self._closed or length < _WORTH:
             return
-        text = packed(tokens[:length])
+        text = pack_tokens(tokens[:length])
         if model.texts.running.segmented:  # a longer text contains those that it begins with
             waiting = [one for one in self._saves if one[0] != model.name or one[1] != text[: len(one[1])]]
             self._saves = deque(waiting)
@@ -267,7 +267,7 @@ class PrefixJobs:
         taken = apart(segments_found, start)
         if taken is None:
             return None
-        header = PrefixHeader(key.key, packed(tokens[:length]), start, least, taken.form)
+        header = PrefixHeader(key.key, pack_tokens(tokens[:length]), start, least, taken.form)
         name = disk.name_of(key.key, header.tokens, start)
         if disk.has(name):
             return name
@@ -275,7 +275,7 @@ class PrefixJobs:
         try:
             writer = yield from _await_future(begun)
             for array in taken.arrays:
-                yield from _await_future(disk.put(writer, stored(array)))
+                yield from _await_future(disk.put(writer, store_array(array)))
             return (yield from _await_future(disk.finish(writer)))
         except BaseException:
             disk.abort(begun)
@@ -314,11 +314,11 @@ class PrefixJobs:
     def _compute(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
         """Computes a text's keys and values into memory, as a request that begins so would."""
         texts, key = model.texts, -next(self._numbers)
-        if texts.store.known(tokens) == len(tokens):
+        if texts.store.known_length(tokens) == len(tokens):
             return
         texts.open(key, len(tokens), tokens)
         try:
-            while (length := texts.held(key)) < len(tokens):
+            while (length := texts.length(key)) < len(tokens):
                 texts.take_in(key, model.fed(list(tokens[length : length + self._chunk])))
                 texts.settle(key)
                 texts.keep_piece(key, tokens)

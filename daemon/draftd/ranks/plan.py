@@ -86,7 +86,7 @@ def launched_rank(environ: Mapping[str, str]) -> int | None:
         return None
     if not text.isdecimal():
         raise ConfigError("MLX_RANK", text, "a whole number from 0")
-    plan = _launched(DistributedSettings(), environ, int(text))
+    plan = _launcher_plan(DistributedSettings(), environ, int(text))
     return None if plan is None else plan.rank
 
 
@@ -97,7 +97,7 @@ def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> Gro
         if settings.hostfile is not None or settings.ranks > 1:
             name = SETTING if settings.hostfile is not None else "distributed.ranks"
             raise ConfigError(name, str(settings.hostfile or settings.ranks), "nothing: a launcher set MLX_RANK")
-        plan = _launched(settings, environ, rank)
+        plan = _launcher_plan(settings, environ, rank)
     elif settings.hostfile is not None:
         plan = _of_hostfile(settings, settings.hostfile)
     elif settings.ranks > 1:
@@ -159,7 +159,7 @@ def _of_hostfile(settings: DistributedSettings, path: Path) -> GroupPlan | None:
     return GroupPlan(backend, tuple(file.hosts), start, address, settings.port, 0, (), ring, file.environment)
 
 
-def _launched(settings: DistributedSettings, environ: Mapping[str, str], rank: int) -> GroupPlan | None:
+def _launcher_plan(settings: DistributedSettings, environ: Mapping[str, str], rank: int) -> GroupPlan | None:
     """Of what `mlx.launch` sets; None where it started one rank."""
     nodes, ring = tuple[tuple[str, ...], ...](), bool(environ.get("MLX_JACCL_RING"))
     if path := environ.get(_RING):

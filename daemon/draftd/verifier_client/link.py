@@ -229,7 +229,7 @@ class GrpcLink:
                 if (tokenizer := self._tokenizer()) is None:
                     self._closing.wait(_LOADING_SECONDS)
                     continue
-                self._connected(tokenizer)
+                self._hold_connection(tokenizer)
                 with self._changed:
                     self._probe_at = self._tried_at + self._settings.probe_seconds * self._jitter()
                 while self._waited_for(self._probe_at):
@@ -247,7 +247,7 @@ class GrpcLink:
             self._changed.wait(remaining if untold is None else min(remaining, untold))
         return True
 
-    def _connected(self, tokenizer: Tokenizer) -> None:
+    def _hold_connection(self, tokenizer: Tokenizer) -> None:
         """From a connection to the end of the last one that could be resumed at once."""
         again = False
         while not self._closing.is_set():
@@ -256,10 +256,10 @@ class GrpcLink:
                 with closing(VerifierConnection(self._settings, self._traffic, self._take, self._notify)) as connection:
                     self._trying = connection
                     model = connection.greet(self.edge, tokenizer, self._differences)
-                    self._opened(connection, model, again)
+                    self._handle_open(connection, model, again)
                     self._watch(connection)
             except LinkError as error:
-                self._failed(error)
+                self._fail(error)
                 return
             assert connection.why is not None
             if self._closing.is_set():
@@ -267,13 +267,13 @@ class GrpcLink:
             self._count_error()
             if connection.why.kind is LinkFailure.BROKEN_RULE or self._streak >= _TRIP:
                 self._tried_at = time.monotonic()
-                self._failed(connection.why)
+                self._fail(connection.why)
                 return
             self._failures[connection.why.kind] += 1
             with self._changed:
                 self._connection, self._why, again = None, connection.why, True
 
-    def _opened(self, connection: VerifierConnection, model: RemoteModel, again: bool) -> None:
+    def _handle_open(self, connection: VerifierConnection, model: RemoteModel, again: bool) -> None:
         """It is up. What was open goes on where the model is the same, else it is lost."""
         with self._changed:
             before, self._model = self._model, model
@@ -324,7 +324,7 @@ class GrpcLink:
             if connection is not self._connection:
                 return
             if message is None:
-                self._ponged(response.pong.nonce, time.monotonic())
+                self._handle_pong(response.pong.nonce, time.monotonic())
                 return
             if isinstance(message, Verdict):
                 self._streak, self._failing, self._load = 0, False, message.load
@@ -337,7 +337,7 @@ class GrpcLink:
             self._incoming.append(message)
         self._wake()
 
-    def _ponged(self, nonce: int, now: float) -> None:
+    def _handle_pong(self, nonce: int, now: float) -> None:
         if (sent := self._pings.pop(nonce, None)) is None:
             raise LinkError(LinkFailure.BROKEN_RULE, "the verifier answered a ping that was not sent")
         self._latest.append(now - sent)
@@ -347,7 +347,7 @@ class GrpcLink:
 
     # what ends
 
-    def _failed(self, why: LinkError) -> None:
+    def _fail(self, why: LinkError) -> None:
         """An attempt to connect, or what was up."""
         with self._changed:
             self._failures[why.kind] += 1

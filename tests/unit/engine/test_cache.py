@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from draftd.engine.cache import window
-from draftd.engine.cache.base import RollbackFailed, last, padded
+from draftd.engine.cache.base import RollbackFailed, last, pad_rows
 from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.per_sequence import PerSequenceCaches
@@ -183,7 +183,7 @@ def test_logits_are_computed_of_the_last_positions_only(ending, layout):
     widths = [len(text) for text in texts]
     caches = layout(model).fresh(*widths)
     head.widths = []
-    logits = caches.forward(padded(texts), widths, at=last(widths))
+    logits = caches.forward(pad_rows(texts), widths, at=last(widths))
     assert logits.shape == (3, 1, 32)
     assert set(head.widths) == {1}
     for i, text in enumerate(texts):
@@ -205,7 +205,7 @@ def test_a_model_that_ends_otherwise_gives_the_same_last_logits():
             return self.embed_out(self.model(tokens, cache))
 
     texts = [[3, 1, 4, 1, 5], [2, 7]]
-    logits = BatchedCaches(Other()).fresh(5, 2).forward(padded(texts), [5, 2], at=last([5, 2]))
+    logits = BatchedCaches(Other()).fresh(5, 2).forward(pad_rows(texts), [5, 2], at=last([5, 2]))
     assert logits.shape == (2, 1, 32)
     for i, text in enumerate(texts):
         np.testing.assert_allclose(np.array(logits[i, 0]), reference(text, model), atol=2e-5)

@@ -19,7 +19,7 @@ from draftd.core import DRAFT_MODEL
 from draftd.engine.cache.pins import MOST_PINS, Pin
 from draftd.engine.cache.prefix_disk import ASIDE, PrefixDisk
 from draftd.engine.cache.prefix_file import SUFFIX, BadFile, PrefixHeader, PrefixWriter, StoredArray, read_prefix
-from draftd.engine.cache.trie import packed
+from draftd.engine.cache.trie import pack_tokens
 from draftd.engine.pair import LoadedModels
 from draftd.errors import InvalidRequest, NoRoom, NotNow
 from draftd.models.folder import ModelFiles, PairFiles
@@ -226,14 +226,17 @@ def test_a_full_disk_refuses_and_costs_no_request(engine, tmp_path, caplog):
 
 
 def written(disk: PrefixDisk, seed: int, pin: list[str] | None = None) -> str:
-    header = PrefixHeader("key", packed(words(seed, 40)), 0, 0, {})
+    header = PrefixHeader("key", pack_tokens(words(seed, 40)), 0, 0, {})
     writer = disk.begin(header, 4000, pin).result(10)
     disk.put(writer, StoredArray("float32", np.ones(1000, np.float32))).result(10)
     return disk.finish(writer).result(10)
 
 
 def test_a_damaged_file_is_never_read_as_something_else(tmp_path):
-    writer, path = PrefixWriter(tmp_path, PrefixHeader("key", packed(words(1, 20)), 3, 4, {"n": [1]})), tmp_path / "one"
+    writer, path = (
+        PrefixWriter(tmp_path, PrefixHeader("key", pack_tokens(words(1, 20)), 3, 4, {"n": [1]})),
+        tmp_path / "one",
+    )
     writer.put(StoredArray("bfloat16", np.arange(6, dtype=np.uint16).reshape(2, 3)))
     writer.put(StoredArray("bool", np.array([True, False])))
     writer.finish(path)

@@ -18,7 +18,7 @@ from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.engine.cache.pins import LEAST
 from draftd.engine.cache.prefix_store import PrefixCache, SegmentStore
-from draftd.engine.cache.trie import TokenTrie, alike, packed
+from draftd.engine.cache.trie import TokenTrie, alike, pack_tokens
 from tests.rig import tiny_llama
 
 EACH = 8  # bytes of a position: a key and a value, each one number
@@ -182,13 +182,13 @@ def test_prefix_that_cannot_be_copied_is_not_kept():
 
 @given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
 def test_alike_counts_the_tokens_that_two_texts_begin_with(a, b):
-    assert alike(packed(a), packed(b)) == common(a, b)
-    assert alike(packed(a), packed(a + b)) == len(a)
+    assert alike(pack_tokens(a), pack_tokens(b)) == common(a, b)
+    assert alike(pack_tokens(a), pack_tokens(a + b)) == len(a)
 
 
 def test_a_trie_counts_its_ends_as_texts_come_and_go():
     trie: TokenTrie[int] = TokenTrie(lambda value, n: (None, value))
-    nodes = [trie.grow(packed(text)) for text in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 5], [6])]
+    nodes = [trie.grow(pack_tokens(text)) for text in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 5], [6])]
     assert trie.leaves == 3
     for node, left in ((nodes[2], 3), (nodes[0], 2), (nodes[1], 2), (nodes[3], 1)):
         trie.remove(node)

@@ -102,7 +102,7 @@ class BatchedSnapshot:
         return BatchedSnapshot(parts, length)
 
 
-def padded(rows: Sequence[Sequence[int]]) -> mx.array:
+def pad_rows(rows: Sequence[Sequence[int]]) -> mx.array:
     """Token ids as an array, rows × the most that one has, with zeros on the right."""
     width = max(map(len, rows))
     return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.uint32)

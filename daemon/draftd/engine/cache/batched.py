@@ -111,7 +111,7 @@ class BatchedCaches:
             state.begin(widths, width)
         if not self._even:
             self._regroup()
-        self._listed = self._listed or listed(self._model, self._layers)
+        self._listed = self._listed or list_caches(self._model, self._layers)
         if self._layout.level and any(w != tokens.shape[1] for w in widths):
             logits = self._by_width(tokens, widths, at)
         else:
@@ -125,7 +125,7 @@ class BatchedCaches:
         out: list[mx.array] = []
         for width in sorted(set(widths) - {0}):
             rows = [row for row, w in enumerate(widths) if w == width]
-            some = self._taken(rows, width)
+            some = self._copy_rows(rows, width)
             read = None if at is None else [[min(n, width - 1) for n in at[row]] for row in rows]
             logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows), at=read)
             for mine, theirs in zip(self._layers, some._layers, strict=True):
@@ -161,7 +161,7 @@ class BatchedCaches:
                 return least
             least = further
 
-    def _taken(self, rows: Sequence[int], width: int) -> BatchedCaches:
+    def _copy_rows(self, rows: Sequence[int], width: int) -> BatchedCaches:
         """Copies of these rows, which may be as much longer."""
         some = self._another()
         some.lengths = [self.lengths[row] for row in rows]
@@ -180,13 +180,15 @@ class BatchedCaches:
         return new
 
     def split(self, rows: Sequence[int], *, rest: bool = False) -> BatchedCaches:
-        some, copied = self._moved(rows[0], rest and self.apart) if len(rows) == 1 else (self._taken(rows, 1), True)
+        some, copied = (
+            self._move_row(rows[0], rest and self.apart) if len(rows) == 1 else (self._copy_rows(rows, 1), True)
+        )
         if copied:
             mx.eval(some.arrays())  # or they would still refer to arrays that are written next
         self.select([row for row in range(len(self.lengths)) if row not in rows])
         return some
 
-    def _moved(self, row: int, rests: bool) -> tuple[BatchedCaches, bool]:
+    def _move_row(self, row: int, rests: bool) -> tuple[BatchedCaches, bool]:
         """This row, which is to be left out of those that stay; whether something of it was copied."""
         new = self._another()
         new.lengths = [self.lengths[row]]
@@ -340,7 +342,7 @@ def _kind(cache: Any) -> str:
     return "recurrent state" if isinstance(cache, ArraysCache) else type(cache).__name__
 
 
-def listed(model: Any, layers: Sequence[LayerCache]) -> list[Any]:
+def list_caches(model: Any, layers: Sequence[LayerCache]) -> list[Any]:
     """`layers` as the model takes them: in lists where mlx-lm makes it a list of caches for one of its layers."""
     rest = iter(layers)
     return [_as_made(cache, rest) for cache in make_prompt_cache(model)]

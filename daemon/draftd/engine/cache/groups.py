@@ -107,13 +107,13 @@ def alone(groups: Groups, row: int) -> int | None:
     return next((place for place, group in enumerate(groups) if group.rows == (row,)), None)
 
 
-def joined(groups: Groups, rows: int, joining: Groups) -> Groups:
+def join_groups(groups: Groups, rows: int, joining: Groups) -> Groups:
     """With those of a batch whose rows come after `rows` others."""
     moved = (group._replace(rows=tuple(rows + row for row in group.rows)) for group in joining)
     return (*groups, *moved)
 
 
-def kept(groups: Groups, rows: Sequence[int]) -> list[tuple[Group | None, list[tuple[int, int]]]]:
+def keep_rows(groups: Groups, rows: Sequence[int]) -> list[tuple[Group | None, list[tuple[int, int]]]]:
     """For each group, what it is once only these rows are left, in this order, None where nothing is; and which slots
     are to be copied: (to, from). The last slots move into gaps."""
     place = {old: new for new, old in enumerate(rows)}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice
-from draftd.engine.cache.groups import Group, Groups, alone, joined
+from draftd.engine.cache.groups import Group, Groups, alone, join_groups
 from draftd.engine.cache.window import ForwardReads, GroupRead
 
 
@@ -108,7 +108,7 @@ class BatchedAttention:
             for layer in (self, other):
                 if not layer.parts:  # rows with nothing in them
                     layer.groups, layer.parts = layer.window.groups, _empty(like, layer.window.groups)
-        self.groups, self.parts = joined(self.groups, place, other.groups), self.parts + other.parts
+        self.groups, self.parts = join_groups(self.groups, place, other.groups), self.parts + other.parts
 
     def select(self, rows: Sequence[int]) -> None:
         if not self.parts:

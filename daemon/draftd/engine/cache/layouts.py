@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, padded
+from draftd.engine.cache.base import Caches, pad_rows
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout, batched_layers
 from draftd.engine.cache.model_layers import take_rows_apart, without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
@@ -89,7 +89,7 @@ def why_not_batched(model: Any, *, weights: bool = True) -> str:
     saved: str | None = getattr(model, "_draftd_not_batched", None)
     if saved is not None:
         return saved
-    reason = _without_layout(model) or _tried(model, weights)
+    reason = _without_layout(model) or _choose_way(model, weights)
     if reason and weights:
         _log.warning("%s decodes its sequences one by one: %s", type(model).__module__, reason)
     model._draftd_not_batched = reason
@@ -110,7 +110,7 @@ def _without_layout(model: Any) -> str:
 WAYS: list[dict[str, Any]] = [{"apart": True}, {}, {"axes": 2}, {"level": True, "apart": True}, {"level": True}]
 
 
-def _tried(model: Any, weights: bool) -> str:
+def _choose_way(model: Any, weights: bool) -> str:
     """Why there is no way in which its sequences can share forwards; empty where one is, which is noted."""
     together, ranks = "", ranks_of(model)
     for i, way in enumerate(WAYS):
@@ -185,7 +185,7 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
     try:
         for call_cost in (None, 0):  # sequences in one array, and each in one of its own
             caches = build(model, CacheLayout(True, call_cost=call_cost, **way))
-            actual = _batched(caches, texts, weights)
+            actual = _batched_logits(caches, texts, weights)
             if not weights:
                 continue
             worst = _difference(alone, actual)
@@ -204,7 +204,7 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
     forward for each, since what follows a position does not change it."""
     lengths, logits, whole = [0] * len(texts), list[mx.array](), list[mx.array]()
     for text in texts:
-        whole.append(_caches(model, CacheLayout()).fresh().forward(padded([text]), [len(text)])[0])
+        whole.append(_caches(model, CacheLayout()).fresh().forward(pad_rows([text]), [len(text)])[0])
         mx.eval(whole)  # now: see `_batched`
     for widths, rolled_back in _STAGES:
         logits += [whole[row][lengths[row] : lengths[row] + width] for row, width in enumerate(widths) if width]
@@ -212,7 +212,7 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
     return logits
 
 
-def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx.array]:
+def _batched_logits(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx.array]:
     """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again.
 
     Each forward is computed before the next is built. The graph of many scatters the heap, and every later forward of
@@ -221,7 +221,7 @@ def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx
     results: list[mx.array] = []
     for text, width in zip(texts, prefills, strict=True):
         joining = caches.fresh()
-        results.append(joining.forward(padded([text[:width]]), [width])[0])
+        results.append(joining.forward(pad_rows([text[:width]]), [width])[0])
         if evaluated:
             mx.eval(results, joining.arrays())
         caches.join(joining)
@@ -229,7 +229,7 @@ def _batched(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx
     for widths, rolled_back in stages:
         ends = [n + width for n, width in zip(lengths, widths, strict=True)]
         fed = [text[n:end] for text, n, end in zip(texts, caches.lengths, ends, strict=True)]
-        logits = caches.forward(padded(fed), [len(tokens) for tokens in fed])
+        logits = caches.forward(pad_rows(fed), [len(tokens) for tokens in fed])
         results += [logits[i, len(fed[i]) - width : len(fed[i])] for i, width in enumerate(widths) if width]
         if evaluated:
             mx.eval(results, caches.arrays())

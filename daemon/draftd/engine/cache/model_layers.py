@@ -146,14 +146,14 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
     all where that is None."""
     if at is None or tokens.shape[1] == len(at[0]) == 1:
         return model(tokens, cache=caches)
-    wanted = _wanted(model)
+    wanted = _wanted_positions(model)
     positions = wanted.at = mx.array(at)
     wanted.applied = False
     try:
         logits = model(tokens, cache=caches)
     finally:
         wanted.at = None
-    return logits if wanted.applied else _taken(logits, positions)
+    return logits if wanted.applied else _take_positions(logits, positions)
 
 
 @contextlib.contextmanager
@@ -161,7 +161,7 @@ def without_head(model: Any) -> Iterator[None]:
     """Has `model` give the hidden states that its last layer makes logits of, in place of these, with zeros behind
     them: with a large vocabulary that layer takes most of a short forward. A model that ends otherwise gives its logits
     all the same."""
-    wanted = _wanted(model)
+    wanted = _wanted_positions(model)
     wanted.skipped = True
     try:
         yield
@@ -169,7 +169,7 @@ def without_head(model: Any) -> Iterator[None]:
         wanted.skipped = False
 
 
-def _wanted(model: Any) -> _Wanted:
+def _wanted_positions(model: Any) -> _Wanted:
     """Has the model's last layer ask for the positions, for good."""
     wanted: _Wanted | None = getattr(model, _ASKS, None)
     if wanted is None:
@@ -192,7 +192,7 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
         if wanted.at is None:
             return whole(self, x)
         wanted.applied = True
-        return whole(self, _taken(x, wanted.at))
+        return whole(self, _take_positions(x, wanted.at))
 
     return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__})
 
@@ -205,6 +205,6 @@ def _as_wide(layer: Any, x: mx.array) -> mx.array:
     return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, more)]) if more > 0 else x
 
 
-def _taken(x: mx.array, at: mx.array) -> mx.array:
+def _take_positions(x: mx.array, at: mx.array) -> mx.array:
     """rows × width × features at positions of each row."""
     return mx.take_along_axis(x, at[:, :, None], axis=1)

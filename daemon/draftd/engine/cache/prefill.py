@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, padded
+from draftd.engine.cache.base import Caches, last, pad_rows
 from draftd.engine.cache.prefix_store import PrefixStore
 from draftd.engine.sampling.logprobs import PromptLogprobs
 
@@ -50,7 +50,7 @@ class Prefill:
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
-        shared = self.store.shared(prefix, len(prefix) - 1)
+        shared = self.store.shared_length(prefix, len(prefix) - 1)
         if shared - text.kept >= _PIECE:
             self.fork(key, shared)
         return text.kept
@@ -100,13 +100,13 @@ class Prefill:
             text.caches, text.row = caches, row
         tokens = list(texts.values())
         widths = [len(ids) for ids in tokens]
-        return caches.forward(padded(tokens), widths, at=last(widths))
+        return caches.forward(pad_rows(tokens), widths, at=last(widths))
 
     def settle(self, key: int, *more: mx.array) -> None:
         """Computes what the last forward left to be computed, and `more` with it."""
         mx.eval(self._texts[key].caches.arrays(), *more)
 
-    def held(self, key: int) -> int:
+    def length(self, key: int) -> int:
         """Tokens of the text that were taken in."""
         return self._length(self._texts[key])
 

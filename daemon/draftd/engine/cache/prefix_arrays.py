@@ -38,8 +38,8 @@ def apart(prefixes: Sequence[CachedPrefix], start: int) -> SplitArrays | None:
         assert isinstance(whole, OwnSnapshot)
         if any(cache.empty() for cache in whole.caches):
             return None
-        form = {"states": [_flattened(cache.state, arrays) for cache in whole.caches], "least": whole.least}
-    return SplitArrays(form, whole.nbytes, [_joined([array]) for array in arrays])
+        form = {"states": [_flatten(cache.state, arrays) for cache in whole.caches], "least": whole.least}
+    return SplitArrays(form, whole.nbytes, [_join_arrays([array]) for array in arrays])
 
 
 def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches) -> CachedPrefix:
@@ -47,21 +47,21 @@ def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches)
     ValueError or KeyError where it is of other ones."""
     rest = iter(arrays)
     if isinstance(caches, PerSequenceCaches):
-        return caches.snapshot([_unflattened(state, rest) for state in form["states"]], length)
+        return caches.snapshot([_unflatten(state, rest) for state in form["states"]], length)
     if caches.segmented:
         return KVSegment([[next(rest) for _ in range(n)] for n in form["layers"]], length)
     parts = [LayerSlice([next(rest) for _ in range(n)], first, least) for n, first, least in form["parts"]]
     return BatchedSnapshot(parts, length)
 
 
-def stored(make: Made) -> StoredArray:
+def store_array(make: Made) -> StoredArray:
     """A copy that any thread may read."""
     array = make()
     bits = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     return StoredArray(str(array.dtype).rpartition(".")[2], np.array(bits))
 
 
-def loaded(source: StoredArray) -> mx.array:
+def load_array(source: StoredArray) -> mx.array:
     array = mx.array(source.data)
     array = array.view(mx.bfloat16) if source.numbers == "bfloat16" else array
     mx.eval(array)
@@ -77,30 +77,32 @@ def _segments(pieces: Sequence[KVSegment], start: int) -> SplitArrays:
         skipped = max(0, skipped - piece.length)
     layers = range(len(remaining[0].layers))
     makers = [
-        _joined([piece.layers[i][j] for piece in remaining]) for i in layers for j in range(len(remaining[0].layers[i]))
+        _join_arrays([piece.layers[i][j] for piece in remaining])
+        for i in layers
+        for j in range(len(remaining[0].layers[i]))
     ]
     return SplitArrays(
         {"layers": [len(layer) for layer in remaining[0].layers]}, sum(piece.nbytes for piece in remaining), makers
     )
 
 
-def _joined(arrays: list[mx.array]) -> Made:
+def _join_arrays(arrays: list[mx.array]) -> Made:
     return lambda: mx.contiguous(arrays[0] if len(arrays) == 1 else mx.concatenate(arrays, axis=2))
 
 
-def _flattened(state: Any, arrays: list[mx.array]) -> Any:
+def _flatten(state: Any, arrays: list[mx.array]) -> Any:
     """A tree of what JSON can hold, with `{"array": 1}` for each array, which goes to `arrays`."""
     if isinstance(state, mx.array):
         arrays.append(state)
         return {"array": 1}
     if isinstance(state, list | tuple):
-        return [_flattened(item, arrays) for item in state]
+        return [_flatten(item, arrays) for item in state]
     if state is None or isinstance(state, str | int | float):
         return state
     raise ValueError(f"a cache's state has a {type(state).__name__}")
 
 
-def _unflattened(tree: Any, arrays: Any) -> Any:
+def _unflatten(tree: Any, arrays: Any) -> Any:
     if isinstance(tree, dict):
         return next(arrays)
-    return [_unflattened(item, arrays) for item in tree] if isinstance(tree, list) else tree
+    return [_unflatten(item, arrays) for item in tree] if isinstance(tree, list) else tree

@@ -31,7 +31,7 @@ from draftd.engine.cache.prefix_file import (
     read_header,
     read_prefix,
 )
-from draftd.engine.cache.trie import Node, TokenTrie, packed
+from draftd.engine.cache.trie import Node, TokenTrie, pack_tokens
 from draftd.errors import NoRoom
 
 _log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class PrefixDisk:
         one another, else the one that has most."""
         with self._lock:
             trie = self._tries.get(key)
-            path = trie.path(packed(tokens)) if trie is not None else []
+            path = trie.path(pack_tokens(tokens)) if trie is not None else []
             shared = sum(n for _, n in path)
             lengths = {node.value: node.end for node, n in path if node.value is not None and n == len(node.edge)}
             if path:
@@ -142,7 +142,7 @@ class PrefixDisk:
         return chosen
 
     def name_of(self, key: str, tokens: Sequence[int], start: int) -> str:
-        digest = hashlib.sha256(packed(tokens).tobytes() + start.to_bytes(8, "little")).hexdigest()
+        digest = hashlib.sha256(pack_tokens(tokens).tobytes() + start.to_bytes(8, "little")).hexdigest()
         return f"{key[:16]}-{digest[:32]}{SUFFIX}"
 
     def has(self, name: str) -> bool:
@@ -190,42 +190,42 @@ class PrefixDisk:
     def abort(self, begun: Future[PrefixWriter]) -> None:
         """Removes what there is of it."""
 
-        def removed() -> None:
+        def remove() -> None:
             with contextlib.suppress(Exception):
                 begun.result().abort()
 
         with contextlib.suppress(RuntimeError):  # closed: the next start removes it
-            self._writing.submit(removed)
+            self._writing.submit(remove)
 
     def pin(self, pin: Pin) -> Future[None]:
         """Ends when the disk has it. Its files are no longer counted among the others."""
 
-        def kept() -> None:
+        def save() -> None:
             with self._told_once(pin=True):
                 self.pins.save(pin)
             self._full = False
 
-        return self._writing.submit(kept)
+        return self._writing.submit(save)
 
     def settle(self, names: Sequence[str]) -> None:
         """No pin that does not name these files yet will."""
 
-        def settled() -> None:
+        def release() -> None:
             self._coming.difference_update(names)
             self._bound()
 
         with contextlib.suppress(RuntimeError):
-            self._writing.submit(settled)
+            self._writing.submit(release)
 
     def drop(self, name: str) -> Future[None]:
         """Its files are as others from now on. No error where there is no such pin."""
 
-        def dropped() -> None:
+        def remove() -> None:
             with self._told_once(pin=True):
                 self.pins.drop(name)
             self._bound()
 
-        return self._writing.submit(dropped)
+        return self._writing.submit(remove)
 
     def _begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None) -> PrefixWriter:
         if pin is not None:

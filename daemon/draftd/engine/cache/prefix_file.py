@@ -96,13 +96,13 @@ class PrefixWriter:
 
 def read_header(path: Path) -> PrefixHeader:
     """Without its arrays, which may be damaged still. Raises BadFile or OSError."""
-    with _opened(path) as (_, header, _):
+    with _open_archive(path) as (_, header, _):
         return header
 
 
 def read_prefix(path: Path) -> tuple[PrefixHeader, list[StoredArray]]:
     """All of it. Raises BadFile or OSError."""
-    with _opened(path) as (archive, header, kinds), archive.open(_ARRAYS) as file:
+    with _open_archive(path) as (archive, header, kinds), archive.open(_ARRAYS) as file:
         arrays = []
         for numbers, shape in kinds:
             kind = np.dtype("uint16" if numbers == "bfloat16" else numbers)
@@ -114,7 +114,7 @@ def read_prefix(path: Path) -> tuple[PrefixHeader, list[StoredArray]]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tuple[str, list[int]]]]]:
+def _open_archive(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tuple[str, list[int]]]]]:
     """The archive, its header, and which arrays it has. Whatever is wrong with it becomes BadFile."""
     try:
         with ZipFile(path) as archive:

@@ -13,7 +13,7 @@ from typing import Any
 
 from draftd.engine.cache.base import CachedPrefix, Caches, CacheSnapshot, KVSegment
 from draftd.engine.cache.pins import LEAST
-from draftd.engine.cache.trie import Node, Tokens, TokenTrie, packed
+from draftd.engine.cache.trie import Node, Tokens, TokenTrie, pack_tokens
 from draftd.engine.memory import give_back
 from draftd.errors import NotServing
 
@@ -77,13 +77,13 @@ class PrefixCache:
         self._evict(self.bound - nbytes)
         return True
 
-    def used(self, store: PrefixStore, nodes: Iterable[Node[Any]]) -> None:
+    def mark_used(self, store: PrefixStore, nodes: Iterable[Node[Any]]) -> None:
         """These were used now; the deepest comes first."""
         for node in nodes:
             self._order[node] = store
             self._order.move_to_end(node)
 
-    def held(self, nbytes: int) -> None:
+    def add_bytes(self, nbytes: int) -> None:
         """So many bytes more are held."""
         self.bytes += nbytes
 
@@ -122,7 +122,7 @@ class PrefixStore(ABC):
         """What is kept of the longest known beginning of `tokens`, of at most `most` tokens, in order; nothing where
         that is too short to be of use."""
 
-    def shared(self, tokens: Sequence[int], most: int) -> int:
+    def shared_length(self, tokens: Sequence[int], most: int) -> int:
         """How many of the first `most` tokens are those of a text that is kept, but cannot be found of it; 0 where all
         of them can."""
         return 0
@@ -142,7 +142,7 @@ class PrefixStore(ABC):
             _log.warning("a request's cache could not be kept for later ones", exc_info=error)
 
     @abstractmethod
-    def known(self, tokens: Sequence[int]) -> int:
+    def known_length(self, tokens: Sequence[int]) -> int:
         """How many of the first tokens `find` would find, each of them included. Nothing is used by that."""
 
     @abstractmethod
@@ -174,14 +174,14 @@ class SegmentStore(PrefixStore):
         return self._trie.leaves
 
     def find(self, tokens: Sequence[int], most: int) -> list[CachedPrefix]:
-        path = self._trie.path(packed(tokens[:most]))
+        path = self._trie.path(pack_tokens(tokens[:most]))
         if sum(n for _, n in path) < LEAST:
             return []
-        self._cache.used(self, [node for node, _ in reversed(path)])
+        self._cache.mark_used(self, [node for node, _ in reversed(path)])
         return [node.value.head(n) for node, n in path if node.value is not None]
 
-    def known(self, tokens: Sequence[int]) -> int:
-        return sum(n for _, n in self._trie.path(packed(tokens)))
+    def known_length(self, tokens: Sequence[int]) -> int:
+        return sum(n for _, n in self._trie.path(pack_tokens(tokens)))
 
     def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
         assert isinstance(value, KVSegment)
@@ -190,15 +190,15 @@ class SegmentStore(PrefixStore):
         def rest(shared: int) -> KVSegment:
             return value if shared == start else value.copy(shared - start, value.length)
 
-        if self.known(tokens) >= start:
-            self._add(packed(tokens), value.nbytes // value.length, rest)
+        if self.known_length(tokens) >= start:
+            self._add(pack_tokens(tokens), value.nbytes // value.length, rest)
 
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
         each = caches.position_bytes
         length = min(length, self._cache.bound // each) if each else 0
         if length < LEAST:
             return
-        text = packed(tokens[:length])
+        text = pack_tokens(tokens[:length])
         assert len(text) == length, "the cache holds more than the text"
 
         def rest(shared: int) -> KVSegment:
@@ -212,7 +212,7 @@ class SegmentStore(PrefixStore):
         """`rest` gives the positions after so many that are known, of which each takes `each` bytes."""
         path = self._trie.path(text)
         shared = sum(n for _, n in path)
-        self._cache.used(self, [node for node, _ in reversed(path)])
+        self._cache.mark_used(self, [node for node, _ in reversed(path)])
         if shared == len(text) or not self._cache.fits((len(text) - shared) * each):
             return
         if any(node.parent is None for node, _ in path):  # went to make room
@@ -220,8 +220,8 @@ class SegmentStore(PrefixStore):
         value = rest(shared)
         leaf = self._trie.grow(text)
         leaf.value = value
-        self._cache.held(value.nbytes)
-        self._cache.used(self, self._trie.above(leaf))
+        self._cache.add_bytes(value.nbytes)
+        self._cache.mark_used(self, self._trie.above(leaf))
 
     def drop(self, node: Node[KVSegment]) -> None:
         self._cache.forget(node)
@@ -244,23 +244,23 @@ class SnapshotStore(PrefixStore):
     def find(self, tokens: Sequence[int], most: int) -> list[CachedPrefix]:
         for node, length in self._candidates(tokens[:most]):
             if node.value is not None and (cut := node.value.cut(length)) is not None:
-                self._cache.used(self, [node])
+                self._cache.mark_used(self, [node])
                 return [cut]
         return []
 
-    def known(self, tokens: Sequence[int]) -> int:
+    def known_length(self, tokens: Sequence[int]) -> int:
         lengths = (n for node, n in self._candidates(tokens) if node.value is not None and node.value.least <= n)
         return next(lengths, 0)
 
     def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
         assert not isinstance(value, KVSegment)
         assert value.length == len(tokens)
-        if self.known(tokens) < len(tokens):
-            self._add(packed(tokens), value)
+        if self.known_length(tokens) < len(tokens):
+            self._add(pack_tokens(tokens), value)
 
     def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[CacheSnapshot], int]]:
         """Where a beginning of this text may be had from, and how long that is; the longest first."""
-        path = self._trie.path(packed(tokens))
+        path = self._trie.path(pack_tokens(tokens))
         shared = sum(n for _, n in path)
         if not path or shared < LEAST:
             return []
@@ -269,15 +269,15 @@ class SnapshotStore(PrefixStore):
             candidates.insert(0, (longer, shared))
         return candidates
 
-    def shared(self, tokens: Sequence[int], most: int) -> int:
-        return sum(n for _, n in self._trie.path(packed(tokens[:most])))
+    def shared_length(self, tokens: Sequence[int], most: int) -> int:
+        return sum(n for _, n in self._trie.path(pack_tokens(tokens[:most])))
 
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
-        text = packed(tokens[:length])
+        text = pack_tokens(tokens[:length])
         assert len(text) == length, "the cache holds more than the text"
         path = self._trie.path(text)
         if sum(n for _, n in path) == length and (there := self._serves(path[-1][0], length)) is not None:
-            self._cache.used(self, [there])
+            self._cache.mark_used(self, [there])
             return
         value = caches.extract(row, 0, length)
         if value is not None:
@@ -294,8 +294,8 @@ class SnapshotStore(PrefixStore):
             leaf = self._trie.grow(text)
             leaf.value = value
             self._texts += 1
-            self._cache.held(value.nbytes)
-            self._cache.used(self, [leaf])
+            self._cache.add_bytes(value.nbytes)
+            self._cache.mark_used(self, [leaf])
         for node in before:
             self._trie.prune(node)
 

@@ -15,7 +15,7 @@ V = TypeVar("V")
 Tokens = array  # of "I": compared and cut at the speed of memory
 
 
-def packed(tokens: Sequence[int]) -> Tokens[int]:
+def pack_tokens(tokens: Sequence[int]) -> Tokens[int]:
     """Token ids as the trie wants them."""
     return array("I", tokens)
 
@@ -50,7 +50,7 @@ class TokenTrie(Generic[V]):
 
     def __init__(self, split: Callable[[V, int], tuple[V | None, V | None]]) -> None:
         self._split = split
-        self._root: Node[V] = Node(packed(()), None, None)
+        self._root: Node[V] = Node(pack_tokens(()), None, None)
         self.leaves = 0
 
     def path(self, tokens: Tokens[int]) -> list[tuple[Node[V], int]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.groups import Grouping, Groups, alone, joined, kept
+from draftd.engine.cache.groups import Grouping, Groups, alone, join_groups, keep_rows
 from draftd.models.mlx_lm import create_attention_mask
 
 _LEAST_ROOM = 64  # positions between two moves; of a large window a quarter
@@ -133,7 +133,7 @@ class AttentionWindow:
             self.groups = self._grouping.best([length - first])
 
     def join(self, joining: AttentionWindow) -> None:
-        self.groups = joined(self.groups, len(self.starts), joining.groups)
+        self.groups = join_groups(self.groups, len(self.starts), joining.groups)
         self._apart |= {len(self.starts) + row: forwards for row, forwards in joining._apart.items()}
         self.starts, self._changed = self.starts + joining.starts, True
 
@@ -155,7 +155,7 @@ class AttentionWindow:
             self._selected, self._selections = rows, {}
         selection = self._selections.get(groups)
         if selection is None:
-            changes = kept(groups, rows)
+            changes = keep_rows(groups, rows)
             moves = [None if group is None else moves for group, moves in changes]
             same = all(move == [] for move in moves)
             selection = tuple(group for group, _ in changes if group is not None), None if same else moves

@@ -125,13 +125,13 @@ def _shrunk(evidence: AcceptanceEvidence | None, general: Sequence[float], first
     out: list[float] = []
     off, weight = 0.0, first
     for drafted, accepted, rate in zip(evidence.drafted, evidence.accepted, general, strict=False):
-        estimate = _bounded((accepted + weight * _bounded(rate + off)) / (drafted + weight))
+        estimate = _clamp((accepted + weight * _clamp(rate + off)) / (drafted + weight))
         out.append(estimate)
         off, weight = max(estimate - rate, _SHORTFALL * (estimate - rate)), later
     return out
 
 
-def _bounded(rate: float) -> float:
+def _clamp(rate: float) -> float:
     return _LEAST if rate < _LEAST else _MOST if rate > _MOST else rate
 
 

@@ -79,8 +79,7 @@ class DepthControl:
         may_run_ahead: bool,
     ) -> DraftPlan:
         """Plans each sequence's drafter and depth in the next step. `started`: its forward is under way already, so it
-        drafts nothing. `may_run_ahead`: whether the forward of the step after it may be started early, where that drafts
-        nothing."""
+        drafts nothing. `may_run_ahead`: the forward of the step after it may start early if that one drafts nothing."""
         self._started, self._trial, self._measuring = started, None, False
         # Otherwise no step follows that one.
         ahead = may_run_ahead and any(sequence.remaining > 1 for sequence in sequences)
@@ -283,7 +282,7 @@ class DepthControl:
         that they are no cost."""
         batch = _batch(sequences)
         width = max(result.drafted for result in done.sequences)
-        costed = _costed(plan, done, width)
+        costed = _costed_drafter(plan, done, width)
         self._replays = self._replays or done.replayed > 0
         drafting, pipelined = plan.mode is StepMode.SPECULATIVE or self._measuring, plan.mode is StepMode.PLAIN_AHEAD
         if seconds is not None and costed is not None:
@@ -359,7 +358,7 @@ def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> Sequence
     reach = len(c.lookup) - 1
     if trial is not None and trial.weightless:
         deeper = trial.depth if c.sequence in trial.sequences else 0
-        return SequenceDraft(min(deeper, reach), c.weightless, DraftState.DRAFTING) if deeper else _parked(c)
+        return SequenceDraft(min(deeper, reach), c.weightless, DraftState.DRAFTING) if deeper else _park(c)
     depth, lookup = best.depth if trial is None else trial.depth, min(best.lookup, reach)
     if c.drafter is None or not c.ready or (trial is not None and c.sequence not in trial.sequences):
         depth = 0
@@ -368,15 +367,15 @@ def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> Sequence
         return SequenceDraft(lookup, c.weightless, DraftState.DRAFTING)
     if depth:
         return SequenceDraft(depth, c.drafter, DraftState.DRAFTING)
-    return _parked(c)
+    return _park(c)
 
 
-def _parked(c: DepthCandidate) -> SequenceDraft:
+def _park(c: DepthCandidate) -> SequenceDraft:
     able = c.drafter is not None or len(c.lookup) > 1
     return SequenceDraft(state=DraftState.PARKED if able else DraftState.NONE)
 
 
-def _costed(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None:
+def _costed_drafter(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None:
     """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
     behind. None for any other step."""
     kinds = {draft.drafter for draft in plan.sequences if draft.drafter and draft.depth}

@@ -178,7 +178,7 @@ class StepCosts:
         """A step took `seconds`, in which `replayed` positions were computed besides the last token and its draft. A
         plain one (drafter None, depth 0) tells only where it was pipelined."""
         curve = self._curve(drafter, batch.size, batch.sampled)
-        cost = self._expected(drafter, batch, depth, replayed)
+        cost = self._expected_seconds(drafter, batch, depth, replayed)
         surprise = math.log(max(seconds, 1e-9) / cost)
         # Beside replayed positions a step tells what verifying so many costs, and not what its depth does.
         own_curve = self._curve(PROMPT_LOOKUP, batch.size, batch.sampled) if replayed else curve
@@ -241,7 +241,7 @@ class StepCosts:
     def without_stall(self, drafter: DrafterName, batch: Batch, depth: int, seconds: float, replayed: int = 0) -> float:
         """`seconds` of a speculative step, as far off its cost as `learn` takes it to be at most. What stalls the
         machine now and then is in no cost, so it must not be in what is compared with one."""
-        cost = self._expected(drafter, batch, depth, replayed)
+        cost = self._expected_seconds(drafter, batch, depth, replayed)
         return min(max(seconds, cost * math.exp(-_CLAMP)), cost * math.exp(_CLAMP))
 
     # what calibrations and earlier starts measured
@@ -297,7 +297,7 @@ class StepCosts:
         extra = batch.size * (batch.context - self.prices.context)
         return (curve.base[at] + curve.slope[at] * extra) * curve.factors[at] * math.exp(self._speed.value)
 
-    def _expected(self, drafter: DrafterName | None, batch: Batch, depth: int, replayed: int) -> float:
+    def _expected_seconds(self, drafter: DrafterName | None, batch: Batch, depth: int, replayed: int) -> float:
         """Seconds of a step; `replayed` positions add to them what verifying as many tokens more would."""
         own = self._curve(drafter, batch.size, batch.sampled)
         cost = self._cost(own, _index(depth), batch)
@@ -312,7 +312,7 @@ class StepCosts:
         key = (drafter, batch, sampled)
         curve = self._curves.get(key)
         if curve is None:
-            curve = self._curves[key] = self._calibrated(drafter, batch)
+            curve = self._curves[key] = self._calibrated_curve(drafter, batch)
             if sampled:  # what is known of greedy ones, less surely
                 greedy = self._curve(drafter, batch, False)
                 curve.offset.value = greedy.offset.value
@@ -322,7 +322,7 @@ class StepCosts:
                 curve.refresh()
         return curve
 
-    def _calibrated(self, drafter: DrafterName | None, batch: int) -> _Curve:
+    def _calibrated_curve(self, drafter: DrafterName | None, batch: int) -> _Curve:
         prices, growth = self.prices, [0.0] * (DEEPEST + 1)
         plain = interpolated(prices.plain, batch) if prices.plain else _GUESS_SECONDS
         if prices.growth:

@@ -83,13 +83,13 @@ class StepEstimate:
 
     def seconds(self, depth: int, lookup: int = 0) -> float:
         """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
-        drafted, width = self._drafted(depth, lookup)
+        drafted, width = self._draft_seconds(depth, lookup)
         if not (self.replays and width):
             return self.lookup_seconds[width] + drafted
         last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
         return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
 
-    def _drafted(self, depth: int, lookup: int) -> tuple[float, int]:
+    def _draft_seconds(self, depth: int, lookup: int) -> tuple[float, int]:
         """Seconds of the draft model's forwards, and the depth that is verified."""
         steps = max(depth, self.fixed_steps)
         width = max(steps, lookup, self.fixed_depth)
@@ -126,7 +126,7 @@ class StepEstimate:
             for lookup in range(max((len(c.lookup) for c in self.candidates), default=1)):
                 tokens = self.others + sum(c.tokens(depth if drafts else 0, lookup) for c, drafts in drafting)
                 if self.replays and best is not None:
-                    drafted, width = self._drafted(depth, lookup)
+                    drafted, width = self._draft_seconds(depth, lookup)
                     if tokens <= best.rate * (drafted + min(self.lookup_seconds[width:])):
                         continue  # what is replayed, which takes long to work out, makes it no better
                     tokens -= self.replayed(depth, lookup)[1]

@@ -166,13 +166,13 @@ class Explorer:
             self._prepared = None
             return None if best.lookup else self._neighbour(estimate, best)
         if self._prepared is not None:
-            return self._prefilled(estimate, self._prepared)
+            return self._prefilled_trial(estimate, self._prepared)
         if estimate.fixed_depth:
             return None
         draft_trial = self._draft_at_all(estimate, best)
         return self._look_up_at_all(estimate, best) if draft_trial is None and not self.prefilling else draft_trial
 
-    def _prefilled(self, estimate: StepEstimate, trial: Trial) -> Trial | None:
+    def _prefilled_trial(self, estimate: StepEstimate, trial: Trial) -> Trial | None:
         """The trial, once its sequences' texts are taken in."""
         its = [c for c in estimate.candidates if c.sequence in trial.sequences and c.drafter == trial.kind]
         if len(its) < len(trial.sequences) or any(c.sequence.remaining <= 1 for c in its):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import mlx.core as mx
 
 from draftd.core import FinishReason
-from draftd.engine.cache.base import padded
+from draftd.engine.cache.base import pad_rows
 from draftd.engine.sampling.transforms import Sampling, one_hot
 
 if TYPE_CHECKING:
@@ -105,7 +105,10 @@ class TextDrafter(Drafter):
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         continuations = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
         return Draft(
-            tokens=padded(continuations), depths=[len(f) for f in continuations], q=None, forwards=[0] * len(sequences)
+            tokens=pad_rows(continuations),
+            depths=[len(f) for f in continuations],
+            q=None,
+            forwards=[0] * len(sequences),
         )
 
     def reach(self, sequence: DraftSequence, most: int) -> int:

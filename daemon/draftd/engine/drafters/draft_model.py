@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, padded, places_after
+from draftd.engine.cache.base import Caches, last, pad_rows, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -53,18 +53,18 @@ class DraftModel(Drafter):
             piece = sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else []
             pieces.append(self.embedded(piece))
         if any(pieces):
-            self._caches.forward(padded(pieces), [len(p) for p in pieces])
+            self._caches.forward(pad_rows(pieces), [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
 
     def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
         whole, key = len(sequence.tokens) - 1, id(sequence)  # `propose` catches up with the last one
         if key not in self.texts:
             self.texts.open(key, whole, sequence.tokens if sequence.shares else ())
-        start = self.texts.held(key)
+        start = self.texts.length(key)
         if start < whole:
             self.texts.take_in(key, self.embedded(sequence.tokens[start : min(start + chunk, whole)]))
             self.texts.settle(key)
-        if self.texts.held(key) < whole:
+        if self.texts.length(key) < whole:
             self.texts.keep_piece(key, sequence.tokens)
             return False
         self.texts.keep(key, sequence.tokens)
@@ -94,7 +94,7 @@ class DraftModel(Drafter):
             else:
                 feed = tokens[-1] if spread is None else tokens[-1][spread]
                 logits = caches.forward(feed[:, None], widths)[:, -1]
-            logits = self._fitted(logits if chosen is None else logits[chosen])
+            logits = self._fit_vocabulary(logits if chosen is None else logits[chosen])
             if dice is None:
                 token = sampling.choose(logits[:, None], starts, step, more=k - step)[:, 0]
             else:
@@ -167,7 +167,7 @@ class DraftModel(Drafter):
         behind = zip(self._sequences, self._caches.lengths, drafting, strict=True)
         pending = [self.embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
-        logits = self._caches.forward(padded(pending), widths, at=last(widths))
+        logits = self._caches.forward(pad_rows(pending), widths, at=last(widths))
         for sequence, wanted in zip(self._sequences, drafting, strict=True):
             if wanted and sequence.guesses:
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
@@ -177,7 +177,7 @@ class DraftModel(Drafter):
         """The target's padding, beyond what the draft has, goes in as its own: MLX reads past an array's end."""
         return [min(token, self._last) for token in tokens] if self._last < self._vocabulary - 1 else tokens
 
-    def _fitted(self, logits: mx.array) -> mx.array:
+    def _fit_vocabulary(self, logits: mx.array) -> mx.array:
         """Cuts or pads the vocabulary axis to the target's."""
         have = logits.shape[-1]
         if have > self._vocabulary:

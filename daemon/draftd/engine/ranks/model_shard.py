@@ -176,18 +176,18 @@ def share_of(opened: Callable[[], Any], group: RankGroup, *, tensor: bool = True
         return ModelShard(model, group, TENSOR, layers)
     no_shard = "mlx-lm has no shard() for it"
     if tensor and hasattr(model, "shard"):
-        no_shard = _sharded(model, group)
+        no_shard = _shard(model, group)
         if not no_shard:
             return ModelShard(model, group, TENSOR, layers)
         model = opened()  # this one was cut halfway
-    no_pipeline = _pipelined(model, group)
+    no_pipeline = _pipeline_layers(model, group)
     if no_pipeline:
         kind = type(model).__module__.rpartition(".")[2]
         raise ModelLoadError(f"{kind} cannot run on {group.size} ranks: {no_shard}, and {no_pipeline}", _FEWER)
     return ModelShard(model, group, PIPELINE, layers)
 
 
-def _sharded(model: Any, group: RankGroup) -> str:
+def _shard(model: Any, group: RankGroup) -> str:
     """Why not; empty where each rank has an equal part now."""
     before = _numbers(model)
     try:
@@ -212,7 +212,7 @@ def _numbers(model: Any) -> dict[str, int]:
     }
 
 
-def _pipelined(model: Any, group: RankGroup) -> str:
+def _pipeline_layers(model: Any, group: RankGroup) -> str:
     """Why not; empty where this rank has some of the layers now."""
     stages = [module for module in model.modules() if hasattr(module, "pipeline_layers")]
     if not stages:

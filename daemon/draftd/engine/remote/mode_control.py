@@ -63,8 +63,8 @@ def estimate(
     most = min(len(expected), len(times.verify)) - 1
     stream = 1 / times.plain
     depths = [most] if fixed_depth else range(1, most + 1)
-    steps = max(((_stepped(times, expected, k, in_flight), k) for k in depths), default=(0.0, 0))
-    overlapped = max(((_overlapped(times, expected, k, in_flight), k) for k in depths), default=(0.0, 0))
+    steps = max(((_step_rate(times, expected, k, in_flight), k) for k in depths), default=(0.0, 0))
+    overlapped = max(((_overlap_rate(times, expected, k, in_flight), k) for k in depths), default=(0.0, 0))
     rates = {RemoteMode.STREAM: stream, RemoteMode.OVERLAPPED: overlapped[0], RemoteMode.STEPS: steps[0]}
     if fixed_depth and most > 0:
         mode, depth = RemoteMode.STEPS, most
@@ -95,14 +95,14 @@ def _ahead(times: RemoteTimes, k: int, in_flight: int) -> int:
     return min(in_flight, 1 + math.ceil(between / times.verify[k]))
 
 
-def _stepped(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
+def _step_rate(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
     """Tokens a second of steps of k tokens, with nothing streamed."""
     whole = _right(expected, k) * _right(expected, 1) if in_flight > 1 else 0.0
     waited = times.round_trip + times.queue + times.verify[k] + k * times.draft + _behind(times, k, in_flight)
     return expected[k] / (whole * _hidden(times, k, in_flight) + (1 - whole) * waited)
 
 
-def _overlapped(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
+def _overlap_rate(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
     """Tokens a second where the verifier streams until a proposal is ahead of it: after each token that was guessed
     wrong that is `streamed` tokens later, and no gain where the next wrong one comes before."""
     if times.draft >= times.plain:
@@ -151,7 +151,7 @@ class _Mean:
 _K = TypeVar("_K")
 
 
-def _known(means: Mapping[_K, _Mean]) -> tuple[tuple[_K, float], ...]:
+def _mean_values(means: Mapping[_K, _Mean]) -> tuple[tuple[_K, float], ...]:
     return tuple((key, mean.value) for key, mean in means.items())
 
 
@@ -177,9 +177,9 @@ class RemoteCosts:
             fingerprint=fingerprint,
             forward=self._plain_forward,
             rest=self._rest.value,
-            wider=_known(self._wider),
-            streaming=_known(self._drafted),
-            draft=_known(self.draft),
+            wider=_mean_values(self._wider),
+            streaming=_mean_values(self._drafted),
+            draft=_mean_values(self.draft),
             acceptance=rows(counted(acceptance)),
         )
 

@@ -192,18 +192,18 @@ class RemoteDecoder:
 
     def _take(self, message: FromLink, now: float) -> None:
         if isinstance(message, LinkConnected | LinkLost):
-            self._changed(message)
+            self._handle_connection(message)
             return
         text = self._texts.get(message.sequence)
         self._session.judge(message, opened=None if text is None else text.opened)
         if isinstance(message, Verdict):
             self._verdict(text, message, now)
         elif isinstance(message, SequenceClosed):
-            self._closed(text, message)
+            self._handle_close(text, message)
         elif text is not None and text.sequence.finish is None:
             self._opened_there(text, message)
 
-    def _changed(self, message: LinkConnected | LinkLost) -> None:
+    def _handle_connection(self, message: LinkConnected | LinkLost) -> None:
         """Opens all anew over another connection, or gives all up."""
         if isinstance(message, LinkConnected):
             self._session.connected(message.connection)
@@ -221,7 +221,7 @@ class RemoteDecoder:
         text.opened = True
         text.due = text.due if text.owed else None
 
-    def _closed(self, text: RemoteSequence | None, message: SequenceClosed) -> None:
+    def _handle_close(self, text: RemoteSequence | None, message: SequenceClosed) -> None:
         if text is not None and text.finished:
             text.finished = False  # it has said so, and confirms the `CloseSequence` besides
         elif text is not None and text.sequence.finish is None:

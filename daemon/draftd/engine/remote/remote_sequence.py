@@ -164,12 +164,12 @@ class RemoteSequence:
         wrong = agreed < min(len(tokens), guessed)
         waited, self.trip = None, None
         if verdict.drafted:
-            waited = self._waited(verdict, now)
+            waited = self._measure_trip(verdict, now)
         if not verdict.drafted:
             self._undrafted += len(tokens)
         elif self._sent:
             self._granted = max(self._granted, self._sent[0].grant)  # it was taken
-        judged = list(self._judged())
+        judged = list(self._draft_outcomes())
         if wrong:
             counts.wasted += max(0, guessed - verdict.drafted)
         for place in range(verdict.known, verdict.known + len(tokens)):
@@ -213,7 +213,7 @@ class RemoteSequence:
         elif self.due is None:
             self.due = deadline if self.answered else max(deadline, self.prefilled_by)
 
-    def _waited(self, verdict: Verdict, now: float) -> float | None:
+    def _measure_trip(self, verdict: Verdict, now: float) -> float | None:
         """Counts the round trip of the oldest proposal on its way, of which this is the first verdict."""
         if not self._sent or self._sent[0].timed:
             return None
@@ -224,7 +224,7 @@ class RemoteSequence:
         self.trip = seconds
         return seconds if self._sent[0].alone else None
 
-    def _judged(self) -> Iterator[DraftOutcome]:
+    def _draft_outcomes(self) -> Iterator[DraftOutcome]:
         """The drafts of which the text tells what became of them; the grant of one that was right counts."""
         while self._sent and (outcome := self._outcome(self._sent[0].draft)) is not None:
             yield outcome

@@ -45,7 +45,7 @@ class Logprobs:
         own, ranks, *tops = [array.tolist() for array in self._arrays]
         ids, values = tops or (own, own)
         rows = zip(own, ranks, ids, values, strict=True)
-        return [() if most is None else _told(next(rows), most) for most in self._limits]
+        return [() if most is None else _token_logprobs(next(rows), most) for most in self._limits]
 
 
 class PromptLogprobs:
@@ -73,7 +73,7 @@ class PromptLogprobs:
             self.finite = self.finite and bool(finite.item())
 
 
-def _told(row: tuple[list[float], list[int], list[Any], list[Any]], most: int) -> tuple[TokenLogprobs, ...]:
+def _token_logprobs(row: tuple[list[float], list[int], list[Any], list[Any]], most: int) -> tuple[TokenLogprobs, ...]:
     if not most:
         return tuple(TokenLogprobs(own, rank=rank) for own, rank in zip(*row[:2], strict=True))
     return tuple(

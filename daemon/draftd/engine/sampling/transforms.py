@@ -82,7 +82,7 @@ class Sampling:
         if self._greedy:
             return mx.argmax(logits, axis=-1)
         logits = logits.astype(mx.float32)
-        return self._choose(logits, self._scaled(logits), starts, first, more)
+        return self._choose(logits, self._scale(logits), starts, first, more)
 
     def distribution(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
         """Probabilities, shaped as `logits`: rows × positions × vocabulary. Deterministic rows have all on what
@@ -91,7 +91,7 @@ class Sampling:
         if self.deterministic:
             return one_hot(self.choose(logits, starts, first, more), vocabulary)
         logits = logits.astype(mx.float32)
-        scaled = self._scaled(logits)
+        scaled = self._scale(logits)
         p = _softmax(scaled)
         if self._any_deterministic:
             p = mx.where(
@@ -107,12 +107,12 @@ class Sampling:
             return mx.argmax(scaled + noise, axis=-1)
         return mx.argmax(mx.where(self._noisy_rows, scaled + noise[self._spread], logits), axis=-1)
 
-    def _scaled(self, logits: mx.array) -> mx.array:
+    def _scale(self, logits: mx.array) -> mx.array:
         """What the softmax is taken of. A row's own values, to the last bit, whatever the others ask for."""
-        kept = self._filtered(logits) if self._top_p or self._min_p or self._top_k else logits
+        kept = self._filter(logits) if self._top_p or self._min_p or self._top_k else logits
         return kept * self._inverse_temperature
 
-    def _filtered(self, logits: mx.array) -> mx.array:
+    def _filter(self, logits: mx.array) -> mx.array:
         """`logits` where top_p, min_p and top_k keep a token, else -inf."""
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         if self._top_p:

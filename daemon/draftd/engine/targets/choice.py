@@ -91,7 +91,7 @@ class StepChoice:
             if drafts is not None:
                 mx.async_eval(logits)  # meanwhile the masks are computed
                 proposed = [ids[:depth] for ids, depth in zip(drafts.tolist(), depths, strict=True)]
-            logits = self._masked(logits, rows, proposed)
+            logits = self._mask_logits(logits, rows, proposed)
         self._logits = logits
         self.changed = False  # a token was not legal
 
@@ -147,13 +147,15 @@ class StepChoice:
         sequence = self._rows[row]
         assert sequence.grammar is not None
         if not sequence.grammar.take(token):
-            masked = self._masked(self._logits[row : row + 1, place : place + 1], [sequence], [()])
+            masked = self._mask_logits(self._logits[row : row + 1, place : place + 1], [sequence], [()])
             token = int(self._sampling.select([row]).choose(masked, [self._starts[row]], place).item())
             self.changed = True
             sequence.grammar.take(token)
         return token
 
-    def _masked(self, logits: mx.array, rows: Sequence[TargetSequence], proposed: Sequence[Sequence[int]]) -> mx.array:
+    def _mask_logits(
+        self, logits: mx.array, rows: Sequence[TargetSequence], proposed: Sequence[Sequence[int]]
+    ) -> mx.array:
         """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the proposed tokens."""
         assert self._masks is not None
         return mx.where(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, padded, places_after
+from draftd.engine.cache.base import Caches, last, pad_rows, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -87,7 +87,7 @@ class LocalTarget:
         return cached
 
     def known(self, tokens: Sequence[int]) -> int | None:
-        return self._store.known(tokens) if self._store.open else None
+        return self._store.known_length(tokens) if self._store.open else None
 
     def fork(self, sequence: int, length: int) -> None:
         self.texts.fork(sequence, length)
@@ -203,7 +203,7 @@ class LocalTarget:
     def _take_in(self, entries: list[PlanEntry]) -> _Read:
         states = [self._sequences[entry.sequence] for entry in entries]
         for entry, state in zip(entries, states, strict=True):
-            assert self.texts.held(entry.sequence) == entry.position, entry
+            assert self.texts.length(entry.sequence) == entry.position, entry
             state.ids.extend(entry.tokens)
         keys = [entry.sequence for entry in entries]
         if len(entries) > 1:
@@ -284,9 +284,9 @@ class LocalTarget:
         chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
-        return lambda: self._advanced(order, chosen, choice)
+        return lambda: self._finish_advance(order, chosen, choice)
 
-    def _advanced(self, order: list[int], chosen: mx.array, choice: StepChoice) -> list[EntryResult]:
+    def _finish_advance(self, order: list[int], chosen: mx.array, choice: StepChoice) -> list[EntryResult]:
         mx.eval(chosen)
         self._plain -= 1
         if not self._plain:
@@ -321,9 +321,9 @@ class LocalTarget:
             states, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
         )  # fmt: skip
         order, accepted = self._running, choice.acceptance(drafts, depths, q)
-        return lambda: self._verified(order, before, accepted(), choice)
+        return lambda: self._finish_verify(order, before, accepted(), choice)
 
-    def _verified(
+    def _finish_verify(
         self, order: list[int], before: list[int], accepted: list[tuple[list[int], int]], choice: StepChoice
     ) -> list[EntryResult]:
         assert self._running is order, "nothing leaves before a draft's result is read"
@@ -363,7 +363,7 @@ class LocalTarget:
         )
         place = mx.arange(self._fed)[None]
         source = mx.where(place < more, place, mx.minimum(place - more, width - 1) + most)
-        fed = mx.take_along_axis(mx.concatenate([padded(again), tokens.astype(mx.uint32)], axis=1), source, axis=1)
+        fed = mx.take_along_axis(mx.concatenate([pad_rows(again), tokens.astype(mx.uint32)], axis=1), source, axis=1)
         read = [[min(len(replay) + n, self._fed - 1) for n in range(width)] for replay in again]
         return self._caches.forward(
             fed, [len(replay) + real for replay, real in zip(again, widths, strict=True)], at=read
