@@ -1,4 +1,4 @@
-"""A daemon of a test's own composition, as a process: a program's text that ends in `run_daemon`."""
+"""Runs a daemon that a test composes itself, as a process: the text of a program that ends in `run_daemon`."""
 
 from __future__ import annotations
 

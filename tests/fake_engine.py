@@ -1,4 +1,4 @@
-"""An engine whose answers a test decides, for what asks it things: no model, no thread."""
+"""A fake engine whose answers a test sets: no model, no thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATUS = EngineStatus(DraftCounts(), {}, queue_capacity=8, weight_bytes=1100)
 
 
 class Letters:
-    """A token a letter."""
+    """A tokenizer with one token per letter."""
 
     has_chat_template = False
     template = None

@@ -1,4 +1,4 @@
-"""Ranks without MLX in the test's own process: how a group begins, over loopback, with real files of a model."""
+"""Ranks without MLX in the test's process: they form a group over loopback, with real model files."""
 
 from __future__ import annotations
 

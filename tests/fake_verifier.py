@@ -1,4 +1,4 @@
-"""A verifier that a test decides: the protocol's side of one, over a text that is a rule, without a model."""
+"""A fake verifier: speaks the protocol over a text given by a rule, without a model."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from draftd.settings import (
 from draftd.telemetry.setup import Telemetry
 from draftd.v1 import inference_pb2 as pb
 from tests.fake_fallback import FakeController
-from tests.recording_telemetry import ListeningTelemetry
+from tests.recording_telemetry import RecordingTelemetry
 from tests.scripted import scripted_models
 from tests.wait_until import until
 
@@ -79,7 +79,7 @@ class Served:
             cost=CostSettings(**(cost or {})),
             verify=VerifySettings(**(verify or {})),
         )
-        self.telemetry = ListeningTelemetry()
+        self.telemetry = RecordingTelemetry()
         self._told: Telemetry = self.telemetry if telemetry is None else telemetry(lambda: self.worker)
         self.worker = EngineWorker(
             lambda progress: models(),

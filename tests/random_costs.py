@@ -1,4 +1,4 @@
-"""Depths as no machine would have them: prices are drawn anew for each step, so that any depth may be the best."""
+"""Random step costs, drawn again for each step, so any depth may be the best."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from draftd.engine.depth.costs import StepCosts
 _PLAIN = 0.01
 
 
-class Whims(StepCosts):
-    """What a step is said to cost has nothing to do with what it costs, nor with the texts."""
+class RandomCosts(StepCosts):
+    """Estimates that depend neither on real costs nor on the text."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -33,6 +33,6 @@ class Whims(StepCosts):
         return seconds
 
 
-def whims(seed: int = 1) -> DepthControl:
-    """Chooses depths by such prices, and is right in everything else."""
-    return DepthControl(Whims(seed), 16)
+def random_depth_control(seed: int = 1) -> DepthControl:
+    """Returns a depth control that uses random costs and is otherwise the real one."""
+    return DepthControl(RandomCosts(seed), 16)

@@ -1,4 +1,4 @@
-"""Telemetry that keeps what it is told of requests."""
+"""Telemetry that records its calls for each request and exports nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from draftd.telemetry.spans import InferenceSpan, InferenceStart, Part
 
 
 @dataclass
-class Heard(InferenceSpan):
-    """What telemetry was told of one request."""
+class RecordedSpan(InferenceSpan):
+    """Records the calls for one request."""
 
     start: InferenceStart
     outcomes: list[Outcome] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Heard(InferenceSpan):
         pass
 
     def finished(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
-        if not self.outcomes:  # as the contract has it: a second is ignored
+        if not self.outcomes:  # a second outcome is ignored, as in the contract
             self.outcomes.append(outcome)
             self.text = None if answer is None else "".join(part.get("content", "") for part in answer)
 
@@ -47,13 +47,13 @@ class Heard(InferenceSpan):
         self.departures.append(reason)
 
 
-class ListeningTelemetry(Telemetry):
-    """Exports nothing."""
+class RecordingTelemetry(Telemetry):
+    """Records one span per request in `heard`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[Heard] = []
+        self.heard: list[RecordedSpan] = []
 
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
-        self.heard.append(Heard(start))
+        self.heard.append(RecordedSpan(start))
         return self.heard[-1]

@@ -1,4 +1,4 @@
-"""An edge that knows what the text will be, and proposes it, or something else, whenever it likes."""
+"""An edge that knows the coming text, and proposes it or something else at any time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rig import autoregressive, request, speculative
 
 
 def left_of(guess: list[int], tokens: Sequence[int]) -> list[int]:
-    """What is left of a guess once the text goes on with these tokens."""
+    """Returns the rest of a guess after these tokens, empty if they differ from it."""
     return guess[len(tokens) :] if guess[: len(tokens)] == list(tokens) else []
 
 

@@ -1,4 +1,4 @@
-"""Waiting for what happens on another thread or in another process."""
+"""Waits for events on another thread or in another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from draftd.model_info import ModelInfo
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0, what: str = "what was waited for") -> None:
-    """Waits for `condition`; fails, naming `what`, when it does not come true in time."""
+    """Waits until `condition` is true; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -21,14 +21,14 @@ def until(condition: Callable[[], bool], seconds: float = 60.0, what: str = "wha
 
 
 def loaded(worker: EngineWorker, seconds: float = 60.0) -> ModelInfo:
-    """Waits for the models, and for the calibration. Raises NotServing with the reason where there are none."""
+    """Waits for the models and the calibration. Raises NotServing with the reason if loading failed."""
     until(lambda: worker.state is not EngineState.LOADING, seconds, "the models")
     calibrated(worker, seconds)
     return worker.info
 
 
 def calibrated(worker: EngineWorker, seconds: float = 60.0) -> None:
-    """Waits until the engine measures nothing, and holds nothing for that."""
+    """Waits until no calibration is pending."""
     engine = getattr(worker, "_engine", None)
     if engine is not None:
         until(lambda: not engine.calibration.pending, seconds, "the calibration")
@@ -36,7 +36,7 @@ def calibrated(worker: EngineWorker, seconds: float = 60.0) -> None:
 
 @contextlib.contextmanager
 def repeating(what: Callable[[], None], pause: float) -> Iterator[None]:
-    """Does it again and again, on a thread of its own, until the block ends. What it raises fails the test."""
+    """Calls `what` repeatedly on its own thread until the block ends. An exception in it fails the test."""
     stop, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:

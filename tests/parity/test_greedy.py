@@ -22,7 +22,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, DepthMode
 from draftd.engine.pair import LoadedModels, load_models
-from tests.random_costs import whims
+from tests.random_costs import random_depth_control
 from tests.rig import Rig, automatic, autoregressive, request, speculative
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -114,7 +114,7 @@ def written_alone(models: LoadedModels, prompt: list[int]) -> list[int]:
 
 def check(models, prompts, expected, plans: Sequence[DecodePlan], batch: int) -> None:
     asked = [request(p, plans[i % len(plans)], max_tokens=TOKENS) for i, p in enumerate(prompts)]
-    sinks = Rig(models, max_batch=batch, depth=whims(batch)).run(asked)
+    sinks = Rig(models, max_batch=batch, depth=random_depth_control(batch)).run(asked)
     different = [i for i, (s, e) in enumerate(zip(sinks, expected, strict=True)) if s.tokens != e]
     assert different == []
     assert all(s.done.degraded == "" for s in sinks)
@@ -162,7 +162,7 @@ def test_with_what_earlier_requests_left_behind(models, prompts, expected):
     the text goes on the same."""
     if not WHOLE:
         prompts, expected = prompts[::2], expected[::2]
-    rig = Rig(models, max_batch=4, depth=whims(4), prefix_bytes=1 << 30)
+    rig = Rig(models, max_batch=4, depth=random_depth_control(4), prefix_bytes=1 << 30)
     first = rig.run([request(prompt, AUTOMATIC, max_tokens=TOKENS) for prompt in prompts])
     assert [i for i, (s, text) in enumerate(zip(first, expected, strict=True)) if s.tokens != text] == []
     again = list(zip(prompts, expected, strict=True))[::2]

@@ -13,7 +13,7 @@ from draftd.client.prompts import Prompt
 from draftd.core import DecodePlan, SamplingParams
 from draftd.engine.pair import LoadedModels, load_models
 from draftd.engine.sampling.noise import Noise
-from tests.random_costs import whims
+from tests.random_costs import random_depth_control
 from tests.rig import Collected, Rig, request
 
 GREEDY, SEEDED = "greedy", "seeded"
@@ -121,7 +121,7 @@ def write_with_draftd(
         request(question.tokens, plans[i % len(plans)], max_tokens=tokens, sampling=question.sampling)
         for i, question in enumerate(questions)
     ]
-    return Rig(models, max_batch=batch, depth=whims(batch)).run(requests)
+    return Rig(models, max_batch=batch, depth=random_depth_control(batch)).run(requests)
 
 
 def describe_differences(

@@ -19,7 +19,7 @@ from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP
 from draftd.engine.drafters import draft_model as drafting
 from draftd.engine.drafters.base import Draft
 from draftd.engine.drafters.draft_model import DraftModel
-from tests.random_costs import whims
+from tests.random_costs import random_depth_control
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.unit.engine.test_acceptance import (
     BATCH,
@@ -46,7 +46,7 @@ def models():
 def sampled(models, params, plans=PLANS, prompt=PROMPT, samples=SAMPLES):
     """What was emitted, and how each request was drafted for."""
     asked = [request(prompt, plans[i % len(plans)], max_tokens=LENGTH, sampling=params) for i in range(samples)]
-    rig, sinks = Rig(models, depth=whims(2)), []
+    rig, sinks = Rig(models, depth=random_depth_control(2)), []
     for start in range(0, samples, BATCH):
         sinks += rig.run_together(asked[start : start + BATCH])
     return sinks

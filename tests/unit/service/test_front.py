@@ -41,7 +41,7 @@ from draftd.service.messages import Chat, Message, text_part
 from draftd.service.request import ChoiceFinished, Chunk, Event, Prompt, RawText, Request, RequestStarted, TokenIds
 from draftd.settings import EngineSettings, ServerSettings, Settings
 from tests.fake_fallback import FixedFlag
-from tests.recording_telemetry import ListeningTelemetry
+from tests.recording_telemetry import RecordingTelemetry
 from tests.scripted import scripted_models
 from tests.wait_until import loaded
 
@@ -101,7 +101,7 @@ class Front:
             engine=EngineSettings(**{"depth_mode": DepthMode.FIXED, "prefix_cache_bytes": 0, **engine}),
             server=ServerSettings(write_stall_seconds=stall),
         )
-        self.telemetry = ListeningTelemetry()
+        self.telemetry = RecordingTelemetry()
         self.worker = EngineWorker(
             lambda progress: load(), observers=(self.telemetry.observer,), limits=settings.engine.limits()
         )
