@@ -1,4 +1,4 @@
-"""What marks a moment on every panel, and what the variables offer."""
+"""The marks that every panel shows, and the queries of the variables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
-TO = "to"  # made here: what a gauge changed to, in words
+TO = "to"  # this label holds what a gauge changed to, in words
 LEVELS = {level.value: level.label for level in FallbackLevel}
 FLAG = {0: "off", 1: "on"}
 
 
 def changed(metric: Metric, words: dict[int, str]) -> str:
-    """A series for each change of a gauge, labelled with what it changed to, for as long as a rate's window.
+    """Returns one series per change of a gauge, labelled with the new value, as long as a rate's window.
 
     Windows overlap, so that no change falls between two of them; Grafana joins neighbours to one mark.
     """
@@ -30,7 +30,7 @@ LEVEL_CHANGES = changed(catalog.FALLBACK_LEVEL, LEVELS)
 FLAG_CHANGES = changed(catalog.FLAG_ENABLED, FLAG)
 
 _LOGS = '{service_name="draftd"}'  # in Loki, where the attributes of a log event are its structured metadata
-# The same changes with their cause, and evaluations that failed, after which the flag's default stood.
+# The same changes with their cause, and failed evaluations of the flag, which then took its default.
 TRANSITIONS = f'{_LOGS} | {label(a.TRANSITION_TO)}!=""'
 FLAG_FAILURES = f'{_LOGS} | {label(a.FLAG_KEY)}!="" | {label(a.ERROR_TYPE)}!=""'
 

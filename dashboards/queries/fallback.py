@@ -1,4 +1,4 @@
-"""The fallback: where the ladder stands, what asks for a level and what moved it, what was tried out, who was told."""
+"""The fallback: the level in force, signals and transitions, probes and canaries, notifications and annotations."""
 
 from __future__ import annotations
 

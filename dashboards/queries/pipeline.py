@@ -1,4 +1,4 @@
-"""Telemetry's own way: out of the daemon, through the collector, into the stores; what was lost on it."""
+"""Telemetry's path from the daemon through the collector into the stores, and the losses on it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TARGETS = Query(series(external.UP, _TARGETS), f"{shown('job')} · {shown('insta
 SCRAPE_SECONDS = Query(series(external.SCRAPE_DURATION, _TARGETS), f"{shown('job')} · {shown('instance')}")
 SCRAPE_SAMPLES = Query(series(external.SCRAPED_SAMPLES, _TARGETS), f"{shown('job')} · {shown('instance')}")
 
-# Its uptime has grown of late, or is new. What Prometheus cannot read is gone at once.
+# The daemon's uptime grew recently, or is new. A daemon that Prometheus cannot read counts as gone at once.
 _uptime = series(catalog.UPTIME, MACHINE)
 _arriving = grouped(f"{_uptime} != bool {_uptime} offset {FRESH} or {_uptime} >= bool 0", (INSTANCE,), "max")
 ARRIVING = Query(_arriving, shown(INSTANCE))
@@ -85,7 +85,7 @@ TELEMETRY_ERRORS = Query(counted(catalog.TELEMETRY_ERRORS, MACHINE, RATE, (PART,
 
 
 def _signals(metrics: Iterable[External], what: str = "") -> tuple[Query, ...]:
-    """A line for each signal, at a rate."""
+    """Returns one query per signal, as a rate."""
     found = zip(external.SIGNALS, metrics, strict=True)
     return tuple(
         Query(f"sum(rate({metric.name}[{RATE}]))", " ".join(word for word in (_WORDS[signal], what) if word))
@@ -94,7 +94,7 @@ def _signals(metrics: Iterable[External], what: str = "") -> tuple[Query, ...]:
 
 
 def _losses(metrics: Iterable[External], what: str) -> tuple[Query, ...]:
-    """Likewise counted; nought where it never happened, which has no series."""
+    """Returns one query per signal, as a count: zero if it never happened and has no series."""
     return tuple(
         Query(none_yet(counted(metric, "", RATE), RATE, _COLLECTOR), f"{_WORDS[signal]} {what}")
         for signal, metric in zip(external.SIGNALS, metrics, strict=True)

@@ -1,4 +1,4 @@
-"""What a query is, whom it asks about, and how counts and shares are written."""
+"""Queries, their selectors, and helpers that write counts and shares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftd.telemetry.catalog import Metric
 
 RATE = "$__rate_interval"
 RANGE = "$__range"  # all that the dashboard shows
-FRESH = "150s"  # two exports at OpenTelemetry's own period, a minute, and a late one
+FRESH = "150s"  # two exports at OpenTelemetry's default period of a minute, and some delay
 EXPORTING = exporting(FRESH)
 
 
@@ -39,7 +39,7 @@ def _chosen(name: str, variable: str) -> str:
 
 MODEL, DRAFT, WORKLOAD, MODE = label(a.MODEL), label(a.DRAFT_MODEL), label(a.WORKLOAD), label(a.MODE)
 
-# Selectors, by what the metrics are told apart by.
+# Selectors, by the labels of the metrics.
 MACHINE = _chosen(INSTANCE, "instance")
 # While a daemon loads its model it does not know the name. The collector goes on offering that for some minutes.
 LOADED = f'{MODEL}!="unknown"'
@@ -73,17 +73,17 @@ def counted(metric: Metric | External, selector: str, window: str, by: Sequence[
 
 
 def per_minute(metric: Metric | External, selector: str, by: Sequence[str] = ()) -> str:
-    """The same as a rate in a line: nothing that happened once is lost."""
+    """Returns that growth as a rate, so single events are not lost."""
     return f"{counted(metric, selector, RATE, by)} * 60000 / $__rate_interval_ms"
 
 
 def over(numerator: str, denominator: str) -> str:
-    """A ratio without NaN: no value where the denominator is nought."""
+    """A ratio without NaN: no value if the denominator is zero."""
     return f"{numerator} / ({denominator} > 0)"
 
 
 def or_nought(expression: str) -> str:
-    """Nought where there is no series."""
+    """Zero if there is no series."""
     return f"({expression} or vector(0))"
 
 

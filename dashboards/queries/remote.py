@@ -1,4 +1,4 @@
-"""Two daemons: how far the remote is, what it brings and costs, and what this one does as a verifier."""
+"""Two daemons: the round trip to the remote, its gain and cost, and this daemon as a verifier."""
 
 from __future__ import annotations
 

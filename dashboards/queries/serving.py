@@ -1,4 +1,4 @@
-"""Requests: how many, how long, how they ended; what the engine holds and what waits."""
+"""Requests: counts, latencies, outcomes; the engine's memory and queue."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _OUTPUT = f'{TOKEN_TYPE}="output"'
 
 
 def _ended(*selectors: str) -> str:
-    """The daemons with requests that ended so of late."""
+    """Daemons with recent requests of this outcome."""
     return f"{counted(catalog.REQUESTS, matching(MACHINE, *selectors), FRESH, (INSTANCE,))} > 0"
 
 
-# A daemon that serves takes requests, and has not refused all of late for a reason of its own.
+# A serving daemon takes requests, and has not refused all recent ones for a reason of its own.
 _own = f'{ERROR}=~"{"|".join(OWN_REFUSALS)}"'
 _refusing = f"({_ended(_REFUSED, _own)} unless on ({INSTANCE}) {_ended(_ANSWERED)})"
 _loaded = f"on ({INSTANCE}) {series(catalog.QUEUE_CAPACITY, ENGINE)}"
@@ -57,7 +57,7 @@ SERVING = Query(or_nought(f"count({_serving} unless on ({INSTANCE}) {_refusing})
 
 
 def share(of: str, window: str) -> str:
-    """Share of requests with an outcome; nought where there were requests and none had it."""
+    """Share of requests with an outcome; zero if there were requests but none with it."""
     return over(or_nought(counted(catalog.REQUESTS, matching(REQUESTS, of), window)),
                 counted(catalog.REQUESTS, REQUESTS, window))  # fmt: skip
 
@@ -103,7 +103,7 @@ def quantile_now(quantile: float, histogram: Metric) -> Query:
 
 
 def heatmap(histogram: Metric) -> Query:
-    """How many observations fell between two bounds, over time."""
+    """Number of observations per bucket, over time."""
     buckets = f"sum by (le) (increase({histogram.prometheus}_bucket{{{REQUESTS}}}[{RATE}]))"
     return Query(buckets, shown("le"), exemplar=_traced(histogram), heatmap=True)
 

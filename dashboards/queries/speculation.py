@@ -1,4 +1,4 @@
-"""Does speculation pay: acceptance, break-even, depth, forwards, time; and how all that stands to its baseline."""
+"""Acceptance, break-even, depth, forwards and time of speculation, and drift from the baseline."""
 
 from __future__ import annotations
 
@@ -151,17 +151,17 @@ FEW = 0.1  # of the samples that the alerts want: a line of fewer would be noise
 
 
 def judged(alerting: Alerting) -> Query:
-    """What the floor's alert judges, over its own window."""
+    """Acceptance as the alert on the floor judges it, over the alert's window."""
     return Query(_now(alerting, _BY_MODEL), _BY_PAIR)
 
 
 def baseline(alerting: Alerting) -> Query:
-    """The same some time ago, from requests that the ladder let through."""
+    """The baseline of acceptance, from requests at level `full`."""
     return Query(_baseline(alerting, _BY_MODEL), f"baseline, {_BY_PAIR}")
 
 
 def against_baseline(alerting: Alerting) -> Query:
-    """The one over the other, whatever drafts."""
+    """Acceptance divided by its baseline, for every drafter."""
     return Query(over(f"({_now(alerting, REQUESTS)})", f"({_baseline(alerting, REQUESTS)})"), _BY_PAIR)
 
 

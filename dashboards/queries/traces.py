@@ -1,4 +1,4 @@
-"""What a panel's link to Tempo looks for, in TraceQL: the requests behind a figure, with what to sort them by."""
+"""TraceQL queries for the panels' links to Tempo: the requests behind a figure, with columns to sort by."""
 
 from __future__ import annotations
 
