@@ -32,7 +32,7 @@ from draftd.process import ipc
 
 _log = logging.getLogger(__name__)
 
-_LOADING_SECONDS = 60.0  # bound while it loads: no thread of it runs while MLX joins a group
+_LOADING_SECONDS = 60.0  # the bound while it loads: none of its threads runs while MLX joins a group
 _MEMORY_SECONDS = 0.5  # between two messages about the machine's memory
 _LAST_SECONDS = 5.0  # to end in order, once no more requests may run
 _EXIT_SECONDS = 1.0  # for a process to exit that has closed its pipe
@@ -47,8 +47,8 @@ _METHODS: dict[type[Command], str] = {
 
 @dataclass(slots=True)
 class _RunningRequest:
-    """A request that the process has. `number`: of its submission. `stats`: of the tokens that came, for when no
-    outcome will. `failed`: the error of its receiver."""
+    """A request that the process has. `number`: of its submission. `stats`: of the tokens that came, in case no outcome
+    comes. `failed`: the error of its receiver."""
 
     request: DecodeRequest
     sink: TokenSink
@@ -83,7 +83,7 @@ class EngineChild:
         self._timeout = timeout_seconds
         self.inbox = Inbox(limits.queue_capacity, limits.max_batch)
         self.snapshot = ipc.EngineSnapshot()  # the latest
-        self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was told to
+        self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was asked to
         self._ended = False
         self._lock = threading.Lock()
         self._requests: dict[str, _RunningRequest] = {}
@@ -109,8 +109,8 @@ class EngineChild:
         self._send([begin])
 
     def serve(self, open_: Callable[[], None], closing: Callable[[], bool], other_exit: Callable[[], str]) -> None:
-        """Hands over what gathers, until the process ends. `open_` is called once it is ready, before it takes
-        requests. While it loads, `closing` ends the wait, and `other_exit` says which other rank has ended."""
+        """Sends the inbox's contents to the process, until that ends. `open_` is called once it is ready, before it
+        takes requests. While it loads, `closing` ends the wait, and `other_exit` says which other rank has ended."""
         opened, memory_at, drain_until, last = False, -math.inf, math.inf, math.inf
         while not self._ended and time.monotonic() < last:
             if not opened and closing():
@@ -138,7 +138,7 @@ class EngineChild:
                 self._send(messages)
 
     def keep(self, drafters: frozenset[str]) -> None:
-        """Holds what was held before; nothing waits for it."""
+        """Loads the drafts that were kept before; nothing waits for it."""
         self._send([ipc.MethodCall(next(self._numbers), "keep", (drafters,))])
 
     def end(self, error: NotServing) -> None:
@@ -183,7 +183,7 @@ class EngineChild:
         except TimeoutError:
             self._lose(Loss.SILENT, f"rank 0 took nothing for {self._bound:g} s")
         except OSError:
-            self._reader.join(self._timeout)  # it finds out why
+            self._reader.join(self._timeout)  # it notes why
             self._lose(Loss.DIED, "rank 0 takes nothing any more")
 
     # the thread that reads
@@ -299,7 +299,7 @@ class EngineChild:
 
 
 def _describe_exit(process: subprocess.Popen[bytes]) -> str:
-    """How a process ended that has closed its pipe."""
+    """Describes how a process ended that has closed its pipe."""
     try:
         code = process.wait(_EXIT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which is started again when it, or the group whose rank 0 it is, was lost.
+"""An engine in a process of its own, which is started again after it, or the group whose rank 0 it is, was lost.
 
 A process cannot leave a group that lost a rank, so this one has neither MLX's group nor the model. Fronts, health and
 telemetry go on while the engine starts again.
@@ -43,10 +43,10 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 _STABLE_SECONDS = 60.0  # a group that served so long was lost for another reason than the one before
-_BEATS = 8  # signs of life within the bound
+_BEATS = 8  # snapshots within the timeout
 _SLOWEST_BEAT_SECONDS = 0.25
 _JOIN_SECONDS = 15.0
-_NEVER_FULL = 1 << 20  # the queue of the process: that of this one has the limit
+_NEVER_FULL = 1 << 20  # the child's queue capacity: the queue of this process has the limit
 _DRAINING = "the daemon is draining and takes no more commands"
 
 
@@ -61,10 +61,10 @@ class OtherRanks(Protocol):
         """Which of them has ended, and why; empty if all run."""
 
     def stop(self) -> None:
-        """Ends all; none is left on this machine."""
+        """Ends all other ranks on this machine."""
 
     def close(self) -> None:
-        """No group starts after this."""
+        """Prevents any later start of a group."""
 
 
 class EngineProcess(EngineHandle):
@@ -82,7 +82,7 @@ class EngineProcess(EngineHandle):
         recall: Callable[[], LearntCosts | None] = lambda: None,
         fingerprints: Fingerprints | None = None,
     ) -> None:
-        """`group`: its id. `recall`: what was learnt before; from one start to the next it is handed on here."""
+        """`group`: its id. `recall` returns the costs learnt before; later starts get the latest ones from here."""
         super().__init__(fingerprints)
         self._paths, self._ranks, self._settings, self._id = paths, ranks, settings, group
         self._totals = Totals()
@@ -93,7 +93,7 @@ class EngineProcess(EngineHandle):
         self._thread = threading.Thread(target=self._run, name="draftd-ranks", daemon=True)
         self._closing = threading.Event()
         self._child: EngineChild | None = None
-        self._inbox = Inbox(1, 1)  # not open; then the child's
+        self._inbox = Inbox(1, 1)  # closed; later the child's
         self._tokenizer: Tokenizer | None = None
         self._grammars: Grammars | None = None
         self._admission: Admission | None = None
@@ -138,7 +138,7 @@ class EngineProcess(EngineHandle):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Also while the engine starts again: the text of requests that have ended is still read."""
+        """The tokenizer, also while the engine starts again: texts of ended requests are still decoded."""
         if self._tokenizer is None:
             raise self._not_serving()
         return self._tokenizer
@@ -287,7 +287,7 @@ class EngineProcess(EngineHandle):
         self.state = EngineState.FAILED if self.error else EngineState.STOPPED
 
     def _run_child(self, began: float) -> tuple[Loss, str] | None:
-        """Runs one process to its end. Returns why it was lost; None if it was told to end."""
+        """Runs one process to its end. Returns why it was lost; None if it was asked to end."""
         try:
             self._share = share = self._ranks.start()
             self._learnt = self._learnt or self._recall()
@@ -324,8 +324,8 @@ class EngineProcess(EngineHandle):
             self.progress = message.progress
 
     def _open(self, child: EngineChild, began: float) -> None:
-        """Takes requests from here on."""
-        from draftd.engine.admission import Admission, Layout  # brings MLX in: after the BLAS that the tokenizer chose
+        """Opens the engine for requests."""
+        from draftd.engine.admission import Admission, Layout  # imports MLX: after the tokenizer has chosen the BLAS
 
         info, status = child.snapshot.info, child.snapshot.status
         assert info is not None

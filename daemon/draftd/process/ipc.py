@@ -48,8 +48,8 @@ class MachineMemory(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The first message. `limits`: all but MachineMemory's. `log_level`: for draftd's own records. `share`: unless the
-    target is whole."""
+    """The first message. `limits`: all but MachineMemory's. `log_level`: for draftd's own records. `share`: None if
+    this process has the whole target."""
 
     paths: ModelPaths
     share: GroupShare | None
@@ -90,8 +90,8 @@ class Drain(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """The engine's state, several times a second: the sign of life. `info`: once it takes requests. `learnt`: if there
-    is more than before. `waiting`: ids of clients' requests that wait, of those submitted up to `number`."""
+    """The engine's state, several times a second: the sign of life. `info`: once it takes requests. `learnt`: if it has
+    changed. `waiting`: ids of clients' requests that wait, of those submitted up to `number`."""
 
     info: ModelInfo | None = None
     learnt: LearntCosts | None = None
@@ -116,7 +116,7 @@ class Tokens(NamedTuple):
 
 
 class ObserverCall(NamedTuple):
-    """A call of an EngineObserver, but for `on_finish`. `arguments`: all but the request."""
+    """A call of an EngineObserver, except `on_finish`. `arguments`: all but the request."""
 
     id: str
     method: str

@@ -148,8 +148,8 @@ class RequestSink:
 
 
 class CallObserver(EngineObserver):
-    """Sends each call to the daemon, whose observers know the requests by their ids, and hear of a request's end with
-    its sink."""
+    """Sends each call to the daemon, whose observers know requests by id, and learn of a request's end from its
+    sink."""
 
     def __init__(self, put: Callable[[Any], None]) -> None:
         self._put = put
@@ -275,7 +275,7 @@ class EngineServer:
         error = done.exception()
         if error is not None and not isinstance(error, DraftdError):
             error = EngineFailure(in_one_line(error))
-        # With a snapshot: the caller looks next at what is held now.
+        # With a snapshot: the caller looks at the loaded drafts next.
         self._out.put(ipc.MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
 
     def _snapshot(self, learnt: LearntCosts | None = None) -> ipc.EngineSnapshot:
@@ -323,12 +323,12 @@ class EngineServer:
                 return  # `_beat` says why
             if self._channel is not None:
                 self._channel.close()
-        # Otherwise its thread is inside a forward, and all requests were told of their end.
+        # Otherwise its thread is inside a forward, and the end of all requests is reported.
         self._out.put_last(ipc.EngineEnded(learnt=worker.learnt()))
         _exit(0)
 
     def lose(self, error: RanksLost) -> NoReturn:
-        """Says why, and ends: what this process waits for may never come."""
+        """Reports the loss, and exits at once: other threads may be blocked for ever."""
         self._out.put_last(ipc.EngineEnded(error.loss, error.message))
         _exit(1)
 
