@@ -112,7 +112,7 @@ class Delivery:
                 own_drafted=result.drafted - proposed,
             )
         except Exception as error:
-            sequence.end(FinishReason.ERROR, f"the peer could not be told: {error}")
+            sequence.end(FinishReason.ERROR, f"the report to the peer failed: {error}")
 
     def end(self, sequence: DecodeSequence, now: float) -> None:
         """Reports the end of a sequence, once. Any thread: the engine's may be inside a forward when the daemon has to

@@ -137,7 +137,7 @@ class PrefixJobs:
                 if not running:
                     wait([task.waits], _POLL_SECONDS)
                 return False
-            _log.warning("the disk did not give a prefix within %g s: it is computed", _READ_SECONDS)
+            _log.warning("the disk did not deliver a prefix within %g s; it is computed", _READ_SECONDS)
             task.work.close()
             tasks.popleft()
             return False
@@ -291,7 +291,7 @@ class PrefixJobs:
             for model in self._models():
                 key = yield from self._key(model)
                 if key is None and model.name == TARGET:
-                    raise NotNow("prefixes of this model cannot be told from those of another: its files have changed")
+                    raise NotNow("this model cannot be identified for prefixes on disk: its files have changed")
                 if key is None:
                     continue
                 self.model = model_key = model_key or key.model
@@ -345,11 +345,11 @@ class PrefixJobs:
             if there and self._cache.bytes + self._disk.bytes_of(pin.files) > self._cache.bound:
                 continue  # a request that begins so reads it
             if not there:
-                _log.info("the pinned prefix %s is computed: the disk has none of this model and version", pin.name)
+                _log.info("the pinned prefix %s is computed: the disk has none for this model and version", pin.name)
             try:
                 yield from self._make_pin(pin.name, pin.tokens, pin)
             except DraftdError as error:
-                _log.warning("the pinned prefix %s cannot be had: %s", pin.name, error.message)
+                _log.warning("the pinned prefix %s could not be restored: %s", pin.name, error.message)
 
     # models
 

@@ -107,13 +107,11 @@ class Weights:
     def _load(self) -> Generator[None, None, None]:
         source, files = self._source, self._source.files()
         if self.files is not None and self.files.changed:
-            _log.warning(
-                "%s: its files have changed since they were read; they are served as they are now", source.name
-            )
+            _log.warning("%s: its files have changed since they were read; the new ones are served", source.name)
         model = source.open()
         if (size := vocabulary_size(model)) != self._info.vocab_size:
-            what = f"{source.name}: it is another model now, of {size} tokens instead of {self._info.vocab_size}"
-            raise ModelLoadError(what, "start the daemon anew")
+            what = f"{source.name}: its vocabulary has {size} tokens now instead of {self._info.vocab_size}"
+            raise ModelLoadError(what, "restart the daemon")
         arrays, total = parameters(model), weight_bytes(model)
         for _ in read(arrays, source.name):
             left = sum(array.nbytes for array in arrays)

@@ -181,10 +181,10 @@ class EngineChild:
         try:
             self._pipe.send(messages)
         except TimeoutError:
-            self._lose(Loss.SILENT, f"rank 0 took nothing for {self._bound:g} s")
+            self._lose(Loss.SILENT, f"rank 0 read nothing for {self._bound:g} s")
         except OSError:
             self._reader.join(self._timeout)  # it notes why
-            self._lose(Loss.DIED, "rank 0 takes nothing any more")
+            self._lose(Loss.DIED, "rank 0 no longer reads")
 
     # the thread that reads
 

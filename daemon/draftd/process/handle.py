@@ -220,7 +220,7 @@ class EngineProcess(EngineHandle):
         pause = 0.0 if self._restart_at is None else max(0.0, self._restart_at - time.monotonic())
         why = "the model is still loading" + (f" ({self.progress})" if self.progress else "")
         if self._reason:
-            why = f"the ranks of the model were lost, and begin anew: {self._reason}"
+            why = f"the ranks of the model were lost and start again: {self._reason}"
         return NotServing(why, retry_after=min(max(1.0, pause + (self.load_seconds or 0.0)), _LONGEST_PAUSE_SECONDS))
 
     # requests and commands
@@ -275,7 +275,7 @@ class EngineProcess(EngineHandle):
             if self._starts > starts and time.monotonic() - self._served_from >= _STABLE_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             self._restart_at = time.monotonic() + pause
-            self.progress = f"the group begins anew in {pause:g} s"
+            self.progress = f"the group starts again in {pause:g} s"
             self.state = EngineState.LOADING
             _log.error("the group was lost (%s): %s", loss, self._reason)
             self._end_child()

@@ -264,7 +264,7 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
     assert json.loads(draftd("status", "--json").out)["state"] == "serving"
 
 
-@pytest.mark.parametrize("progress", ["loading the weights: 30 %", "the group begins anew in 5 s"])
+@pytest.mark.parametrize("progress", ["loading the weights: 30 %", "the group starts again in 5 s"])
 def test_status_says_what_is_not_known_while_the_model_is_not_there(progress: str) -> None:
     now, fallback = datetime.now(UTC), pb.FallbackState(loading=True)
     fallback.ladder.add(level="full", max_draft_tokens=4, drafter="draft_model")
