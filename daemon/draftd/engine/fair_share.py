@@ -47,7 +47,7 @@ class FairShare:
         self._part_of_peer, self._clock = part_of_peer, clock
         self._clients = False
         self._alone: dict[int, tuple[float, float]] = {}  # recent tokens and seconds without peers, by sequences
-        self._taken: dict[str, float] = {}  # recent seconds, by party
+        self._used_seconds: dict[str, float] = {}  # recent seconds, by party
         self._ahead = 0.0  # seconds that peers have had beyond their part
         self._waiting: set[str] = set()  # parties
         self._wanting: set[str | None] = set()  # parties that want the target; None: clients
@@ -58,7 +58,7 @@ class FairShare:
         """Begins a step. `wanting`: the sequences that are prefilled, or run and do not rest for long."""
         self._wanting = {sequence.request.client if sequence.of_peer else None for sequence in wanting}
         self._clients = None in self._wanting
-        parties = self._wanting | self._taken.keys()
+        parties = self._wanting | self._used_seconds.keys()
         self._allowances = {party: one for party, one in self._allowances.items() if party in parties}
         self._widths = {party: width for party, width in self._widths.items() if party in parties}
 
@@ -92,7 +92,7 @@ class FairShare:
             if others:  # a place is left for what comes next
                 room = min(most - others - 1, affordable_sequences(seconds, others, self._widths.get(party, 1.0)))
                 del sequences[max(1, room) :]
-            places += [(place, self._taken.get(party, 0.0), latest, one) for place, one in enumerate(sequences)]
+            places += [(place, self._used_seconds.get(party, 0.0), latest, one) for place, one in enumerate(sequences)]
         if clients:
             places.sort(key=lambda place: place[:3])
             width = max((self._widths.get(party, 1.0) for party in parties), default=1.0)
@@ -132,23 +132,27 @@ class FairShare:
     def _took(self, seconds: float, clients: float, parties: Mapping[str, int]) -> None:
         """Charges `seconds`. `clients`: what clients would have needed without the peers. `parties`: positions by
         peer."""
-        kept = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
-        self._taken = {party: taken * kept for party, taken in self._taken.items() if taken * kept > _LITTLE_SECONDS}
+        remembered = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
+        self._used_seconds = {
+            party: used * remembered
+            for party, used in self._used_seconds.items()
+            if used * remembered > _LITTLE_SECONDS
+        }
         all_positions = sum(parties.values())
         for party, positions in parties.items():
             if self._part_of_peer < 1:
                 fresh = TokenBucket(self._part_of_peer, _BURST_SECONDS, longest=1.0, clock=self._clock)
                 self._allowances.setdefault(party, fresh).spend(seconds * positions / all_positions)
             if self._clients:
-                taken = (seconds - clients) * positions / all_positions
-                self._taken[party] = self._taken.get(party, 0.0) + taken
+                used = (seconds - clients) * positions / all_positions
+                self._used_seconds[party] = self._used_seconds.get(party, 0.0) + used
         if not self._clients:
             return
         self._ahead = max(0.0, self._ahead + seconds - clients / _CLIENTS_PART)
-        if self._taken and self._ahead > (0.0 if self._waiting else _AHEAD_SECONDS):
-            part = (1 - _CLIENTS_PART) * _OF_LATE_SECONDS / len(self._taken)
-            bound = min(part, max(self._taken.values()))
-            self._waiting = {party for party, taken in self._taken.items() if taken >= bound}
+        if self._used_seconds and self._ahead > (0.0 if self._waiting else _AHEAD_SECONDS):
+            part = (1 - _CLIENTS_PART) * _OF_LATE_SECONDS / len(self._used_seconds)
+            bound = min(part, max(self._used_seconds.values()))
+            self._waiting = {party for party, used in self._used_seconds.items() if used >= bound}
         else:
             self._waiting = set()
 

@@ -186,7 +186,7 @@ class Inbox:
         most = (free - places + 1) * _SHARE  # as if all but one of them waited already
         if queued + places - 1 < most:
             return
-        theirs = sum(one == client for waiting in (self._waiting, self._arrived) for one in waiting.values())
+        theirs = sum(owner == client for waiting in (self._waiting, self._arrived) for owner in waiting.values())
         if theirs + places - 1 >= most:
             raise QueueFull(
                 f"{theirs} requests of this connection are waiting; the last {free} places are for other connections",
@@ -213,11 +213,11 @@ class Inbox:
             self._woken, self._close_seen = False, self._closing
             if not (self._gathered or self._endings or self._closing):
                 return None
-            taken = InboxContents(self._gathered, self._endings, self._closing, self._drain_until)
+            contents = InboxContents(self._gathered, self._endings, self._closing, self._drain_until)
             self._waiting |= self._arrived
             self._own += self._own_arrived
             self._empty()
-            return taken
+            return contents
 
     def endings(self) -> dict[str, FinishReason]:
         """Returns the requests to end without taking them: they are taken together with the requests, which they may
@@ -228,20 +228,20 @@ class Inbox:
     def report(self, active: int, waiting: Sequence[DecodeRequest], own: int, seconds_per_request: float) -> None:
         """Stores the engine's counts: clients' running and waiting requests, and the daemon's own in either state."""
         with self._wake:
-            self._waiting = {one.id: one.client for one in waiting if one.id not in self._endings}
+            self._waiting = {request.id: request.client for request in waiting if request.id not in self._endings}
             self._active, self._own = active, own
             self._seconds_per_request = seconds_per_request
 
     def shut(self, error: Exception) -> list[Arrival]:
         """Closes the inbox for good; fails the commands that were not taken, and returns the requests that were not."""
         with self._wake:
-            left = self._gathered
+            untaken = self._gathered
             self._empty()
             self._closing, self._ready = True, False
-        for command in left:
+        for command in untaken:
             if isinstance(command, KeepDrafts | ReloadDrafts | LogitGap | PinPrefix):
                 command.done.set_exception(error)
-        return [arrival for arrival in left if isinstance(arrival, Arrival)]
+        return [arrival for arrival in untaken if isinstance(arrival, Arrival)]
 
     def _empty(self) -> None:
         self._gathered, self._endings, self._arrived = [], {}, {}

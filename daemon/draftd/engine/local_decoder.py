@@ -296,7 +296,7 @@ class LocalDecoder:
         seconds = self._timer() - drafted_at
         if self._peers:
             charge(running, depths, seconds, forwards, drafted_at - started)
-        results = {result.sequence: result for result in result.entries}
+        results = {entry.sequence: entry for entry in result.entries}
         if (order := list(results)) != [one.id for one in running]:  # else each step would reorder its drafts
             places = {sequence: place for place, sequence in enumerate(order)}
             self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))

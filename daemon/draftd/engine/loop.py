@@ -278,12 +278,12 @@ class EngineWorker(EngineHandle):
             measures = not jobs.busy and drain_until == math.inf and engine.measures(idle=idle)
             busy = jobs.busy or prefixes.busy or measures or (idle and drain_until < math.inf)
             rest = REST_SECONDS / 2 if engine.calibration.pending else IDLE_SECONDS
-            taken = self._inbox.take(0.0 if busy else min(pause, rest))
-            if taken is not None:
-                _hand_over(taken, engine)
-                drain_until = taken.drain_until if taken.closing else math.inf
+            contents = self._inbox.take(0.0 if busy else min(pause, rest))
+            if contents is not None:
+                _hand_over(contents, engine)
+                drain_until = contents.drain_until if contents.closing else math.inf
                 local.prefilling.drain_until = drain_until
-                if taken.closing and (scheduler.idle or time.monotonic() >= drain_until):
+                if contents.closing and (scheduler.idle or time.monotonic() >= drain_until):
                     scheduler.abort(FinishReason.CANCELLED)
                     self._measure(engine, local.kv_cache_bytes)
                     self._learnt = engine.learnt()
@@ -380,10 +380,10 @@ class EngineWorker(EngineHandle):
         )
 
 
-def _hand_over(taken: InboxContents, engine: Engine) -> None:
+def _hand_over(contents: InboxContents, engine: Engine) -> None:
     """Applies requests and commands in their order of arrival, then the ends of requests."""
     scheduler = engine.scheduler
-    for item in taken.gathered:
+    for item in contents.gathered:
         match item:
             case Arrival():
                 scheduler.receive(item.request, item.sink)
@@ -393,8 +393,8 @@ def _hand_over(taken: InboxContents, engine: Engine) -> None:
                 scheduler.lower(item.max_draft_tokens, item.drafters, item.reason)
             case _:
                 engine.jobs.take(item)
-    if taken.endings:
-        scheduler.end(taken.endings)
-    if taken.closing:
+    if contents.endings:
+        scheduler.end(contents.endings)
+    if contents.closing:
         engine.jobs.close(NotServing(_ENDED))
         engine.prefixes.close(NotServing(_ENDED))

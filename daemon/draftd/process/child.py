@@ -279,8 +279,8 @@ class EngineChild:
 
     def _waits(self, running: _RunningRequest) -> bool:
         now = self.snapshot
-        untold = running.number > now.number or running.request.id in now.waiting
-        return running.stats.first_token is None and untold
+        unreported = running.number > now.number or running.request.id in now.waiting
+        return running.stats.first_token is None and unreported
 
     # either
 

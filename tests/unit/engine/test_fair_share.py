@@ -67,11 +67,11 @@ def test_share_taken_by_a_lone_peer_is_soon_forgotten() -> None:
 def test_share_of_peers_is_forgotten_without_clients_too() -> None:
     time, heavy = FairShare(), sequence("heavy")
     served({"light": 0}, each=0.3, most=10.0, time=time)
-    assert time._taken
+    assert time._used_seconds
     time.begin([heavy])
     for _ in range(20):
         time.charge_step([heavy], DecodeStep([SequenceStep(16, [], 1, 0)], 0.0, 0.1, []))
-    assert not time._taken
+    assert not time._used_seconds
 
 
 def running(number: int, party: str = "", *, last_token: float = 0.0, due: bool = True) -> DecodeSequence:
