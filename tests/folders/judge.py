@@ -89,13 +89,13 @@ def _refused(error: ModelLoadError, asked: Asked, findings: list[Finding]) -> st
         return "it is not refused in one line that says what to do"
     if found := _PYTHON.search(line):
         return f"it is refused in Python's words: {found[0]}"
-    if not asked.unread and not any(one.found in line and one.mend == error.cure for one in bad):
+    if not asked.unread and not any(one.text in line and one.mend == error.cure for one in bad):
         return "doctor does not say so"
     return ""
 
 
 def _served(models: LoadedModels, asked: Asked, findings: list[Finding]) -> str:
-    if bad := [one.found for one in findings if one.verdict is Severity.BAD and one.subject != "memory"]:
+    if bad := [one.text for one in findings if one.verdict is Severity.BAD and one.subject != "memory"]:
         return f"doctor calls it bad: {bad[0]}"
     context = models.info.context_length
     if asked.context not in (None, context):
@@ -106,7 +106,7 @@ def _served(models: LoadedModels, asked: Asked, findings: list[Finding]) -> str:
     fast = Fast.from_file(str(clean / "tokenizer.json"))
     if wrong := _tokenizer(models, asked, fast) or _numbers(models, asked, clean, fast):
         return wrong
-    return "" if any(asked.said in one.found for one in findings) else f"doctor does not say {asked.said!r}"
+    return "" if any(asked.said in one.text for one in findings) else f"doctor does not say {asked.said!r}"
 
 
 def _tokenizer(models: LoadedModels, asked: Asked, fast: Any) -> str:

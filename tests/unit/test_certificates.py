@@ -181,7 +181,7 @@ def test_certificates_that_some_clients_refuse_are_warned_of(tmp_path: Path) -> 
     authority = Authority(tmp_path, "ca")
 
     def found(made: Certified, host: str = "127.0.0.1") -> list[str]:
-        return [warning.found for warning in checked(of_server(made, host)).warnings]
+        return [warning.text for warning in checked(of_server(made, host)).warnings]
 
     usual = authority.issue("usual", names=("gpu.lan", "*.lan", "::1"))
     for host in ("gpu.lan", "GPU.lan", "mini.lan", "::1", "localhost", "0.0.0.0", "::"):
@@ -200,7 +200,7 @@ def test_certificates_that_some_clients_refuse_are_warned_of(tmp_path: Path) -> 
     renewed = tmp_path / "both.pem"
     renewed.write_bytes(Authority(tmp_path, "old", begin=-9, end=-1).file.read_bytes() + authority.file.read_bytes())
     (warning,) = checked(CertificateFile("server.tls_client_ca", renewed)).warnings
-    assert warning.found.startswith("CN=old expired on ")
+    assert warning.text.startswith("CN=old expired on ")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_certificate_is_warned_of_by_its_remaining_share_of_life(
     tmp_path: Path, begin: float, end: float, soon: bool
 ) -> None:
     made = Authority(tmp_path, "ca", end=999).issue("server", begin=begin, end=end)
-    found = [one.found for one in checked(of_server(made)).warnings]
+    found = [one.text for one in checked(of_server(made)).warnings]
     assert found == [f"expires on {in_local_time(dates(made.cert)[1])}"] * soon
 
 
@@ -251,7 +251,7 @@ def test_the_doctor_looks_at_every_certificate_that_is_used(tmp_path: Path) -> N
         remote__tls_key=edge.key,
     )
     findings = check_certificates(settings)
-    assert [(one.verdict, one.found.partition(": ")[0]) for one in findings] == [
+    assert [(one.verdict, one.text.partition(": ")[0]) for one in findings] == [
         (Severity.OK, "server.tls_cert"),
         (Severity.OK, "server.tls_client_ca"),
         (Severity.OK, "remote.tls_ca"),
@@ -260,7 +260,7 @@ def test_the_doctor_looks_at_every_certificate_that_is_used(tmp_path: Path) -> N
     (bad,) = check_certificates(
         load(webhook__secret="x" * 16, webhook__tls_cert=expired.cert, webhook__tls_key=expired.key)
     )
-    assert (bad.verdict, bad.found.partition(": ")[0]) == (Severity.BAD, "webhook.tls_cert")
+    assert (bad.verdict, bad.text.partition(": ")[0]) == (Severity.BAD, "webhook.tls_cert")
     away = authority.issue("away", names=("gpu.lan",), end=99)
     found = check_certificates(load(server__tls_cert=away.cert, server__tls_key=away.key))
     assert [one.verdict for one in found] == [Severity.OK, Severity.NOTE]

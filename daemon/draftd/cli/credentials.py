@@ -168,6 +168,6 @@ def _value(settings: Settings, name: str) -> Any:
 
 
 def _warn_of(certificates: Mapping[str, Certificates]) -> None:
-    for setting, one in certificates.items():
-        for warning in one.warnings:
-            log.warning("%s: %s: %s: %s", setting, one.file.path, warning.found, warning.mend)
+    for setting, certificate in certificates.items():
+        for warning in certificate.warnings:
+            log.warning("%s: %s: %s: %s", setting, certificate.file.path, warning.text, warning.mend)

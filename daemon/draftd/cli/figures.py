@@ -47,8 +47,8 @@ def export_state(exporting: bool) -> str:
 def in_local_time(text: str, zone: tzinfo | None = None) -> str:
     """A text of the daemon's, whose times are UTC, for people: in their zone, this machine's by default."""
 
-    def local(found: re.Match[str]) -> str:
-        at = datetime.fromisoformat(found[1]).replace(tzinfo=UTC).astimezone(zone)
+    def local(match: re.Match[str]) -> str:
+        at = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).astimezone(zone)
         return f"{at:%Y-%m-%d %H:%M:%S %Z}"
 
     return _IN_UTC.sub(local, text)

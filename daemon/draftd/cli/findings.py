@@ -22,7 +22,7 @@ class Finding:
     has them, null for what only the trial at load decides; or of a link between ranks."""
 
     subject: str
-    found: str
+    text: str
     mend: str = ""
     verdict: Severity = Severity.OK
     figures: dict[str, Any] | None = None

@@ -51,18 +51,18 @@ def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> li
     """Name and value of what there is to say; an empty name belongs to the one above. `whole`: leases too, and that
     nothing asks."""
     place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top"
-    made = [("level", f"{current(state)} ({place})")]
+    rows = [("level", f"{current(state)} ({place})")]
     if state.cause:
         cause = in_local_time(state.cause, now.tzinfo)
-        made.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {cause}"))
+        rows.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {cause}"))
     if until := held(state, now):
-        made.append(("held", until))
-    asked = [in_local_time(_demand(one), now.tzinfo) for one in state.demands] or ["nothing"] * whole
-    made += [("asked" if not i else "", text) for i, text in enumerate(asked)]
-    made += [("alerts" if not i else "", _lease(one, now)) for i, one in enumerate(state.leases) if whole]
+        rows.append(("held", until))
+    demands = [in_local_time(_demand(item), now.tzinfo) for item in state.demands] or ["nothing"] * whole
+    rows += [("asked" if not i else "", text) for i, text in enumerate(demands)]
+    rows += [("alerts" if not i else "", _lease(item, now)) for i, item in enumerate(state.leases) if whole]
     if then := what_next(state, now):
-        made.append(("next", then))
-    return [*made, *remote_fields(state.remote, now, whole=whole)] if state.HasField("remote") else made
+        rows.append(("next", then))
+    return [*rows, *remote_fields(state.remote, now, whole=whole)] if state.HasField("remote") else rows
 
 
 def remote_fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
@@ -85,17 +85,17 @@ def held(state: pb.FallbackState, now: datetime) -> str:
 
 def what_next(state: pb.FallbackState, now: datetime) -> str:
     """What would move it next; empty where it is at the top and nothing asks for another level."""
-    asked = [(_leads(state, one), one) for one in state.demands]
+    demands = [(_leads(state, demand), demand) for demand in state.demands]
     if state.HasField("hold"):
         if state.hold.position == state.position:
             return "stays: it is held"
         return f"moving to {label(state.ladder[state.hold.position])}, where it is held"
-    if lower := [(position, one) for position, one in asked if position > state.position]:
-        position, one = max(lower, key=lambda found: found[0])
-        return f"stepping down to {label(state.ladder[position])}: asked for by {one.signal}"
+    if lower := [(position, demand) for position, demand in demands if position > state.position]:
+        position, demand = max(lower, key=lambda entry: entry[0])
+        return f"stepping down to {label(state.ladder[position])}: asked for by {demand.signal}"
     if not state.position:
         return ""
-    if barring := {one.signal for position, one in asked if position >= state.position}:
+    if barring := {demand.signal for position, demand in demands if position >= state.position}:
         return f"no step up while asked for by {', '.join(sorted(barring))}"
     left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
     when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
@@ -115,14 +115,14 @@ def clock(at: datetime, now: datetime) -> str:
     return local.strftime("%H:%M:%S %Z" if abs((at - now).total_seconds()) < _DAY else "%Y-%m-%d %H:%M:%S %Z")
 
 
-def _demand(one: pb.Demand) -> str:
+def _demand(demand: pb.Demand) -> str:
     """Which signal asks for what, with the figures."""
-    how = f"{one.signal} asks for {one.level}" + (" at once" if one.hard else "")
-    return f"{how}: {one.evidence}" if one.evidence else how
+    how = f"{demand.signal} asks for {demand.level}" + (" at once" if demand.hard else "")
+    return f"{how}: {demand.evidence}" if demand.evidence else how
 
 
-def _lease(one: pb.Lease, now: datetime) -> str:
-    return f"{one.alert} asks for {one.level}, until {clock(moment(one.until), now)} unless it is repeated"
+def _lease(lease: pb.Lease, now: datetime) -> str:
+    return f"{lease.alert} asks for {lease.level}, until {clock(moment(lease.until), now)} unless it is repeated"
 
 
 def _whole(later: datetime, earlier: datetime) -> int:
@@ -130,8 +130,8 @@ def _whole(later: datetime, earlier: datetime) -> int:
     return max(0, round((later - earlier).total_seconds()))
 
 
-def _leads(state: pb.FallbackState, one: pb.Demand) -> int:
+def _leads(state: pb.FallbackState, demand: pb.Demand) -> int:
     """The place on the ladder that a demand leads to: the last one of its level, else the first one below."""
-    own = [i for i, level in enumerate(state.ladder) if level.level == one.level]
-    below = (i for i, level in enumerate(state.ladder) if rank(level.level) < rank(one.level))
+    own = [i for i, level in enumerate(state.ladder) if level.level == demand.level]
+    below = (i for i, level in enumerate(state.ladder) if rank(level.level) < rank(demand.level))
     return own[-1] if own else next(below, len(state.ladder) - 1)

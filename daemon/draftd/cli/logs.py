@@ -140,8 +140,8 @@ class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         error, self._failed = sys.exc_info()[1], True
         if not self._failing and isinstance(error, OSError):
-            told = f"the log file cannot be written ({error.strerror}): its lines go here until it can"
-            self._instead.emit(logging.makeLogRecord({"msg": told, "levelno": logging.WARNING, "levelname": "WARNING"}))
+            text = f"the log file cannot be written ({error.strerror}): its lines go here until it can"
+            self._instead.emit(logging.makeLogRecord({"msg": text, "levelno": logging.WARNING, "levelname": "WARNING"}))
         if not any(self._instead is one for one in logging.getLogger(record.name).handlers):  # else it has it
             self._instead.emit(record)
 

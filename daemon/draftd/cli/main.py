@@ -77,16 +77,16 @@ class _Commands(TyperGroup):
 
 def load(name: str) -> Any:
     """The command of that name, or group of commands."""
-    found, line = find(name), COMMANDS[name][1]
-    if callable(found):
+    commands, line = find(name), COMMANDS[name][1]
+    if callable(commands):
         app = _app(add_completion=False)
-        app.command(name)(found)
+        app.command(name)(commands)
         return typer.main.get_command(app)
-    alone = found.get("")  # what the group does without a command; without it the group shows its help
+    alone = commands.get("")  # what the group does without a command; without it the group shows its help
     shown = {"no_args_is_help": True, "help": line} if alone is None else {"invoke_without_command": True}
     app = _app(add_completion=False, **shown)
     app.callback()(alone or (lambda: None))  # without a callback one command alone would take the group's place
-    for sub, command in found.items():
+    for sub, command in commands.items():
         if sub:
             app.command(sub)(command)
     return typer.main.get_command(app)

@@ -168,7 +168,7 @@ def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
     """Settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign, and for a
     secret, which every user of the machine could read in the list of processes; names and values are checked where
     settings are loaded."""
-    made: dict[str, str] = {}
+    values: dict[str, str] = {}
     secrets = {one.name: one.variable for one in describe_settings() if one.secret} if assignments else {}
     for text in assignments or ():
         name, equals, value = text.partition("=")
@@ -177,8 +177,8 @@ def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
         name = name.strip()
         if name in secrets:
             raise ConfigError(f"--set {name}", "***", f"the variable {secrets[name]}, or the TOML file: not a flag")
-        made[name] = value.strip()
-    return made
+        values[name] = value.strip()
+    return values
 
 
 def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -201,21 +201,21 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
 
 def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
-    made: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []
     groups = {}
     keyword = inspect.Parameter.KEYWORD_ONLY
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         kind = parameter.annotation
         if not is_dataclass(kind):
-            made.append(parameter.replace(kind=keyword))
+            parameters.append(parameter.replace(kind=keyword))
             continue
         groups[parameter.name] = kind
         hints = get_type_hints(kind, include_extras=True)
-        made += [
-            inspect.Parameter(one.name, keyword, default=one.default, annotation=hints[one.name])
-            for one in fields(kind)
+        parameters += [
+            inspect.Parameter(item.name, keyword, default=item.default, annotation=hints[item.name])
+            for item in fields(kind)
         ]
-    return made, groups
+    return parameters, groups
 
 
 def _help(text: str, examples: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> Table:
     """The first column names, the others are figures, or `words`. A line break in a heading counts on a terminal
     only."""
-    made = Table(
+    grid = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else None,
         header_style="bold",
         pad_edge=False,
@@ -91,10 +91,10 @@ def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]
     )
     for i, name in enumerate(columns):
         heading, right = name if console.is_terminal else name.replace("\n", " "), i > 0 and not words
-        made.add_column(heading, justify="right" if right else "left", no_wrap=i > 0 or words, overflow="ellipsis")
+        grid.add_column(heading, justify="right" if right else "left", no_wrap=i > 0 or words, overflow="ellipsis")
     for row in rows:
-        made.add_row(*map(visible, row))
-    return made
+        grid.add_row(*map(visible, row))
+    return grid
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> None:
@@ -114,8 +114,8 @@ def save_picture(path: Path, svg: str) -> None:
 
 def print_json(value: Message | dict[str, Any] | list[Any]) -> None:
     """One line of JSON."""
-    made = plain(value) if isinstance(value, Message) else value
-    print(json.dumps(made, ensure_ascii=False), flush=True)
+    document = plain(value) if isinstance(value, Message) else value
+    print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
 # Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
@@ -133,7 +133,7 @@ class WaitingBar:
 
     def __init__(self) -> None:
         console, columns = stderr(), (TextColumn("{task.description}"), BarColumn())
-        hidden, self._told = not console.is_terminal, -_WAITING_SECONDS
+        hidden, self._shown_at = not console.is_terminal, -_WAITING_SECONDS
         self._bar = Bar(*columns, console=console, transient=True, auto_refresh=False, disable=hidden)
 
     def hear(self, response: inference_pb2.GenerateResponse) -> None:
@@ -149,8 +149,8 @@ class WaitingBar:
         if not self._bar.disable:
             loading = _STILL_LOADING.fullmatch(line)
             self._draw(loading[1] if loading else line)  # a terminal has few columns
-        elif time.monotonic() - self._told >= _WAITING_SECONDS:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._shown_at >= _WAITING_SECONDS:
+            self._shown_at = time.monotonic()
             complain(line)
 
     def _draw(self, line: str, done: float = 0, total: float | None = None) -> None:
@@ -175,9 +175,9 @@ class WaitingBar:
         return show
 
 
-def prompt_progress(told: inference_pb2.PromptProgress) -> str:
+def prompt_progress(progress: inference_pb2.PromptProgress) -> str:
     """How far a prompt is prefilled, and how fast: what was cached took no time."""
-    computed, seconds = told.processed_tokens - told.cached_tokens, told.elapsed.ToNanoseconds() / 1e9
+    computed, seconds = progress.processed_tokens - progress.cached_tokens, progress.elapsed.ToNanoseconds() / 1e9
     rate = f", {computed / seconds:.0f} tokens/s" if computed > 0 and seconds > 0 else ""
-    cached = f" ({told.cached_tokens:,} cached)" if told.cached_tokens else ""
-    return f"{told.processed_tokens:,} of {told.prompt_tokens:,} tokens{cached}{rate}"
+    cached = f" ({progress.cached_tokens:,} cached)" if progress.cached_tokens else ""
+    return f"{progress.processed_tokens:,} of {progress.prompt_tokens:,} tokens{cached}{rate}"

@@ -182,12 +182,12 @@ def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWor
     """What the draft model was worth to daemons of these settings, as they saved it; None while too little is known."""
     folder = own_folder(settings, environ)
     path = settings.engine.learnt_file or (folder and folder / _LEARNT)
-    found = LearntFile(StateStore(path), lambda: identity(settings)).read()
+    learnt = LearntFile(StateStore(path), lambda: identity(settings)).read()
     try:
         return (
             None
-            if found is None
-            else LearntCosts.of_document(found).worth(DRAFT_MODEL, settings.engine.max_draft_tokens)
+            if learnt is None
+            else LearntCosts.of_document(learnt).worth(DRAFT_MODEL, settings.engine.max_draft_tokens)
         )
     except ConfigError:
         return None
@@ -234,8 +234,8 @@ def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | No
     folder = cached_folder(path) if is_hub_id(path) else Path(path).expanduser()
     if adapter is not None and is_hub_id(str(adapter)):
         adapter = cached_folder(str(adapter))
-    found = {} if folder is None else stamps(folder, adapter)
-    files = {name: [one.bytes, one.modified_ns] for name, one in found.items()}
+    file_stamps = {} if folder is None else stamps(folder, adapter)
+    files = {name: [stamp.bytes, stamp.modified_ns] for name, stamp in file_stamps.items()}
     return {"path": path, "files": files} | ({"adapter": str(adapter)} if adapter else {})
 
 

@@ -23,20 +23,22 @@ def rows(status: pb.GetStatusResponse, collective: Mapping[int, float] | None = 
     if not status.HasField("group"):
         return []
     group = status.group
-    made = [("ranks", _state(group))]
-    made += [(f"rank {one.rank}", _rank(one, (collective or {}).get(one.rank))) for one in group.ranks[:_MOST_RANKS]]
+    lines = [("ranks", _state(group))]
+    lines += [
+        (f"rank {rank.rank}", _rank(rank, (collective or {}).get(rank.rank))) for rank in group.ranks[:_MOST_RANKS]
+    ]
     if len(group.ranks) > _MOST_RANKS:
-        made.append(("", Text(f"and {len(group.ranks) - _MOST_RANKS} more", DIM)))
+        lines.append(("", Text(f"and {len(group.ranks) - _MOST_RANKS} more", DIM)))
     if group.records:
         each = size(round(group.record_bytes / group.records))
-        made.append(("records", Text(f"{group.records} sent to each follower, {each} each")))
+        lines.append(("records", Text(f"{group.records} sent to each follower, {each} each")))
     if group.losses:
         times = sum(group.losses.values())
-        whys = ", ".join(f"{count} {why}" for why, count in sorted(group.losses.items(), key=lambda one: -one[1]))
-        made.append(
+        whys = ", ".join(f"{count} {why}" for why, count in sorted(group.losses.items(), key=lambda rank: -rank[1]))
+        lines.append(
             ("lost", Text.assemble((f"{times}: {whys}", WARN), (f" · {group.reason}" if group.reason else "", DIM)))
         )
-    return made
+    return lines
 
 
 def _state(group: pb.GroupStatus) -> Text:
@@ -51,14 +53,14 @@ def _state(group: pb.GroupStatus) -> Text:
     return shown
 
 
-def _rank(one: pb.RankStatus, share: float | None) -> Text:
-    held = size(one.memory_bytes) + (f" of {size(one.limit_bytes)}" if one.limit_bytes else "")
-    seconds = one.collective.ToTimedelta().total_seconds()
+def _rank(rank: pb.RankStatus, share: float | None) -> Text:
+    memory = size(rank.memory_bytes) + (f" of {size(rank.limit_bytes)}" if rank.limit_bytes else "")
+    seconds = rank.collective.ToTimedelta().total_seconds()
     together = f"{seconds:.0f} s exchanging data" if share is None else f"{percent(share)} of the time exchanging data"
-    shown = Text(f"{one.host}: {held}, {together}")
-    if one.rank:
-        shown.append(f", {one.lag} behind", BAD if one.lag > _BEHIND else "")
-    silent = one.silent.ToTimedelta().total_seconds()
+    shown = Text(f"{rank.host}: {memory}, {together}")
+    if rank.rank:
+        shown.append(f", {rank.lag} behind", BAD if rank.lag > _BEHIND else "")
+    silent = rank.silent.ToTimedelta().total_seconds()
     if silent >= _SILENT_SECONDS:
         shown.append(f", silent for {silent:.0f} s", BAD)
     return shown

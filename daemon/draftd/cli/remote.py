@@ -22,37 +22,37 @@ _MOST_PEERS = 4  # lines
 def rows(status: pb.GetStatusResponse, lately: str = "") -> list[Row]:
     """Name and value of what there is to say: nothing of a daemon that is alone. An empty name belongs to the one
     above. `lately`: what goes with the share of round trips that were hidden."""
-    made: list[Row] = []
+    lines: list[Row] = []
     if status.HasField("remote"):
-        made += _edge(plain(status.remote), plain(status.remote.counts), lately)
+        lines += _edge(plain(status.remote), plain(status.remote.counts), lately)
     if status.HasField("verification"):
-        made += _verifier(status.verification)
-    return made
+        lines += _verifier(status.verification)
+    return lines
 
 
 def _edge(remote: Message, counts: Message, lately: str) -> list[Row]:
     state, why = ("up", GOOD) if remote["up"] else ("down", BAD), f" · {remote['why']}" if remote["why"] else ""
-    made = [("remote", Text.assemble(state, f", {remote['target']}{_serves(remote)}", (why, DIM)))]
+    lines = [("remote", Text.assemble(state, f", {remote['target']}{_serves(remote)}", (why, DIM)))]
     if remote["level"] and remote["level"] != RemoteLevel.SPECULATIVE.label:
-        made.append(("", Text(f"the fallback allows {remote['level']}", WARN)))
+        lines.append(("", Text(f"the fallback allows {remote['level']}", WARN)))
     hidden = percent(over(counts["hidden_round_trips"], counts["verdicts"]))
     trip = milliseconds(remote["round_trip"])
-    made.append(("round trip", Text(f"{trip}{_pays(remote['break_even'])}, {hidden} hidden{lately}")))
+    lines.append(("round trip", Text(f"{trip}{_pays(remote['break_even'])}, {hidden} hidden{lately}")))
     wasted = over(counts["wasted_tokens"], counts["proposed_tokens"])
     traffic = over(remote["bytes_sent"] + remote["bytes_received"], counts["tokens"])
     each = NOTHING if traffic is None else f"{traffic:.0f} B"
     chosen = f"{counts['tokens']} tokens in answers that have ended; {percent(wasted)} wasted, {each} a token"
-    made.append(("chosen there", Text(chosen)))
+    lines.append(("chosen there", Text(chosen)))
     faults = (
         (remote["failed_over"], "failed over"),
         (counts["reopened"], "resumed"),
         (counts["late_verdicts"], "late verdicts"),
         (remote["errors"], f"errors{_reasons(remote['failures'])}"),
     )
-    told = ", ".join(f"{count} {what}" for count, what in faults if count)
+    faults_text = ", ".join(f"{count} {what}" for count, what in faults if count)
     busy = f"{remote['open_sequences']} open, {remote['steps_in_flight']} in flight, load {percent(remote['load'])}"
-    made.append(("sequences", Text.assemble(busy, (f"; {told}" if told else "", WARN))))
-    return made
+    lines.append(("sequences", Text.assemble(busy, (f"; {faults_text}" if faults_text else "", WARN))))
+    return lines
 
 
 def _reasons(failures: Mapping[str, int]) -> str:
@@ -75,22 +75,22 @@ def _pays(break_even: float | None) -> str:
 
 def _verifier(verification: pb.VerificationStatus) -> list[Row]:
     peers, total = verification.peers, plain(verification.total)
-    made = [("edges", Text(f"{len(peers)} connected, {verification.open_sequences} open sequences"))]
+    lines = [("edges", Text(f"{len(peers)} connected, {verification.open_sequences} open sequences"))]
     if total["verdicts"]:
         rate = figures.rate(over(total["tokens"], total["target_time"] or 0.0))
         accepted = percent(over(total["accepted_tokens"], total["drafted_tokens"]))
         stale = percent(over(total["stale"], total["steps"]))
-        told = f"{total['tokens']} tokens, {rate} per second of the target, {accepted} accepted, {stale} stale"
-        made.append(("verified", Text(told)))
+        text = f"{total['tokens']} tokens, {rate} per second of the target, {accepted} accepted, {stale} stale"
+        lines.append(("verified", Text(text)))
     if total["refused"]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(verification.refusals.items()))
-        made.append(("", Text(f"{total['refused']} refused: {reasons}", WARN)))
+        lines.append(("", Text(f"{total['refused']} refused: {reasons}", WARN)))
     for peer in sorted(peers, key=lambda one: -one.counts.target_time.ToNanoseconds())[:_MOST_PEERS]:
         counts = peer.counts
         moved = size(counts.bytes_received + counts.bytes_sent)
         seconds = counts.target_time.ToNanoseconds() / 1e9
-        told = f"{peer.address.removeprefix('ipv4:')}: {counts.tokens} tokens, {seconds:.1f} s of the target, {moved}"
-        made.append(("", Text(told, DIM)))
+        text = f"{peer.address.removeprefix('ipv4:')}: {counts.tokens} tokens, {seconds:.1f} s of the target, {moved}"
+        lines.append(("", Text(text, DIM)))
     if len(peers) > _MOST_PEERS:
-        made.append(("", Text(f"and {len(peers) - _MOST_PEERS} more", DIM)))
-    return made
+        lines.append(("", Text(f"and {len(peers) - _MOST_PEERS} more", DIM)))
+    return lines

@@ -88,13 +88,13 @@ def rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
             way,
-            str(one["answers"]),
-            precise_seconds(one["first_token_seconds"]),
-            precise_seconds(one["seconds"]),
-            rate(one["tokens_per_second"]),
-            str(one["quality"]),
-            NOTHING if one["cost"] is None else money(one["currency"], one["cost"]),
-            str(one["failed_over"]),
+            str(entry["answers"]),
+            precise_seconds(entry["first_token_seconds"]),
+            precise_seconds(entry["seconds"]),
+            rate(entry["tokens_per_second"]),
+            str(entry["quality"]),
+            NOTHING if entry["cost"] is None else money(entry["currency"], entry["cost"]),
+            str(entry["failed_over"]),
         )
-        for way, one in summaries.items()
+        for way, entry in summaries.items()
     ]

@@ -58,7 +58,7 @@ class CertificateFile:
 class CertificateWarning:
     """What keeps some from connecting, now or soon, and what to do."""
 
-    found: str
+    text: str
     mend: str
 
 

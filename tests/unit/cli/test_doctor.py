@@ -67,7 +67,7 @@ def models_alone(findings: list[Finding]) -> dict[str, Severity]:
 
 
 def said(findings: list[Finding], subject: str) -> list[str]:
-    return [finding.found for finding in findings if finding.subject == subject]
+    return [finding.text for finding in findings if finding.subject == subject]
 
 
 def figures(findings: list[Finding]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_a_missing_draft_is_said_once_by_doctor_and_by_the_daemon_as_it_loads(
     caplog.set_level("INFO")
     path = str(model("a"))
     found = check_models(settings(model__path=path))
-    (told,) = (finding for finding in found if "draft_model" in finding.found or finding.subject == "draft model")
+    (told,) = (finding for finding in found if "draft_model" in finding.text or finding.subject == "draft model")
     assert told.mend.startswith("a small model of its family may draft for it, for faster answers (--draft-model): see")
     load_models(path, progress=lambda line: None)
     assert caplog.messages == [f"no draft model: {told.mend}"]
@@ -123,16 +123,16 @@ def test_doctor_reports_what_serve_measured_of_the_draft() -> None:
     dear, cheap = (DrafterWorth(DRAFT_MODEL, 4.86, 0.98, 1, speedup) for speedup in (0.41, 1.8))
     assert check_worth(None) == []
     (finding,) = check_worth(dear)
-    assert (finding.verdict, finding.found) == (Severity.NOTE, dear.warning)
+    assert (finding.verdict, finding.text) == (Severity.NOTE, dear.warning)
     assert "`draftd docs choosing-a-draft`" in finding.mend
     (finding,) = check_worth(cheap)
-    assert (finding.verdict, finding.found) == (Severity.OK, "measured here: up to 1.80 times the speed without drafts")
+    assert (finding.verdict, finding.text) == (Severity.OK, "measured here: up to 1.80 times the speed without drafts")
 
 
 def test_doctor_approves_a_pair_that_shares_a_tokenizer(model: Callable[[str], Path]) -> None:
     found = check_models(pair(model("a"), model("b")))
     assert models_alone(found) == {"model": Severity.OK, "draft model": Severity.OK, "pair": Severity.OK}
-    assert "llama" in found[0].found
+    assert "llama" in found[0].text
 
 
 def test_memory_of_the_prefix_cache_is_told_in_tokens(model: Callable[[str], Path]) -> None:
@@ -156,7 +156,7 @@ def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: 
     info = load_models(str(target), str(draft), progress=lambda line: None).info
     assert (why := info.why_no(DRAFT_MODEL))
     (told,) = (finding for finding in found if finding.subject == "pair")
-    assert told.found == f"{why}; it is served without this draft"
+    assert told.text == f"{why}; it is served without this draft"
     assert caplog.messages == [f"draft model: {draft}: {why}: {told.mend}"]
     assert said(found, "refused") == [f"requests for the drafter draft_model: {why}"]
 
@@ -207,7 +207,7 @@ def test_a_model_that_the_machine_cannot_run_is_bad(
     monkeypatch.setattr(llama.Model, "__call__", no_kernel)
     (found, *_) = check_models(settings(model__path=str(model("a"))))
     assert found.verdict is Severity.BAD
-    assert found.found.endswith("mlx-lm cannot run 'llama' here: RuntimeError: [metal_kernel] No Metal back-end")
+    assert found.text.endswith("mlx-lm cannot run 'llama' here: RuntimeError: [metal_kernel] No Metal back-end")
 
 
 def test_a_light_draft_is_looked_at_as_the_draft_is(model: Callable[[str], Path]) -> None:
@@ -236,9 +236,9 @@ def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     load_models(str(folder), progress=lambda line: None)
     notes = [one for one in found if one.subject == "tokenizer"]
     logged = [record.message for record in caplog.records if record.name.startswith("draftd.")]
-    assert logged == [f"model: {folder}: {one.found}: {one.mend}" for one in notes]
+    assert logged == [f"model: {folder}: {one.text}: {one.mend}" for one in notes]
     assert {one.verdict for one in notes} <= {Severity.NOTE}
-    return [f"{one.found}: {one.mend}" for one in notes]
+    return [f"{one.text}: {one.mend}" for one in notes]
 
 
 @pytest.mark.parametrize("end", [-1, [-1], 99_999, [1, 2**40]])
@@ -279,8 +279,8 @@ def test_a_template_of_the_processor_is_used(model: Callable[[str], Path]) -> No
     file = folder / "tokenizer_config.json"
     template = json.loads(file.read_text())["chat_template"]
     rewrite(file, chat_template=None)
-    (told,) = (one for one in check_models(settings(model__path=str(folder))) if one.found.startswith("chats: "))
-    assert told.found == "chats: this model has no chat template"
+    (told,) = (one for one in check_models(settings(model__path=str(folder))) if one.text.startswith("chats: "))
+    assert told.text == "chats: this model has no chat template"
     assert "chat_template.jinja" in told.mend
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
     expected = load_models(str(model("b")), progress=lambda line: None).tokenizer
@@ -350,22 +350,22 @@ def test_an_unreachable_flagd_is_bad() -> None:
 def test_a_flag_file_in_a_new_folder_is_well(tmp_path: Path) -> None:
     finding = check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json"), {})
     assert finding.verdict is Severity.OK
-    assert "all daemons with this file follow it" in finding.found
+    assert "all daemons with this file follow it" in finding.text
     assert check_flag(settings(flag__file=tmp_path), {}).verdict is Severity.BAD
 
 
 def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_path: Path) -> None:
     environ, mine = {"XDG_STATE_HOME": str(tmp_path)}, settings(server__port=50551)
     own, old = tmp_path / "draftd" / "50551" / "flags.json", tmp_path / "draftd" / "flags.json"
-    assert check_flag(mine, environ).found == f"{own} (will be written)"
+    assert check_flag(mine, environ).text == f"{own} (will be written)"
     own.parent.mkdir(parents=True)
     old.touch()
-    assert f"with the flags of {old}" in check_flag(mine, environ).found
+    assert f"with the flags of {old}" in check_flag(mine, environ).text
     own.touch()
     finding = check_flag(mine, environ)
     assert finding.verdict is Severity.NOTE
     assert f"remove {old}" in finding.mend
-    assert "temporary" in check_flag(settings(server__port=0), environ).found
+    assert "temporary" in check_flag(settings(server__port=0), environ).text
 
 
 def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +409,7 @@ def test_a_port_for_alerts_is_free_or_anothers() -> None:
 def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Path) -> None:
     named = settings(fallback__state_dir=tmp_path / "a" / "b")
     assert check_state(named, {}).verdict is Severity.OK
-    assert "will be created" in check_state(named, {}).found
+    assert "will be created" in check_state(named, {}).text
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "b"):
@@ -444,7 +444,7 @@ def test_doctor_checks_the_webhook_and_the_state_folder() -> None:
 def test_a_verifier_that_cannot_be_reached_is_bad() -> None:
     remote = {"remote__enabled": True, "remote__target": "127.0.0.1:1", "remote__connect_seconds": 10}
     findings = [finding for finding in examine(lambda: settings(**remote)) if finding.subject == "remote"]
-    assert [(one.verdict, one.found) for one in findings] == [(Severity.BAD, "127.0.0.1:1: nothing listens there")]
+    assert [(one.verdict, one.text) for one in findings] == [(Severity.BAD, "127.0.0.1:1: nothing listens there")]
     assert findings[0].mend == "start the verifier, or correct remote.target"
 
 

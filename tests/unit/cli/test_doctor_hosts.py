@@ -62,12 +62,12 @@ def test_each_machine_and_link_is_told_with_what_to_mend(tmp_path: Path, monkeyp
     entries = ("127.0.0.1", "127.0.0.1"), ("localhost", "192.0.2.7"), ("mini", "192.0.2.8")
     findings = by_subject(check_hosts(settings(tmp_path, *entries, port=free_ports(4))))
 
-    assert "the files of" in findings["rank 1", Severity.OK].found
+    assert "the files of" in findings["rank 1", Severity.OK].text
     refused = findings["rank 2", Severity.BAD]
-    assert refused.found == "mini: mini: Permission denied (publickey)."
+    assert refused.text == "mini: mini: Permission denied (publickey)."
     assert "ssh-copy-id" in refused.mend
     wrong = findings["link 0 → 1", Severity.BAD]
-    assert wrong.found.startswith("localhost cannot listen on 192.0.2.7: ")
+    assert wrong.text.startswith("localhost cannot listen on 192.0.2.7: ")
     assert "hostfile" in wrong.mend
     figures = next(finding for (subject, _), finding in findings.items() if subject == "link 1 → 0").figures
     assert figures is not None
@@ -84,7 +84,7 @@ def test_group_that_could_serve_is_found_in_order(tmp_path: Path) -> None:
     assert {"rank 0", "rank 1", "link 0 → 1", "link 1 → 0"} <= {finding.subject for finding in findings}
     with socket.create_server(("127.0.0.1", asked.distributed.port)):
         taken = by_subject(check_hosts(asked))["ranks' port", Severity.BAD]
-    assert taken.found.startswith(f"distributed.port: got {asked.distributed.port}; allowed: a port of 127.0.0.1")
+    assert taken.text.startswith(f"distributed.port: got {asked.distributed.port}; allowed: a port of 127.0.0.1")
 
 
 def test_follower_that_nobody_started_is_told_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_follower_that_nobody_started_is_told_with_its_command(tmp_path: Path, m
     port = free_ports(3)
     both = ("127.0.0.1", "127.0.0.1"), ("mini", "127.0.0.1")
     missing = by_subject(check_hosts(settings(tmp_path, *both, port=port, start="false")))["rank 1", Severity.BAD]
-    assert missing.found == f"mini: it has not connected to 127.0.0.1:{port}"
+    assert missing.text == f"mini: it has not connected to 127.0.0.1:{port}"
     assert missing.mend == f"on mini: draftd follow --address 127.0.0.1:{port} --rank 1 --model MODEL"
 
 
@@ -100,7 +100,7 @@ def test_network_that_is_not_trusted_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(doctor_hosts, "look_at_group", lambda *_: ([RankFindings(0, proof=OWN)], []))
     entries = ("127.0.0.1", "10.0.0.1"), ("mini", "10.0.0.2")
     findings = by_subject(check_hosts(settings(tmp_path, *entries, trusted_network="false")))
-    assert "distributed.trusted_network" in findings["network", Severity.BAD].found
+    assert "distributed.trusted_network" in findings["network", Severity.BAD].text
 
 
 @pytest.mark.parametrize(

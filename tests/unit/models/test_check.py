@@ -242,9 +242,9 @@ def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, dama
     finding, memory = check_models(load_settings(None, {"model.path": str(folder)}, {}))
     assert memory.subject == "memory"
     assert finding.verdict is Severity.BAD
-    assert message == f"model: {finding.found}: {finding.mend}"
+    assert message == f"model: {finding.text}: {finding.mend}"
     assert message.startswith(f"model: {folder}: ")
-    assert what in finding.found
+    assert what in finding.text
     assert cure in finding.mend
     assert "\n" not in message
     assert len(message) < len(str(folder)) * 2 + 400

@@ -337,6 +337,6 @@ def test_of_a_vision_model_the_text_part_is_served(name: str, nano_pair: NanoPai
     assert models.info.left_out == "vision"
     assert f"{tmp_path.name} is served for text only, without its vision" in told
     looked = check_models(load_settings(None, {"model.path": str(tmp_path)}, {}))
-    assert any("; text only, without its vision" in finding.found for finding in looked)
+    assert any("; text only, without its vision" in finding.text for finding in looked)
     prompt = [one % 90 for one in PROMPT]
     assert texts(models, Way(0), prompt=prompt) == [reference(tmp_path, prompt=prompt)]

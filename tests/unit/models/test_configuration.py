@@ -331,4 +331,4 @@ def test_doctor_and_serve_refuse_a_value_that_is_not_read_in_the_same_words(
         load_models(str(folder), progress=lambda line: None)
     found = check_models(load_settings(None, {"model.path": str(folder)}, {}))[0]
     assert (found.verdict, found.mend) == (Severity.BAD, refused.value.cure)
-    assert found.found in refused.value.what
+    assert found.text in refused.value.what

@@ -75,4 +75,4 @@ def test_max_context_lowers_the_context_and_raises_it_with_a_warning(
     assert f"model.max_context raises the context to {declared + 1:,} tokens" in caplog.text
     findings = check_models(load_settings(None, {"model.path": nano_pair.draft, "model.max_context": declared + 1}, {}))
     (note,) = (finding for finding in findings if finding.subject == "max_context")
-    assert note.found in caplog.text
+    assert note.text in caplog.text

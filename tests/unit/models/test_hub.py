@@ -246,7 +246,7 @@ def test_two_that_want_the_same_model_download_it_once(fake: Hub) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert len(found) == 2
     assert sum(end - begin for begin, end in fake.parts("model.safetensors")) == len(WEIGHTS)
 
@@ -344,7 +344,7 @@ def test_an_adapter_of_the_hub_is_put_on(fake: Hub, nano_pair: NanoPair) -> None
 def test_doctor_says_what_the_cache_has_and_asks_nobody(fake: Hub, nano_pair: NanoPair) -> None:
     def looked() -> tuple[Severity, str]:
         finding = check_models(load_settings(None, {"model.path": NAME}, {}))[0]
-        return finding.verdict, finding.found
+        return finding.verdict, finding.text
 
     fake.add(NAME, nano_pair.draft)
     assert looked() == (

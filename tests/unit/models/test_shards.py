@@ -52,7 +52,7 @@ def test_files_left_out_are_named_by_log_and_doctor(folder: Path, caplog: pytest
     with caplog.at_level(logging.WARNING, "draftd"):
         load_models(str(folder), progress=lambda line: None)
     assert f"model: {folder}: {said}" in caplog.messages
-    notes = [one for one in check_models(load_settings(None, {"model.path": str(folder)}, {})) if one.found == said]
+    notes = [one for one in check_models(load_settings(None, {"model.path": str(folder)}, {})) if one.text == said]
     assert [one.verdict for one in notes] == [Severity.NOTE]
     assert notes[0].mend
 

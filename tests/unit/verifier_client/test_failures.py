@@ -216,7 +216,7 @@ def test_each_cause_is_told_once_with_the_setting_to_look_at(
 def test_a_curve_that_grpc_does_not_take_is_named(scene: Scene) -> None:
     with listening(FakeVerifier(), scene.tls(key=ec.generate_private_key(ec.SECP521R1()))) as port:
         (found,) = check_remote(edge_settings(port, **scene.trusting), Words())
-    assert "of a type that gRPC does not take (ECDSA P-521)" in found.found
+    assert "of a type that gRPC does not take (ECDSA P-521)" in found.text
 
 
 def test_another_version_that_greets_is_a_cause(caplog: pytest.LogCaptureFixture) -> None:
@@ -279,7 +279,7 @@ def looked_at(fake: FakeVerifier, words: Words | None) -> list[Finding]:
     with fake_verifier(fake) as port:
         settings = edge_settings(port)
         return [
-            dataclasses.replace(one, found=one.found.replace(settings.target or "", "VERIFIER"))
+            dataclasses.replace(one, text=one.text.replace(settings.target or "", "VERIFIER"))
             for one in check_remote(settings, words)
         ]
 
@@ -289,18 +289,18 @@ def test_the_doctor_says_what_it_found_of_a_verifier() -> None:
     reached, model, tokenizer = looked_at(fake, Words())
     assert {one.verdict for one in (reached, model, tokenizer)} == {Severity.OK}
     found = rf"VERIFIER answers, the token is accepted, protocol {VERSION}, round trip \d+\.\d ms"
-    assert re.fullmatch(found, reached.found)
-    assert model.found == "it serves fake (professional), context of 4,096 tokens"
-    assert tokenizer.found == "its tokenizer is the model's here"
+    assert re.fullmatch(found, reached.text)
+    assert model.text == "it serves fake (professional), context of 4,096 tokens"
+    assert tokenizer.text == "its tokenizer is the model's here"
     fake.words = Words([*Words().names[:17], b"b", *Words().names[18:]])
     other = looked_at(fake, Words())[-1]
     assert other.verdict is Severity.NOTE
-    assert "id 17 is 'w17' here and 'b' there" in other.found
+    assert "id 17 is 'w17' here and 'b' there" in other.text
     assert looked_at(fake, None)[-1].verdict is Severity.NOTE
     fake.deaf = True
     with fake_verifier(fake) as port:
         (deaf,) = check_remote(edge_settings(port, connect_seconds=0.3), Words())
-    assert (deaf.verdict, "no answer to a ping" in deaf.found) == (Severity.BAD, True)
+    assert (deaf.verdict, "no answer to a ping" in deaf.text) == (Severity.BAD, True)
 
 
 def test_the_doctor_says_nothing_of_a_remote_that_is_off() -> None:

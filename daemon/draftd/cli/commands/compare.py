@@ -326,15 +326,15 @@ def demo(
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
     classes, seconds = {name: _shown(group) for name, group in groups.items()}, round(time.monotonic() - began, 1)
-    told = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
+    document = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
     differ = summary["comparable"] - summary["identical"]
     if ranks > 1:
         as_one = [one.autoregressive.answer.tokens for one in alone]
         same = sum(one == pair.speculative.answer.tokens for one, pair in zip(as_one, pairs, strict=True))
         out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
-        told |= {"ranks": ranks, "same_as_one_rank": same}
+        document |= {"ranks": ranks, "same_as_one_rank": same}
         differ = max(differ, len(pairs) - same)
-    output.print_json(told | {"classes": classes, "seconds": seconds})
+    output.print_json(document | {"classes": classes, "seconds": seconds})
     if differ:
         output.complain(f"{differ} of {summary['comparable']} pairs differ")
         raise typer.Exit(1)

@@ -67,8 +67,8 @@ def push(
     secret = os.environ.get("DRAFTD_WEBHOOK_SECRET") or None
     webhook = Webhook(checked_url("webhook_url", webhook_url), secret, renew_secret)
     grafana.check()
-    found = grafana.get_list("list the data sources", "/datasources")
-    sources, notes = choose_sources(found, {"prometheus": prometheus, "tempo": tempo, "loki": loki})
+    listed = grafana.get_list("list the data sources", "/datasources")
+    sources, notes = choose_sources(listed, {"prometheus": prometheus, "tempo": tempo, "loki": loki})
     plan = Push(grafana, read_content(sources, docs_url=checked_url("docs_url", docs_url)), webhook, route=route)
     for refusal in plan.refusals:
         output.complain(refusal)
@@ -98,8 +98,10 @@ def _summary(plan: Push, *, dry_run: bool) -> str:
     if not plan.changes:
         return f"nothing to do: {same}"
     done = [change.done for change in plan.changes]
-    told = [f"{done.count(one)} {'to be ' * dry_run}{one}" for one in ("created", "updated") if one in done]
-    return ", ".join(told + [same] * bool(plan.unchanged)) + "; nothing was changed" * dry_run
+    parts = [
+        f"{done.count(outcome)} {'to be ' * dry_run}{outcome}" for outcome in ("created", "updated") if outcome in done
+    ]
+    return ", ".join(parts + [same] * bool(plan.unchanged)) + "; nothing was changed" * dry_run
 
 
 GROUP = {"push": push}

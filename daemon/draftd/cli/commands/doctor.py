@@ -62,7 +62,7 @@ def command(
         out = output.stdout()
         for finding in findings:
             out.print(f"[{STYLES[finding.verdict]}]{finding.verdict:<4}[/] [bold]{finding.subject:<12}[/]", end=" ")
-            output.say(finding.found)
+            output.say(finding.text)
             if finding.mend:
                 output.say(" " * 18 + f"to do: {finding.mend}")
     if any(finding.verdict is Severity.BAD for finding in findings):
@@ -114,10 +114,10 @@ def check_http(settings: Settings) -> Finding:
     if server.http is None:
         return note("HTTP", "only gRPC is served: server.http_port is " + ("off" if server.http_port else "unset"))
     mend = other_port("server.http_port")
-    found = _check_listener("HTTP", server.host, server.http, mend)
-    if found.verdict is Severity.BAD and server.http_port is None:
-        return note("HTTP", f"{found.found}: only gRPC is served", mend)
-    return found
+    listener = _check_listener("HTTP", server.host, server.http, mend)
+    if listener.verdict is Severity.BAD and server.http_port is None:
+        return note("HTTP", f"{listener.text}: only gRPC is served", mend)
+    return listener
 
 
 def check_webhook(settings: Settings) -> Finding:
@@ -143,13 +143,13 @@ def check_certificates(settings: Settings) -> list[Finding]:
     findings = []
     for file in certificate_files(settings):
         try:
-            found = load_certificate(file, time.time())
+            certificate = load_certificate(file, time.time())
         except ConfigError as error:
             findings.append(bad("certificate", error.message, "serve ends with this error: replace the file"))
             continue
         named = f"{file.setting}: {file.path}"
-        findings.append(ok("certificate", f"{named}: {found}"))
-        findings += [note("certificate", f"{named}: {one.found}", one.mend) for one in found.warnings]
+        findings.append(ok("certificate", f"{named}: {certificate}"))
+        findings += [note("certificate", f"{named}: {warning.text}", warning.mend) for warning in certificate.warnings]
     return findings
 
 
@@ -198,8 +198,8 @@ def check_remote(settings: RemoteSettings, tokenizer: Tokenizer | None) -> list[
     try:
         model, trip = check_verifier(settings, tokenizer)
     except LinkError as error:
-        found = f"{reached if error.kind in REFUSED else settings.target}: {error.what}"
-        return [bad("remote", found, error.cure or "look at the log of the verifier")]
+        text = f"{reached if error.kind in REFUSED else settings.target}: {error.what}"
+        return [bad("remote", text, error.cure or "look at the log of the verifier")]
     token = "the token is accepted, " if settings.token is not None else ""
     findings = [
         ok("remote", f"{reached}, {token}protocol {VERSION}, round trip {milliseconds(trip)}"),

@@ -49,8 +49,8 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     blas.load_blas()  # before MLX is imported
     quiet_transformers()
     path, draft = paths_of(settings.model)
-    found, target = _open("model", path, settings.model.adapter_path)
-    findings = [found, *_surplus("model", target)]
+    finding, target = _open("model", path, settings.model.adapter_path)
+    findings = [finding, *_surplus("model", target)]
     if target is not None and (changes := target.folder.tokenizer_changes):
         findings.append(note("tokenizer", changes))
     drafts, refused = dict[DrafterName, _Opened](), dict[DrafterName, str]()
@@ -60,8 +60,8 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     ):
         if named is None:
             continue
-        found, opened = _open(subject, named)
-        findings += [found, *_surplus(subject, opened)]
+        finding, opened = _open(subject, named)
+        findings += [finding, *_surplus(subject, opened)]
         if target is None or opened is None:
             refused[name] = f"the {subject} could not be looked at"
         elif why := mismatch(target.tokenizer, opened.tokenizer):
@@ -99,15 +99,15 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
         what = f"{path}: mlx-lm cannot run {config['model_type']!r} here: {in_one_line(error)}"
         return bad(subject, what, "serve a model of another architecture"), None
     where = ", in the hub's cache" if is_hub_id(path) else ""
-    found = f"{path} ({config['model_type']}, {size(weight_bytes(model))}{where})"
-    return ok(subject, found), _Opened(folder, model, config, tokenizer)
+    text = f"{path} ({config['model_type']}, {size(weight_bytes(model))}{where})"
+    return ok(subject, text), _Opened(folder, model, config, tokenizer)
 
 
 def _not_cached(subject: str, name: str, copy: CachedModel) -> Finding:
     """A model, or an adapter, that `serve` would download, or cannot for want of room."""
     if not copy.total:
-        found = f"{name}: no such folder, so a hub id: {copy}, and is downloaded when it is served"
-        return note(subject, found)
+        text = f"{name}: no such folder, so a hub id: {copy}, and is downloaded when it is served"
+        return note(subject, text)
     if copy.missing > (free := free_bytes(storage_folder(name))):
         why = no_room(copy.missing, free, storage_folder(name))
         return bad(subject, f"{name}: {copy}: {why.what}", why.cure)
@@ -117,18 +117,18 @@ def _not_cached(subject: str, name: str, copy: CachedModel) -> Finding:
 def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> list[Finding]:
     """Whether a draft model may speed the target up: with none, which might; one that has many bytes hardly does."""
     if named is None:
-        found = "none: only text that repeats itself is drafted (prompt_lookup)"
-        return [note("draft model", found, without_draft(target.config))]
+        text = "none: only text that repeats itself is drafted (prompt_lookup)"
+        return [note("draft model", text, without_draft(target.config))]
     if draft is None:
         return []
     share = weight_bytes(draft.model) / weight_bytes(target.model)
     if share <= LARGE_DRAFT:
         return []
-    found = f"it has {share:.0%} of the target's bytes, so each drafted token takes about {share:.0%} of a step"
+    text = f"it has {share:.0%} of the target's bytes, so each drafted token takes about {share:.0%} of a step"
     mend = (
         "`draftd compare` measures whether it pays; a tenth of the bytes is better: see `draftd docs choosing-a-draft`"
     )
-    return [note("draft size", found, mend)]
+    return [note("draft size", text, mend)]
 
 
 def check_worth(worth: DrafterWorth | None) -> list[Finding]:
@@ -195,8 +195,8 @@ def foresee(
         chat,
         generic_tools=settings.model.generic_tools and models.tokenizer.generic_tools,
     )
-    told = reply.model(served)
-    figures = plain(told)
+    model_reply = reply.model(served)
+    figures = plain(model_reply)
     batching = ok("batching", "requests share forward passes; a trial when the weights are loaded decides it")
     if info.batched_reason:
         batching = note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
@@ -205,7 +205,7 @@ def foresee(
     findings = [
         dataclasses.replace(batching, figures=figures),
         (ok if info.speculation_available else note)("speculation", info.speculation(engine.max_draft_tokens)),
-        *(ok(subject, found) for subject, found in capabilities(told)),
+        *(ok(subject, line) for subject, line in capabilities(model_reply)),
         *([note("max_context", raised)] if max_context and (raised := raised_context(max_context, declared)) else []),
         check_memory(machine, needed, limit, prefixes),
         *([ok("prefix cache", f"{size(prefixes)}: room for {info.prefix_room(prefixes)}")] if prefixes else []),
@@ -233,12 +233,12 @@ def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0, prefix
     of the prefix cache."""
     if machine.available is None or machine.limit is None:
         return note("memory", "how much is free is not known")
-    found = f"{machine.available / 1e9:.1f} of {machine.limit / 1e9:.1f} GB free"
+    text = f"{machine.available / 1e9:.1f} of {machine.limit / 1e9:.1f} GB free"
     if machine.headroom is not None:
-        found += f", {size(machine.headroom)} of headroom"
+        text += f", {size(machine.headroom)} of headroom"
     if needed:
-        found += f"; {size(needed)} needed for weights, then up to {size(limit)} for KV cache"
-        found += f" and {size(prefixes)} for the prefix cache" if prefixes else ""
+        text += f"; {size(needed)} needed for weights, then up to {size(limit)} for KV cache"
+        text += f" and {size(prefixes)} for the prefix cache" if prefixes else ""
     if needed > machine.available:
-        return bad("memory", found, "serve a smaller or quantised model, or close something")
-    return ok("memory", found)
+        return bad("memory", text, "serve a smaller or quantised model, or close something")
+    return ok("memory", text)

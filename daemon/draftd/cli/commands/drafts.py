@@ -52,38 +52,39 @@ def depth(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     that follows for a single request of that kind: 0 is parked. Each request is also judged by its own text.
     """
     with daemon.connect() as client:
-        found = client.depth()
+        reply = client.depth()
     if json:
-        output.print_json(found)
+        output.print_json(reply)
         return
-    deepest = max((len(one.ratios) for one in found.costs), default=0)
+    deepest = max((len(cost.ratios) for cost in reply.costs), default=0)
     depths = [str(depth) for depth in range(1, deepest + 1)]
     print("Time of a step without drafts, and of one that drafts so many tokens over that:")
     drafted = [f"{depth} drafted" for depth in depths]
-    output.print_table(("drafter", "sequences", "price", "no drafts", *drafted), _costs(found))
-    if not found.yields:
+    output.print_table(("drafter", "sequences", "price", "no drafts", *drafted), _costs(reply))
+    if not reply.yields:
         print("No acceptance is learnt yet: nothing was drafted, or only at fixed depths.")
         return
     print("\nShare of drafted tokens accepted, by position, if all before were; depth is what follows for one request:")
-    output.print_table(("text", "how", "depth", *(f"token {depth}" for depth in depths)), _yields(found))
+    output.print_table(("text", "how", "depth", *(f"token {depth}" for depth in depths)), _yields(reply))
 
 
-def _costs(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
-    for one in found.costs:
-        plain = milliseconds(one.plain.ToNanoseconds() / 1e9 if one.HasField("plain") else None)
-        ratios = (f"{ratio:.2f}×" for ratio in one.ratios)
-        yield drafter_in_words(one.drafter), str(one.batch), one.source, plain, *ratios
+def _costs(reply: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
+    for cost in reply.costs:
+        plain = milliseconds(cost.plain.ToNanoseconds() / 1e9 if cost.HasField("plain") else None)
+        ratios = (f"{ratio:.2f}×" for ratio in cost.ratios)
+        yield drafter_in_words(cost.drafter), str(cost.batch), cost.source, plain, *ratios
 
 
-def _yields(found: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
-    for one in found.yields:
-        how = "seeded" if one.seeded else "sampled" if one.sampled else "greedy"
+def _yields(reply: pb.GetDepthResponse) -> Iterator[tuple[str, ...]]:
+    for entry in reply.yields:
+        how = "seeded" if entry.seeded else "sampled" if entry.sampled else "greedy"
         rates = (
-            percent(rate) if tried >= _FEW else NOTHING for rate, tried in zip(one.acceptance, one.tried, strict=True)
+            percent(rate) if tried >= _FEW else NOTHING
+            for rate, tried in zip(entry.acceptance, entry.tried, strict=True)
         )
-        kind = WORKLOADS.get(one.workload, WorkloadClass.UNSPECIFIED)
+        kind = WORKLOADS.get(entry.workload, WorkloadClass.UNSPECIFIED)
         text = "unlabelled" if kind is WorkloadClass.UNSPECIFIED else kind
-        yield f"{text} by {drafter_in_words(one.drafter)}", how, str(one.depth), *rates
+        yield f"{text} by {drafter_in_words(entry.drafter)}", how, str(entry.depth), *rates
 
 
 GROUP = {"reload": reload}

@@ -72,20 +72,20 @@ def hold(
     """
     seconds = None if for_ is None else lasting(for_)
     of_remote = level.upper() in RemoteLevel.__members__
-    asked = RemoteLevel[level.upper()] if of_remote else FallbackLevel[level.upper()]
+    wanted = RemoteLevel[level.upper()] if of_remote else FallbackLevel[level.upper()]
     with daemon.connect() as client:
-        whole = client.hold_level(asked, seconds)
+        whole = client.hold_level(wanted, seconds)
     if json:
         output.print_json(whole)
         return
     state = whole.remote if of_remote else whole
-    held = state.ladder[state.hold.position]
+    position = state.ladder[state.hold.position]
     there = state.position == state.hold.position
     meanwhile = "" if there else f"; {ladder.current(state)} until its weights are loaded"
-    print(f"{ladder.label(held)}, held {ladder.held(state, _now())}{meanwhile}")
+    print(f"{ladder.label(position)}, held {ladder.held(state, _now())}{meanwhile}")
     if whole.unsaved:
         output.complain(f"a restart would not know: {whole.unsaved}")
-    if held.level != level:
+    if position.level != level:
         output.complain(f"the daemon's ladder has no {level}: this is the nearest level below it")
 
 
@@ -103,22 +103,22 @@ def release(daemon: options.DaemonOptions, json: options.Json = False) -> None:
 
 def lines(state: pb.FallbackState, now: datetime, model: inference.GetModelResponse) -> list[tuple[str, str | Text]]:
     """Name and value; a name that is empty belongs to the one above. `model`: empty while it is not loaded."""
-    made: list[tuple[str, str | Text]] = [*ladder.fields(state, now, whole=True)]
-    made += [("relapses", str(state.relapses))] * bool(state.relapses)
+    rows: list[tuple[str, str | Text]] = [*ladder.fields(state, now, whole=True)]
+    rows += [("relapses", str(state.relapses))] * bool(state.relapses)
     absent = sorted(state.absent_drafters.items())
-    made += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
+    rows += [("absent" if not i else "", f"{drafter}: {why}") for i, (drafter, why) in enumerate(absent)]
     drafts = f"{', '.join(state.loaded_drafters)} ({size(state.draft_weight_bytes)})"
-    held = drafts if state.loaded_drafters else "no draft"
-    made.append(("in memory", UNKNOWN if state.loading else held))
+    in_memory = drafts if state.loaded_drafters else "no draft"
+    rows.append(("in memory", UNKNOWN if state.loading else in_memory))
     kept = state.state_file or "nothing: a restart begins at the top"
-    made.append(("kept in", f"nothing for now: {state.unsaved}" if state.unsaved else kept))
+    rows.append(("kept in", f"nothing for now: {state.unsaved}" if state.unsaved else kept))
     width = max((len(ladder.label(level)) for level in state.ladder), default=0)
     for number, level in enumerate(state.ladder):  # from the top, with a mark at the current level
         here = number == state.position
         what = f"{ladder.label(level):<{width}} {ladder.drafting(level, model)}"
         line = Text(f"{'▸' if here else ' '} {what}", "bold" if here else "dim")
-        made.append(("" if number else "ladder", line))
-    return made
+        rows.append(("" if number else "ladder", line))
+    return rows
 
 
 def lasting(text: str) -> float:
@@ -151,12 +151,12 @@ def events(
     show: Callable[[pb.Transition], None] = output.print_json if json else _print_event
     with daemon.connect() as client:
         last = since
-        for one in client.transitions(limit, after=since):
-            show(one)
-            last = one.number
+        for entry in client.transitions(limit, after=since):
+            show(entry)
+            last = entry.number
         if follow:
-            for one in following(client, last):
-                show(one)
+            for entry in following(client, last):
+                show(entry)
         elif not last and not json:
             output.stderr().print("nothing has changed yet", style="dim")
 
@@ -165,26 +165,26 @@ def following(client: DraftdClient, last: int) -> Iterator[pb.Transition]:
     """What happens after the number `last`. Where the daemon drops a client that fell behind, it continues there."""
     while True:
         try:
-            for one in client.watch(last):
-                yield one
-                last = one.number
+            for entry in client.watch(last):
+                yield entry
+                last = entry.number
         except CallError as error:
             if error.code.name != "ABORTED":
                 raise
 
 
-def _print_event(one: pb.Transition) -> None:
+def _print_event(entry: pb.Transition) -> None:
     """On one line."""
-    why = one.cause
-    if one.evidence and one.evidence not in one.cause:
-        why = f"{why} ({one.evidence})" if why else one.evidence
+    why = entry.cause
+    if entry.evidence and entry.evidence not in entry.cause:
+        why = f"{why} ({entry.evidence})" if why else entry.evidence
     why = in_local_time(why)
     line = Text.assemble(
-        (f"{one.number:>4}", "dim"),
-        f"  {ladder.clock(ladder.moment(one.at), _now())}  ",
-        (f"{one.subject:<6}", "dim"),
-        "  " if one.previous == one.current else f"  {one.previous or NOTHING} → ",  # some events move nothing
-        (one.current or NOTHING, "bold"),
+        (f"{entry.number:>4}", "dim"),
+        f"  {ladder.clock(ladder.moment(entry.at), _now())}  ",
+        (f"{entry.subject:<6}", "dim"),
+        "  " if entry.previous == entry.current else f"  {entry.previous or NOTHING} → ",  # some events move nothing
+        (entry.current or NOTHING, "bold"),
         f"  {why}" if why else "",
     )
     output.stdout().print(line, soft_wrap=True)

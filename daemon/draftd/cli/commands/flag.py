@@ -36,8 +36,8 @@ def get(
     """Show the flags, and their values for a given workload and caller."""
     with daemon.connect() as client:
         replies = [
-            client.get_flag(workload=workload, caller=caller, key=one, prompt_tokens=prompt_tokens)
-            for one in ([key] if key else ["speculative-decoding", _STRATEGY])
+            client.get_flag(workload=workload, caller=caller, key=name, prompt_tokens=prompt_tokens)
+            for name in ([key] if key else ["speculative-decoding", _STRATEGY])
         ]
     if json:
         first, *others = map(plain, replies)

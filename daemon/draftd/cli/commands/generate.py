@@ -89,7 +89,7 @@ def command(
         if system and not chat:
             why = "with --raw there is none" if raw else f"{model.model} has none"
             raise PromptError("--system", system, f"only with a chat template: {why}")
-        asked = Ask(
+        question = Ask(
             messages=(*([("system", system)] if system else []), ("user", text)) if chat else None,
             prompt=None if chat else text,
             max_tokens=max_tokens,
@@ -102,27 +102,27 @@ def command(
             **routing.asked(),
         )
         if json:
-            output.print_json(document(gather(client.generate_raw(asked.message(response_format=wanted)))))
+            output.print_json(document(gather(client.generate_raw(question.message(response_format=wanted)))))
             return
 
         def answer(ask: Ask) -> Answer:
-            begun = len(ask.messages or ()) > len(asked.messages or ())
+            begun = len(ask.messages or ()) > len(question.messages or ())
             advised = begun or DRAFT_MODEL in model.drafters  # once in a chat
             return _answered(client, ask, wanted, highlight, draft_model=advised)
 
         if not talks:
-            answer(asked)
-        elif asked.messages is None:
+            answer(question)
+        elif question.messages is None:
             raise PromptError("PROMPT", "", "words after the command, or text on stdin: there is no chat template")
         else:
-            chatting(replace(asked, messages=asked.messages[:-1]), answer)
+            chatting(replace(question, messages=question.messages[:-1]), answer)
 
 
 def _answered(
-    client: DraftdClient, asked: Ask, wanted: pb.ResponseFormat | None, highlight: bool, *, draft_model: bool
+    client: DraftdClient, question: Ask, wanted: pb.ResponseFormat | None, highlight: bool, *, draft_model: bool
 ) -> Answer:
     """Shows an answer as it comes, and its figures."""
-    stream = client.generate_raw(asked.message(response_format=wanted, return_progress=sys.stderr.isatty()))
+    stream = client.generate_raw(question.message(response_format=wanted, return_progress=sys.stderr.isatty()))
     show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
     try:
         with contextlib.closing(output.WaitingBar()) as waiting:
@@ -185,9 +185,9 @@ def _format(
     schema: str | None, regex: str | None, choices: list[str] | None, prompted: bool
 ) -> pb.ResponseFormat | None:
     """What the answer must be, where that is asked for."""
-    given = [f"--{name}" for name, one in (("schema", schema), ("regex", regex), ("choice", choices)) if one]
-    if len(given) > 1:
-        raise PromptError(given[1], " and ".join(given), "one of --schema, --regex, --choice")
+    named = [f"--{name}" for name, value in (("schema", schema), ("regex", regex), ("choice", choices)) if value]
+    if len(named) > 1:
+        raise PromptError(named[1], " and ".join(named), "one of --schema, --regex, --choice")
     if schema == "-" and not prompted:
         raise PromptError("--schema", schema, "a file, where the prompt comes from stdin")
     if schema:
@@ -230,15 +230,15 @@ def _highlighted(pieces: Sequence[Piece]) -> None:
 
 def routed(answer: Answer) -> list[str]:
     """Where it went, where that is not simply here, and what it cost, where that is known."""
-    finished, told = answer.finished, []
+    finished, parts = answer.finished, []
     strategy = enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
     if answer.started.plan.strategy not in (pb.STRATEGY_UNSPECIFIED, pb.STRATEGY_LOCAL):
-        told.append(f"{strategy}, {enum_name(pb.QualityClass.DESCRIPTOR, finished.quality)}")
+        parts.append(f"{strategy}, {enum_name(pb.QualityClass.DESCRIPTOR, finished.quality)}")
     if finished.HasField("cost"):
-        told.append(money(finished.currency, finished.cost))
+        parts.append(money(finished.currency, finished.cost))
     if finished.failed_over:
-        told.append(f"went on with the local model: {finished.failed_over}")
-    return told
+        parts.append(f"went on with the local model: {finished.failed_over}")
+    return parts
 
 
 def summary(answer: Answer, *, draft_model: bool = True) -> str:

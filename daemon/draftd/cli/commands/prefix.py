@@ -41,9 +41,9 @@ def pin(
     Requests that begin so read it instead of computing it, after a restart too. With --chat these are chats that begin
     with the same messages. A pin of that name is replaced.
     """
-    given = [one for one in (prompt, file, chat) if one is not None]
-    if len(given) != 1:
-        raise ConfigError("draftd prefix pin", ", ".join(map(str, given)), "one of --prompt, --file, --chat")
+    sources = [source for source in (prompt, file, chat) if source is not None]
+    if len(sources) != 1:
+        raise ConfigError("draftd prefix pin", ", ".join(map(str, sources)), "one of --prompt, --file, --chat")
     request = pb.PinPrefixRequest(name=name)
     if chat is not None:
         request.chat.CopyFrom(_chat(chat))
@@ -69,8 +69,11 @@ def list_(daemon: options.DaemonOptions, json: options.Json = False) -> None:
         print("no prefix is pinned")
         return
     rows = [
-        (one.name, f"{one.tokens} tokens, {size(one.bytes)}{' (of another model)' if one.other_model else ''}")
-        for one in reply.prefixes
+        (
+            prefix.name,
+            f"{prefix.tokens} tokens, {size(prefix.bytes)}{' (of another model)' if prefix.other_model else ''}",
+        )
+        for prefix in reply.prefixes
     ]
     output.print_fields(rows, max(len(name) for name, _ in rows) + 1)
 
@@ -93,8 +96,10 @@ def _read(path: Path | None, option: str) -> str:
 
 def _chat(path: Path) -> inference.ChatInput:
     try:
-        told: Any = json_module.loads(_read(path, "--chat"))
-        return json_format.ParseDict({"messages": told} if isinstance(told, list) else told, inference.ChatInput())
+        document: Any = json_module.loads(_read(path, "--chat"))
+        return json_format.ParseDict(
+            {"messages": document} if isinstance(document, list) else document, inference.ChatInput()
+        )
     except (ValueError, json_format.ParseError) as error:
         raise ConfigError("--chat", str(path), f"{_MESSAGES} ({error})") from None
 

@@ -34,7 +34,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
     since = "for" if begun else "after"  # the daemon's time, not that of a drain
     progress = f": {status.progress}" if status.progress else ""
     versions = ", ".join(filter(None, (f"draftd {status.version}", status.backend)))
-    made = [
+    rows = [
         ("state", f"{state} {since} {span(status.uptime.seconds)}{progress} ({versions})"),
         *(_pair(model) if model.model else [("model", UNKNOWN), ("draft", UNKNOWN)]),
         ("speculation", _speculation(status)),
@@ -57,17 +57,17 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             f"{status.prefilled_tokens} of prompts computed",
         ),
     ]
-    made += [(name, value.plain) for name, value in (*ranks.rows(status), *remote.rows(status))]
+    rows += [(name, value.plain) for name, value in (*ranks.rows(status), *remote.rows(status))]
     if model.batched_reason:
-        made.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
+        rows.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
         drafts = f"{length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks"
-        made.append(("drafts", f"{accepted}, {drafts}"))
+        rows.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
-        made.append(("drafter errors", str(status.drafter_errors)))
-    made.append(("telemetry", export_state(status.telemetry_exporting)))
-    return made
+        rows.append(("drafter errors", str(status.drafter_errors)))
+    rows.append(("telemetry", export_state(status.telemetry_exporting)))
+    return rows
 
 
 def _pair(model: inference.GetModelResponse) -> list[tuple[str, str]]:
@@ -93,8 +93,8 @@ def _light_draft(model: inference.GetModelResponse) -> str:
 
 
 def _memory(status: pb.GetStatusResponse) -> str:
-    held = f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"
-    return held + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else "")
+    text = f"{size(status.weight_bytes)} of weights, {size(status.kv_cache_bytes)} of KV cache"
+    return text + (f" (at most {size(status.kv_cache_limit_bytes)})" if status.kv_cache_limit_bytes else "")
 
 
 def capabilities(model: inference.GetModelResponse) -> list[tuple[str, str]]:
@@ -132,9 +132,9 @@ def _prefix_cache(cache: pb.PrefixCache, model: inference.GetModelResponse) -> s
     if not (cache.limit_bytes or cache.lookups):
         return "off"
     room = prefix_room(cache.limit_bytes, model.position_bytes, model.sequence_bytes)
-    held = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' ({room})'}, {cache.entries} texts"
-    found = f"{held}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
-    return found + (f", {cache.unfit} were too long for it" if cache.unfit else "")
+    room_text = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' ({room})'}, {cache.entries} texts"
+    text = f"{room_text}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+    return text + (f", {cache.unfit} were too long for it" if cache.unfit else "")
 
 
 def _prefix_disk(cache: pb.PrefixCache) -> str:

@@ -113,10 +113,10 @@ class Grafana:
             raise GrafanaError(f"{self.url} is Grafana {version}; {oldest}")
 
     def get_list(self, what: str, path: str) -> list[Any]:
-        found = self.send("GET", what, path)
-        if not isinstance(found, list):
+        items = self.send("GET", what, path)
+        if not isinstance(items, list):
             raise self._no_grafana()
-        return found
+        return items
 
     def find(self, what: str, path: str) -> Any:
         """None where there is no such thing."""

@@ -47,12 +47,12 @@ def read_content(
     models = with_sources([json.loads(file.read_text(encoding="utf-8")) for file in boards], sources)
     rules = (folder / "alerting" / "rules.yaml").read_text(encoding="utf-8").replace(DOCS_URL, docs_url)
     (group,) = with_sources(yaml.safe_load(rules)["groups"], sources)
-    made = [model | {"tags": [*model["tags"], TAG]} for model in models]
+    tagged = [model | {"tags": [*model["tags"], TAG]} for model in models]
     for rule in group["rules"]:
         rule["labels"][LABEL] = LABEL_VALUE
         rule["keep_firing_for"] = rule.pop("keepFiringFor", "0s")  # the provisioning file names it otherwise
         rule |= {"folderUID": FOLDER, "ruleGroup": group["name"]}
-    return sorted(made, key=lambda model: str(model["uid"])), {
+    return sorted(tagged, key=lambda model: str(model["uid"])), {
         "title": group["name"],
         "folderUid": FOLDER,
         "interval": int(seconds_of(group["interval"])),
@@ -68,15 +68,19 @@ def with_sources(value: Any, sources: Mapping[str, str]) -> Any:
     return json.loads(text)
 
 
-def choose_sources(found: Sequence[Json], asked: Mapping[str, str | None]) -> tuple[dict[str, str], list[str]]:
+def choose_sources(
+    data_sources: Sequence[Json], wanted_uids: Mapping[str, str | None]
+) -> tuple[dict[str, str], list[str]]:
     """The Grafana's data sources to read, by kind: what is asked for by uid, else the only one of its kind; and notes
     on those that are missing. Prometheus must be there."""
     chosen: dict[str, str] = {}
     notes: list[str] = []
     for kind in _KINDS:
-        names = {str(source.get("uid")): str(source.get("name")) for source in found if source.get("type") == kind}
+        names = {
+            str(source.get("uid")): str(source.get("name")) for source in data_sources if source.get("type") == kind
+        }
         listed = ", ".join(f"{uid} ({name})" for uid, name in names.items()) or "none is there"
-        wanted = asked.get(kind)
+        wanted = wanted_uids.get(kind)
         if wanted is not None and wanted not in names:
             raise ConfigError(kind, wanted, f"the uid of one of its {kind} data sources: {listed}")
         if wanted is not None or len(names) == 1:

@@ -111,11 +111,11 @@ class Push:
 
     def carry_out(self, done: Callable[[GrafanaChange], None]) -> None:
         """`done` hears of each change that was made. An error says how many were; the next push makes the rest."""
-        for made, change in enumerate(self.changes):
+        for number, change in enumerate(self.changes):
             try:
                 change.make()
             except GrafanaError as error:
-                counted = f"; {made} of {len(self.changes)} changes were made" if made else ""
+                counted = f"; {number} of {len(self.changes)} changes were made" if number else ""
                 raise GrafanaError(error.message + counted, error.code) from None
             done(change)
 
@@ -134,21 +134,21 @@ class Push:
             self.refusals.append(f"{thing}: {_FROM_FILE}")
         elif there is not None and not ours(there):
             advice = f"delete it, or give it the {mark.split()[0]} if it may be overwritten"
-            made = f"one is there without the {mark}, so it was not made by this command"
-            self.refusals.append(f"{thing}: {made}; {advice}")
+            text = f"one is there without the {mark}, so it was not made by this command"
+            self.refusals.append(f"{thing}: {text}; {advice}")
 
     def _folder(self) -> bool:
         """Whether it is there. It is only ever created: its title and place are then its owner's business."""
         there = self._grafana.find("read the folder", f"/folders/{FOLDER}") is not None
-        made = {"uid": FOLDER, "title": FOLDER}
-        create = partial(self._grafana.send, "POST", "create the folder", "/folders", made)
-        self._compare("folder", FOLDER, made if there else None, made, create)
+        folder = {"uid": FOLDER, "title": FOLDER}
+        create = partial(self._grafana.send, "POST", "create the folder", "/folders", folder)
+        self._compare("folder", FOLDER, folder if there else None, folder, create)
         return there
 
     def _dashboard(self, shipped: Json) -> None:
         uid, grafana = shipped["uid"], self._grafana
-        found = grafana.find(f"read dashboard {uid}", f"/dashboards/uid/{quote(uid, safe='')}") or {}
-        there, meta = found.get("dashboard"), found.get("meta") or {}
+        reply = grafana.find(f"read dashboard {uid}", f"/dashboards/uid/{quote(uid, safe='')}") or {}
+        there, meta = reply.get("dashboard"), reply.get("meta") or {}
         self._refuse(f"dashboard {uid}", there, bool(meta.get("provisioned")), f"tag {TAG}")
         # Another version there than the one that was read is an error.
         model = {"id": None, **shipped, "version": int((there or {}).get("version") or 0)}
@@ -199,9 +199,9 @@ class Push:
         name, by_uid = shipped["title"], {rule.get("uid"): rule for rule in rules}
         own = [rule["uid"] for rule in shipped["rules"]]
         for uid in own:
-            found = by_uid.get(uid)
-            from_file = found is not None and _from_file(found)
-            self._refuse(f"rule {uid}", found, from_file, f"label {LABEL}={LABEL_VALUE}")
+            other_rule = by_uid.get(uid)
+            from_file = other_rule is not None and _from_file(other_rule)
+            self._refuse(f"rule {uid}", other_rule, from_file, f"label {LABEL}={LABEL_VALUE}")
         path = f"{_ALERTING}/folder/{FOLDER}/rule-groups/{quote(name, safe='')}"
         read = partial(self._grafana.find, f"read rule group {name}", path)
         was: Json = (read() if there else None) or {}
@@ -219,9 +219,9 @@ class Push:
         if self._compare("rule group", name, before, after, save):
             for other in members:
                 if not ours(other) and other.get("uid") not in own:
-                    held = f"it also holds {other.get('title')!r} (uid {other.get('uid')}), which was not made by this"
+                    text = f"it also holds {other.get('title')!r} (uid {other.get('uid')}), which was not made by this"
                     advice = "command and would be deleted with the group's writing; move it to a group of its own"
-                    self.refusals.append(f"rule group {name}: {held} {advice}")
+                    self.refusals.append(f"rule group {name}: {text} {advice}")
 
     def _route(self, contact_point: bool) -> None:
         """All else in the tree stays, its lock too, which any write would change for the whole tree."""
@@ -240,8 +240,8 @@ class Push:
         def save() -> None:
             if read() != tree:
                 raise GrafanaError("the notification policies were changed meanwhile: run this again")
-            made, locked = {**tree, "routes": routes}, bool(tree.get("provenance"))
-            self._grafana.send("PUT", "save the notification policies", path, made, locked=locked)
+            changed_tree, locked = {**tree, "routes": routes}, bool(tree.get("provenance"))
+            self._grafana.send("PUT", "save the notification policies", path, changed_tree, locked=locked)
 
         self._compare("policy route", CONTACT_POINT, before, {"routes": [OUR_ROUTE]}, save)
 
@@ -279,9 +279,9 @@ def _walk(value: Any, path: str) -> Iterator[str]:
 
 def _labels(items: list[Any]) -> list[str]:
     for name in ("uid", "refId", "title", "name"):
-        found = [item.get(name) for item in items if isinstance(item, dict)]
-        if len(found) == len(items) and all(found) and len(set(map(str, found))) == len(items):
-            return [json.dumps(str(label), ensure_ascii=False) for label in found]
+        labels = [item.get(name) for item in items if isinstance(item, dict)]
+        if len(labels) == len(items) and all(labels) and len(set(map(str, labels))) == len(items):
+            return [json.dumps(str(label), ensure_ascii=False) for label in labels]
     return [str(i) for i in range(len(items))]
 
 
@@ -299,10 +299,10 @@ def _plain_group(name: str, interval: int, rules: Iterable[Json]) -> Json:
 
 
 def _plain_rule(rule: Json, group: str) -> Json:
-    made = {name: rule.get(name) for name in _RULE_FIELDS}
-    made["keep_firing_for"] = rule.get("keep_firing_for") or "0s"
+    plain_rule = {name: rule.get(name) for name in _RULE_FIELDS}
+    plain_rule["keep_firing_for"] = rule.get("keep_firing_for") or "0s"
     place = rule.get("folderUID", FOLDER), rule.get("ruleGroup", group)
-    return made if place == (FOLDER, group) else made | {"moved to": "/".join(map(str, place))}
+    return plain_rule if place == (FOLDER, group) else plain_rule | {"moved to": "/".join(map(str, place))}
 
 
 def plain_contact_point(point: Json) -> Json:

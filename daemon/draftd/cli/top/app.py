@@ -167,8 +167,8 @@ class TopApp(App[None]):
             self._question = ""  # it can no longer be seen
         self.screen.set_class(small, "-small")
         self.screen.set_class(height < _WHOLE[width >= _BESIDE], "-compact")
-        told = f"this terminal is {width} × {height}; draftd top needs {LEAST[0]} × {LEAST[1]}"
-        self.query_one("#small", Static).update(Text(told, justify="center"))
+        text = f"this terminal is {width} × {height}; draftd top needs {LEAST[0]} × {LEAST[1]}"
+        self.query_one("#small", Static).update(Text(text, justify="center"))
         self.call_after_refresh(self.draw)  # when the panels have their new sizes
 
     async def _follow(self, client: DraftdClient) -> None:
@@ -267,8 +267,8 @@ class TopApp(App[None]):
             self.screen.set_class(not others, f"-no-{name}")
             self._fill(name, _grid(others) if others else Text())
         self._fill("machine", _grid(rows.machine(seen)))
-        made = rows.transitions(seen, now, short=True)
-        self._fill("transitions", _grid(made) if made else Text("none yet", DIM))
+        lines = rows.transitions(seen, now, short=True)
+        self._fill("transitions", _grid(lines) if lines else Text("none yet", DIM))
 
     def _footer(self, variant: str) -> Text:
         if self._question:
@@ -281,17 +281,17 @@ class TopApp(App[None]):
 
     def _draw_told(self) -> None:
         """The question, or what came of the last one; over the panels, which it does not move."""
-        told = self._notice if time.monotonic() < self._notice_until else ""
+        text = self._notice if time.monotonic() < self._notice_until else ""
         if self._question:
-            told = (
+            text = (
                 f"Turn the flag {self._question} at {self._seen.target}? "
                 f"Unless a targeting rule says otherwise, the next request {_EFFECT[self._question]}."
             )
             if (flag := self._seen.status.flag).shared:
-                told += f" Every daemon whose flag.file is {flag.source} follows."
-        self.screen.set_class(bool(told), "-told")
+                text += f" Every daemon whose flag.file is {flag.source} follows."
+        self.screen.set_class(bool(text), "-told")
         self.screen.set_class(bool(self._question), "-asked")
-        self._fill("told", Text(told))
+        self._fill("told", Text(text))
 
     def _fill(self, name: str, content: RenderableType) -> None:
         self.query_one(f"#{name}", Static).update(content)
@@ -302,11 +302,11 @@ def _message(error: Exception) -> str:
     return failure.message if failure is not None else repr(error)
 
 
-def _grid(made: Sequence[Row]) -> Table:
+def _grid(lines: Sequence[Row]) -> Table:
     grid = Table.grid(padding=(0, 1), expand=True)
-    grid.add_column(no_wrap=True, style=DIM, min_width=max(len(name) for name, _ in made))
+    grid.add_column(no_wrap=True, style=DIM, min_width=max(len(name) for name, _ in lines))
     grid.add_column(ratio=1)
-    for name, value in made:
+    for name, value in lines:
         grid.add_row(name, ClippedLine(value))
     return grid
 

@@ -59,17 +59,17 @@ class Rates:
     collective: Mapping[int, float] = field(default_factory=dict)  # share of the time in collectives, by rank
 
 
-def drafting(made: DraftCounts) -> DraftRates:
+def drafting(counts: DraftCounts) -> DraftRates:
     """Of everything that is counted."""
     return DraftRates(
-        acceptance=made.acceptance,
-        per_position=tuple(map(over, made.accepted_per_position, made.drafted_per_position)),
-        mean_length=made.mean_accepted_length,
-        depth=over(made.drafted, made.drafts),
-        drafting=over(made.drafts, made.steps),
-        parked=over(made.parked_steps, made.steps),
-        speedup=made.speedup,
-        tokens_per_forward=over(made.emitted, made.target_forwards),
+        acceptance=counts.acceptance,
+        per_position=tuple(map(over, counts.accepted_per_position, counts.drafted_per_position)),
+        mean_length=counts.mean_accepted_length,
+        depth=over(counts.drafted, counts.drafts),
+        drafting=over(counts.drafts, counts.steps),
+        parked=over(counts.parked_steps, counts.steps),
+        speedup=counts.speedup,
+        tokens_per_forward=over(counts.emitted, counts.target_forwards),
     )
 
 
@@ -105,7 +105,8 @@ def _collective(old: control.GroupStatus, new: control.GroupStatus, seconds: flo
         for before, after in zip(old.ranks, new.ranks, strict=True)
     ]
     return {
-        one.rank: min(1.0, max(0.0, time.total_seconds()) / seconds) for one, time in zip(new.ranks, spent, strict=True)
+        rank.rank: min(1.0, max(0.0, time.total_seconds()) / seconds)
+        for rank, time in zip(new.ranks, spent, strict=True)
     }
 
 

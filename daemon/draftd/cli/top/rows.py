@@ -54,7 +54,7 @@ def period(seen: StatusHistory) -> str:
 
 def speculation(seen: StatusHistory) -> list[FigureRow]:
     minute = seen.minute.drafting if seen.minute is not None else None
-    made = []
+    lines = []
     for name, field, shown in (
         ("accepted", "acceptance", figures.percent),
         ("tokens a draft", "mean_length", figures.length),
@@ -65,20 +65,20 @@ def speculation(seen: StatusHistory) -> list[FigureRow]:
         ("tokens a forward", "tokens_per_forward", figures.length),
     ):
         recent, whole = getattr(minute, field, None), getattr(seen.whole, field)
-        known = next((value for value in (recent, whole) if value is not None), None)
-        style = "" if field != "speedup" or known is None else GOOD if known >= 1 else BAD
-        made.append(FigureRow(name, shown(recent), shown(whole), style=style))
-    return made
+        figure = next((value for value in (recent, whole) if value is not None), None)
+        style = "" if field != "speedup" or figure is None else GOOD if figure >= 1 else BAD
+        lines.append(FigureRow(name, shown(recent), shown(whole), style=style))
+    return lines
 
 
 def positions(seen: StatusHistory) -> list[FigureRow]:
     """Acceptance of the first drafted token, the second, and so on: of the last minute, else of all."""
     minute = seen.minute.drafting.per_position if seen.minute is not None else ()
-    made = []
+    lines = []
     for place, (share, recent) in enumerate(zip_longest(seen.whole.per_position, minute), 1):
         drawn = recent if recent is not None else share
-        made.append(FigureRow(str(place), figures.percent(recent), figures.percent(share), drawn))
-    return made
+        lines.append(FigureRow(str(place), figures.percent(recent), figures.percent(share), drawn))
+    return lines
 
 
 def unavailable(seen: StatusHistory) -> Text | None:
@@ -116,9 +116,11 @@ def essential(seen: StatusHistory, now: datetime) -> list[Row]:
     ]
 
 
-def compared(seen: StatusHistory, one: FigureRow) -> Row:
+def compared(seen: StatusHistory, figure: FigureRow) -> Row:
     """On one line."""
-    return one.name, Text.assemble((one.minute, one.style), (f" in {period(seen)}, {one.whole} in all", DIM))
+    return figure.name, Text.assemble(
+        (figure.minute, figure.style), (f" in {period(seen)}, {figure.whole} in all", DIM)
+    )
 
 
 def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> list[Row]:
@@ -128,7 +130,7 @@ def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> l
     level is.
     """
     today = "%H:%M" if short else "%H:%M:%S %Z"
-    made = []
+    lines = []
     for change in reversed(seen.status.transitions):
         at = change.at.ToDatetime(tzinfo=UTC).astimezone(now.tzinfo)
         what = Text.assemble(
@@ -138,8 +140,8 @@ def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> l
             _why(change.cause),
         )
         age = now - at
-        made.append((at.strftime(today) if age < _DAY else figures.span(int(age.total_seconds())), what))
-    return made
+        lines.append((at.strftime(today) if age < _DAY else figures.span(int(age.total_seconds())), what))
+    return lines
 
 
 def state(seen: StatusHistory) -> Text:
@@ -185,8 +187,8 @@ def _failed(seen: StatusHistory, lately: int | None) -> Text:
     status = seen.status
     shown = _counted(failures(status), lately, seen, bad=True)
     errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
-    if told := ", ".join(f"{count} {what}" for count, what in errors if count):
-        shown.append(f", errors: {told}", WARN)
+    if text := ", ".join(f"{count} {what}" for count, what in errors if count):
+        shown.append(f", errors: {text}", WARN)
     return shown
 
 
@@ -210,17 +212,17 @@ def _level(status: pb.GetStatusResponse) -> Text:
 
 def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     """What holds it, what asks for which level, and what comes next: each only where there is something to say."""
-    made = []
-    if held := ladder.held(state, now):
-        made.append(("held", Text(held, WARN)))
+    lines = []
+    if hold_text := ladder.held(state, now):
+        lines.append(("held", Text(hold_text, WARN)))
     if state.demands:
         lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first
         others = f", {len(state.demands) - 1} more" if len(state.demands) > 1 else ""
-        asked = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
-        made.append(("asked", Text.assemble(asked, others, _why(lowest.evidence))))
-    if (then := ladder.what_next(state, now)) and not held:
-        made.append(("next", Text(then)))
-    return made
+        demand_text = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
+        lines.append(("asked", Text.assemble(demand_text, others, _why(lowest.evidence))))
+    if (then := ladder.what_next(state, now)) and not hold_text:
+        lines.append(("next", Text(then)))
+    return lines
 
 
 def ranks(seen: StatusHistory) -> list[Row]:

@@ -19,47 +19,47 @@ _MODES = {
 }
 
 
-def chat_of(given: pb.ChatInput) -> Chat:
+def chat_of(chat_input: pb.ChatInput) -> Chat:
     """Raises InvalidRequest."""
-    parallel = given.parallel_tool_calls if given.HasField("parallel_tool_calls") else True
-    arguments = given.template_arguments
+    parallel = chat_input.parallel_tool_calls if chat_input.HasField("parallel_tool_calls") else True
+    arguments = chat_input.template_arguments
     return Chat(
-        tuple(_message(message, f"chat.messages[{i}]") for i, message in enumerate(given.messages)),
-        tuple(Tool(tool.name, tool.description, tool.parameters) for tool in given.tools),
-        _choice(given.tool_choice),
+        tuple(_message(message, f"chat.messages[{i}]") for i, message in enumerate(chat_input.messages)),
+        tuple(Tool(tool.name, tool.description, tool.parameters) for tool in chat_input.tools),
+        _choice(chat_input.tool_choice),
         parallel,
         json_object(arguments, "chat.template_arguments") if arguments else {},
-        given.continue_final_message,
+        chat_input.continue_final_message,
     )
 
 
-def _message(given: pb.ChatMessage, field: str) -> Message:
-    for i, part in enumerate(given.parts):
+def _message(message: pb.ChatMessage, field: str) -> Message:
+    for i, part in enumerate(message.parts):
         if part.WhichOneof("kind") is None:
             raise InvalidRequest(f"{field}.parts[{i}]", "nothing", "text")
     return Message(
-        given.role,
-        given.content + "".join(part.text for part in given.parts),
-        tuple(ToolCall(call.id, call.name, call.arguments) for call in given.tool_calls),
-        given.tool_call_id,
-        given.name,
-        given.reasoning,
+        message.role,
+        message.content + "".join(part.text for part in message.parts),
+        tuple(ToolCall(call.id, call.name, call.arguments) for call in message.tool_calls),
+        message.tool_call_id,
+        message.name,
+        message.reasoning,
     )
 
 
-def _choice(given: pb.ToolChoice) -> ToolMode | str:
-    if given.WhichOneof("choice") == "name":
-        return given.name
-    return member(_MODES, given.mode, "chat.tool_choice.mode", pb.ToolChoice.Mode.keys())
+def _choice(choice: pb.ToolChoice) -> ToolMode | str:
+    if choice.WhichOneof("choice") == "name":
+        return choice.name
+    return member(_MODES, choice.mode, "chat.tool_choice.mode", pb.ToolChoice.Mode.keys())
 
 
-def delta_of(told: Delta) -> pb.Delta:
-    if isinstance(told, TextDelta):
-        return pb.Delta(text=told.text)
-    if isinstance(told, ReasoningDelta):
-        return pb.Delta(reasoning=told.text)
-    if isinstance(told, ToolCallBegun):
-        return pb.Delta(tool_call_begun=pb.ToolCallBegun(index=told.index, id=told.id, name=told.name))
-    if isinstance(told, ToolCallArguments):
-        return pb.Delta(tool_call_arguments=told.text)
-    return pb.Delta(tool_call=pb.ToolCall(**told.call._asdict()))
+def delta_of(delta: Delta) -> pb.Delta:
+    if isinstance(delta, TextDelta):
+        return pb.Delta(text=delta.text)
+    if isinstance(delta, ReasoningDelta):
+        return pb.Delta(reasoning=delta.text)
+    if isinstance(delta, ToolCallBegun):
+        return pb.Delta(tool_call_begun=pb.ToolCallBegun(index=delta.index, id=delta.id, name=delta.name))
+    if isinstance(delta, ToolCallArguments):
+        return pb.Delta(tool_call_arguments=delta.text)
+    return pb.Delta(tool_call=pb.ToolCall(**delta.call._asdict()))

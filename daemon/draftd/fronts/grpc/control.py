@@ -159,8 +159,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         except NotServing:
             model = ""
         state = await asyncio.to_thread(self._flags.state, flag)
-        known = FlagContext(model, workload, request.caller, request.prompt_tokens)
-        said = self._flags.strategy(known) if flag is STRATEGY else self._flags.evaluate(known)
+        flag_context = FlagContext(model, workload, request.caller, request.prompt_tokens)
+        said = self._flags.strategy(flag_context) if flag is STRATEGY else self._flags.evaluate(flag_context)
         reason = f"{said.reason} ({said.error})" if said.error else said.reason
         return pb.GetFlagResponse(
             flag=filled(pb.FlagState, state),
@@ -192,12 +192,12 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return pb.HoldLevelResponse(fallback=reply.fallback(self._controller.state()))
 
     async def ReleaseLevel(self, request: pb.ReleaseLevelRequest, context: Context) -> pb.ReleaseLevelResponse:
-        held = await asyncio.to_thread(self._controller.release)
-        return pb.ReleaseLevelResponse(fallback=reply.fallback(self._controller.state()), was_held=held)
+        was_held = await asyncio.to_thread(self._controller.release)
+        return pb.ReleaseLevelResponse(fallback=reply.fallback(self._controller.state()), was_held=was_held)
 
     async def ListTransitions(self, request: pb.ListTransitionsRequest, context: Context) -> pb.ListTransitionsResponse:
-        found = self._transitions.latest(request.limit, request.after_number)
-        return pb.ListTransitionsResponse(transitions=map(reply.transition, found))
+        transitions = self._transitions.latest(request.limit, request.after_number)
+        return pb.ListTransitionsResponse(transitions=map(reply.transition, transitions))
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
         await self._transitions.watch(
@@ -214,18 +214,18 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         return reply.canaries(await self._end_of(await asyncio.to_thread(self._controller.canaries)))
 
     async def ReloadDraft(self, request: pb.ReloadDraftRequest, context: Context) -> pb.ReloadDraftResponse:
-        held = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
+        weight_bytes = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
         draft = self._service.model().info.draft_model or ""
-        return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=held)
+        return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=weight_bytes)
 
     async def PinPrefix(self, request: pb.PinPrefixRequest, context: Context) -> pb.PinPrefixResponse:
         check_name(request.name)
         kind = request.WhichOneof("input")
-        given = {} if kind is None else {kind: getattr(request, kind)}
-        asked = request_of(inference_pb2.GenerateRequest(**given), client=context.peer())
-        await self._end_of(self._worker.pin_prefix(request.name, await self._service.beginning(asked)))
-        found = next((one for one in self._prefixes() if one.name == request.name), None)
-        return pb.PinPrefixResponse(prefix=found)
+        source = {} if kind is None else {kind: getattr(request, kind)}
+        generate = request_of(inference_pb2.GenerateRequest(**source), client=context.peer())
+        await self._end_of(self._worker.pin_prefix(request.name, await self._service.beginning(generate)))
+        pin = next((prefix for prefix in self._prefixes() if prefix.name == request.name), None)
+        return pb.PinPrefixResponse(prefix=pin)
 
     async def ListPrefixes(self, request: pb.ListPrefixesRequest, context: Context) -> pb.ListPrefixesResponse:
         return pb.ListPrefixesResponse(prefixes=self._prefixes())
@@ -258,9 +258,9 @@ def _flag(key: str) -> Flag:
     return member(FLAGS, key or SPECULATION.key, "key", FLAGS)
 
 
-def hold_seconds(given: Duration) -> float:
+def hold_seconds(duration: Duration) -> float:
     """Raises InvalidRequest where a hold cannot last so long."""
-    nanos = given.ToNanoseconds()
+    nanos = duration.ToNanoseconds()
     if not 0 < nanos <= LONGEST_HOLD_DAYS * _DAY * _NANOS:
         allowed = f"more than 0 s, at most {LONGEST_HOLD_DAYS * _DAY} s ({LONGEST_HOLD_DAYS} days); unset: no end"
         raise InvalidRequest("expires_in", f"{nanos / _NANOS:g} s", allowed)

@@ -66,140 +66,140 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         # handler returns instead.
         left = context.time_remaining()
         deadline = None if left is None else time.monotonic() + left
-        asked = request_of(request, deadline, context.peer())
-        await self._service.generate(asked, lambda event: context.write(message_of(event)))
+        parsed = request_of(request, deadline, context.peer())
+        await self._service.generate(parsed, lambda event: context.write(message_of(event)))
 
 
-def request_of(given: pb.GenerateRequest, deadline: float | None = None, client: str = "") -> Request:
+def request_of(message: pb.GenerateRequest, deadline: float | None = None, client: str = "") -> Request:
     """`deadline` is on the monotonic clock, `client` names the connection. What cannot be expressed is the request's
     `problem`, the first of them."""
     problems: list[InvalidRequest] = []
-    if given.WhichOneof("input") is None:
+    if message.WhichOneof("input") is None:
         problems.append(InvalidRequest("input", "nothing", "one of prompt, chat, tokens"))
 
-    def read(known: Mapping[Any, V], kind: Any, field: str) -> V:
+    def read(members: Mapping[Any, V], kind: Any, field: str) -> V:
         """What the number means; for one that means nothing, a problem, and what an unset field means."""
         try:
-            return member(known, getattr(given, field), field, kind.keys())
+            return member(members, getattr(message, field), field, kind.keys())
         except InvalidRequest as problem:
             problems.append(problem)
-            return next(iter(known.values()))
+            return next(iter(members.values()))
 
     mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
     strategy, quality = read(STRATEGIES, pb.Strategy, "strategy"), read(QUALITIES, pb.QualityClass, "quality")
     workload = read(WORKLOADS, pb.WorkloadClass, "workload")
-    prompt: Prompt = RawText(given.prompt)
-    if given.HasField("chat"):
+    prompt: Prompt = RawText(message.prompt)
+    if message.HasField("chat"):
         try:
-            prompt = chat_of(given.chat)
+            prompt = chat_of(message.chat)
         except InvalidRequest as problem:
             problems.append(problem)
             prompt = Chat(())
-    elif given.HasField("tokens"):
-        prompt = TokenIds(tuple(given.tokens.ids))
-    cap = given.max_draft_tokens if given.HasField("max_draft_tokens") else None
+    elif message.HasField("tokens"):
+        prompt = TokenIds(tuple(message.tokens.ids))
+    cap = message.max_draft_tokens if message.HasField("max_draft_tokens") else None
     return Request(
         prompt=prompt,
-        max_tokens=given.max_tokens if given.HasField("max_tokens") else None,
-        sampling=sampling_of(given.sampling),
-        stop=tuple(given.stop),
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        sampling=sampling_of(message.sampling),
+        stop=tuple(message.stop),
         wish=RequestedPlan(
             mode,
             cap,
-            given.drafter or None,
+            message.drafter or None,
             depth_mode,
             strategy=strategy,
             quality=quality,
-            max_seconds=given.max_seconds if given.HasField("max_seconds") else None,
-            max_cost=given.max_cost if given.HasField("max_cost") else None,
+            max_seconds=message.max_seconds if message.HasField("max_seconds") else None,
+            max_cost=message.max_cost if message.HasField("max_cost") else None,
         ),
         workload=workload,
-        caller=given.caller,
+        caller=message.caller,
         deadline=deadline,
         client=client,
-        logprobs=given.logprobs if given.HasField("logprobs") else None,
-        prompt_logprobs=given.prompt_logprobs if given.HasField("prompt_logprobs") else None,
-        min_tokens=given.min_tokens,
-        ignore_eos=given.ignore_eos,
-        stop_token_ids=tuple(given.stop_token_ids),
-        include_stop=given.include_stop,
-        special_tokens=given.special_tokens,
-        n=given.n if given.HasField("n") else 1,
-        echo=given.echo,
-        priority=given.priority,
-        return_progress=given.return_progress,
-        skip_prefix_cache=given.skip_prefix_cache,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        min_tokens=message.min_tokens,
+        ignore_eos=message.ignore_eos,
+        stop_token_ids=tuple(message.stop_token_ids),
+        include_stop=message.include_stop,
+        special_tokens=message.special_tokens,
+        n=message.n if message.HasField("n") else 1,
+        echo=message.echo,
+        priority=message.priority,
+        return_progress=message.return_progress,
+        skip_prefix_cache=message.skip_prefix_cache,
         problem=problems[0] if problems else None,
-        response_format=_format(given.response_format),
+        response_format=_format(message.response_format),
     )
 
 
-def _format(given: pb.ResponseFormat) -> ResponseFormat | None:
-    kind = given.WhichOneof("format")
-    if kind is None or (kind == "json_object" and not given.json_object):
+def _format(message: pb.ResponseFormat) -> ResponseFormat | None:
+    kind = message.WhichOneof("format")
+    if kind is None or (kind == "json_object" and not message.json_object):
         return None
     if kind == "choices":
-        return ResponseFormat(FormatKind.CHOICE, json.dumps(list(given.choices.texts)))
-    return ResponseFormat(FormatKind(kind), "" if kind == "json_object" else getattr(given, kind))
+        return ResponseFormat(FormatKind.CHOICE, json.dumps(list(message.choices.texts)))
+    return ResponseFormat(FormatKind(kind), "" if kind == "json_object" else getattr(message, kind))
 
 
-def message_of(told: Event) -> pb.GenerateResponse:
-    if isinstance(told, Chunk):
+def message_of(event: Event) -> pb.GenerateResponse:
+    if isinstance(event, Chunk):
         return pb.GenerateResponse(
             chunk=pb.Chunk(
-                text=told.text,
-                token_ids=told.emission.tokens,
-                from_draft=told.emission.from_draft,
-                text_lengths=map(len, told.pieces),
-                deltas=map(delta_of, told.deltas),
-                logprobs=[logprobs_message(one) for one in told.emission.logprobs],
-                choice=told.choice,
-                verifier=number(pb.Verifier, told.emission.verifier),
-                prompt_ids=told.prompt,
-                prompt_logprobs=[logprobs_message(one) for one in told.emission.prompt or ()],
+                text=event.text,
+                token_ids=event.emission.tokens,
+                from_draft=event.emission.from_draft,
+                text_lengths=map(len, event.pieces),
+                deltas=map(delta_of, event.deltas),
+                logprobs=[logprobs_message(one) for one in event.emission.logprobs],
+                choice=event.choice,
+                verifier=number(pb.Verifier, event.emission.verifier),
+                prompt_ids=event.prompt,
+                prompt_logprobs=[logprobs_message(one) for one in event.emission.prompt or ()],
             )
         )
-    if isinstance(told, RequestStarted):
-        return pb.GenerateResponse(started=_started(told))
-    if isinstance(told, LoadProgress):
-        return pb.GenerateResponse(loading=pb.Loading(progress=told.progress))
-    if isinstance(told, PromptProgress):
-        return pb.GenerateResponse(prompt_progress=reply.prompt_progress(told))
-    return pb.GenerateResponse(finished=_finished(told))
+    if isinstance(event, RequestStarted):
+        return pb.GenerateResponse(started=_started(event))
+    if isinstance(event, LoadProgress):
+        return pb.GenerateResponse(loading=pb.Loading(progress=event.progress))
+    if isinstance(event, PromptProgress):
+        return pb.GenerateResponse(prompt_progress=reply.prompt_progress(event))
+    return pb.GenerateResponse(finished=_finished(event))
 
 
-def _started(told: RequestStarted) -> pb.Started:
+def _started(event: RequestStarted) -> pb.Started:
     return reply.filled(
         pb.Started,
-        told,
-        model=told.model.model,
-        draft_model=told.model.draft_model,
-        plan=reply.plan(told.plan, told.quality),
+        event,
+        model=event.model.model,
+        draft_model=event.model.draft_model,
+        plan=reply.plan(event.plan, event.quality),
     )
 
 
-def _finished(told: ChoiceFinished) -> pb.Finished:
-    outcome, stats = told.outcome, told.outcome.stats
+def _finished(event: ChoiceFinished) -> pb.Finished:
+    outcome, stats = event.outcome, event.outcome.stats
     return pb.Finished(
         reason=number(pb.FinishReason, outcome.reason),
         usage=pb.Usage(
             input_tokens=stats.prompt_tokens,
             output_tokens=stats.counts.emitted,
             cache_read_tokens=stats.cached_tokens,
-            reasoning_tokens=told.reasoning_tokens,
+            reasoning_tokens=event.reasoning_tokens,
         ),
         timings=_timings(stats),
         counts=reply.counts(stats.counts),
-        stop=told.stop,
+        stop=event.stop,
         degraded=outcome.degraded,
-        mode=number(pb.DecodeMode, told.plan.mode),
-        choice=told.choice,
-        stop_token_id=told.stop_token_id,
-        tool_calls=told.tool_calls > 0,
-        warning=told.warning,
-        cost=told.worth.cost,
-        currency=told.worth.currency if told.worth.cost is not None else "",
-        quality=number(pb.QualityClass, told.worth.quality),
+        mode=number(pb.DecodeMode, event.plan.mode),
+        choice=event.choice,
+        stop_token_id=event.stop_token_id,
+        tool_calls=event.tool_calls > 0,
+        warning=event.warning,
+        cost=event.worth.cost,
+        currency=event.worth.currency if event.worth.cost is not None else "",
+        quality=number(pb.QualityClass, event.worth.quality),
         remote=reply.remote_counts(stats.remote),
         failed_over=outcome.failed_over,
     )

@@ -57,9 +57,9 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _allowed(self, details: grpc.HandlerCallDetails) -> bool:
         # Every value is compared, in constant time: neither length of match nor order tells anything.
-        found = [value for key, value in details.invocation_metadata or () if key == "authorization"]
-        given = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in found)
-        return sum(is_bearer(value, self.tokens) for value in given) > 0
+        values = [value for key, value in details.invocation_metadata or () if key == "authorization"]
+        headers = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in values)
+        return sum(is_bearer(value, self.tokens) for value in headers) > 0
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -133,18 +133,18 @@ def _strings(data: bytes, message: Descriptor, prefix: str) -> Iterator[tuple[st
     """The bytes of each string field, with its path. Raises DecodeError where the wire format breaks."""
     seen: Counter[int] = Counter()
     fields: Any = UnknownFieldSet(Empty.FromString(data))  # to an empty message all are unknown, and kept as they came
-    for found in fields:
-        field = message.fields_by_number.get(found.field_number)
-        if field is None or not isinstance(found.data, bytes):
+    for unknown in fields:
+        field = message.fields_by_number.get(unknown.field_number)
+        if field is None or not isinstance(unknown.data, bytes):
             continue
         path = prefix + field.name
         if field.is_repeated:
             path += f"[{seen[field.number]}]"
             seen[field.number] += 1
         if field.type == FieldDescriptor.TYPE_STRING:
-            yield path, found.data
+            yield path, unknown.data
         elif field.message_type is not None:
-            yield from _strings(found.data, field.message_type, f"{path}.")
+            yield from _strings(unknown.data, field.message_type, f"{path}.")
 
 
 def code_of(error: DraftdError) -> grpc.StatusCode:

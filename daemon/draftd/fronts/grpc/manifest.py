@@ -75,12 +75,12 @@ class Manifests:
 
     def _models(self, info: ModelInfo) -> Mapping[str, pb.ModelManifest]:
         files, sizes = self._worker.files, self._worker.draft_bytes
-        found = {"target": self._model(info.model, info.weight_bytes, files.target)}
+        models = {"target": self._model(info.model, info.weight_bytes, files.target)}
         drafts = {"draft": (info.draft_model, DRAFT_MODEL), "light_draft": (info.light_draft_model, LIGHT_DRAFT_MODEL)}
         for role, (name, kind) in drafts.items():
             if name:
-                found[role] = self._model(name, sizes.get(kind, 0), files.drafts.get(kind))
-        return found
+                models[role] = self._model(name, sizes.get(kind, 0), files.drafts.get(kind))
+        return models
 
     def _model(self, name: str, weight_bytes: int, files: ModelFiles | None) -> pb.ModelManifest:
         if files is None:
@@ -98,9 +98,9 @@ class Manifests:
 def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
     """Values by dotted name. Of a secret, a file or an address only whether it is set. `labels` says what to show
     instead of those named there, where they are set: a model is called by its label, not by its path."""
-    found = {}
+    effective = {}
     for section, values in settings:
         for key, value in values:
             name, hidden = f"{section}.{key}", isinstance(value, (SecretStr, Path)) or key.endswith("_url")
-            found[name] = UNSET if value is None else labels.get(name, SET if hidden else shown(value))
-    return found
+            effective[name] = UNSET if value is None else labels.get(name, SET if hidden else shown(value))
+    return effective

@@ -118,16 +118,16 @@ def message_of(request: Request) -> pb.GenerateRequest:
     )
 
 
-def event_of(told: pb.GenerateResponse) -> RelayStarted | Chunk | RelayFinished | None:
+def event_of(message: pb.GenerateResponse) -> RelayStarted | Chunk | RelayFinished | None:
     """None while it loads."""
-    kind = told.WhichOneof("event")
+    kind = message.WhichOneof("event")
     if kind == "started":
-        return RelayStarted(told.started.prompt_tokens)
+        return RelayStarted(message.started.prompt_tokens)
     if kind == "chunk":
-        return _chunk(told.chunk)
+        return _chunk(message.chunk)
     if kind != "finished":
         return None
-    end = told.finished
+    end = message.finished
     counts = draft_counts(end.counts, end.usage.output_tokens)
     prefill = end.timings.prefill.ToNanoseconds() / 1e9
     return RelayFinished(
@@ -146,44 +146,44 @@ def event_of(told: pb.GenerateResponse) -> RelayStarted | Chunk | RelayFinished 
     )
 
 
-def _chunk(told: pb.Chunk) -> Chunk:
+def _chunk(message: pb.Chunk) -> Chunk:
     pieces, at = [], 0
-    for length in told.text_lengths:
-        pieces.append(told.text[at : at + length])
+    for length in message.text_lengths:
+        pieces.append(message.text[at : at + length])
         at += length
-    emission = Emission(tuple(told.token_ids), tuple(told.from_draft), (), Verifier.REMOTE)
-    return Chunk(emission, pieces, told.text[at:], [_delta(one) for one in told.deltas], told.choice)
+    emission = Emission(tuple(message.token_ids), tuple(message.from_draft), (), Verifier.REMOTE)
+    return Chunk(emission, pieces, message.text[at:], [_delta(delta) for delta in message.deltas], message.choice)
 
 
-def _delta(told: pb.Delta) -> Delta:
-    kind = told.WhichOneof("kind")
+def _delta(message: pb.Delta) -> Delta:
+    kind = message.WhichOneof("kind")
     if kind == "reasoning":
-        return ReasoningDelta(told.reasoning)
+        return ReasoningDelta(message.reasoning)
     if kind == "tool_call_begun":
-        begun = told.tool_call_begun
+        begun = message.tool_call_begun
         return ToolCallBegun(begun.index, begun.id, begun.name)
     if kind == "tool_call_arguments":
-        return ToolCallArguments(told.tool_call_arguments)
+        return ToolCallArguments(message.tool_call_arguments)
     if kind == "tool_call":
-        return ToolCallEnded(ToolCall(told.tool_call.id, told.tool_call.name, told.tool_call.arguments))
-    return TextDelta(told.text)
+        return ToolCallEnded(ToolCall(message.tool_call.id, message.tool_call.name, message.tool_call.arguments))
+    return TextDelta(message.text)
 
 
-def _message(given: Message) -> pb.ChatMessage:
-    calls = [pb.ToolCall(**call._asdict()) for call in given.tool_calls]
-    return pb.ChatMessage(**given._asdict() | {"tool_calls": calls})
+def _message(message: Message) -> pb.ChatMessage:
+    calls = [pb.ToolCall(**call._asdict()) for call in message.tool_calls]
+    return pb.ChatMessage(**message._asdict() | {"tool_calls": calls})
 
 
-def _format(given: ResponseFormat | None) -> pb.ResponseFormat | None:
-    if given is None:
+def _format(response_format: ResponseFormat | None) -> pb.ResponseFormat | None:
+    if response_format is None:
         return None
-    if given.kind is FormatKind.JSON_OBJECT:
+    if response_format.kind is FormatKind.JSON_OBJECT:
         return pb.ResponseFormat(json_object=True)
-    if given.kind is FormatKind.CHOICE:
-        return pb.ResponseFormat(choices=pb.Choices(texts=json.loads(given.source)))
-    made = pb.ResponseFormat()
-    setattr(made, given.kind.value, given.source)
-    return made
+    if response_format.kind is FormatKind.CHOICE:
+        return pb.ResponseFormat(choices=pb.Choices(texts=json.loads(response_format.source)))
+    message = pb.ResponseFormat()
+    setattr(message, response_format.kind.value, response_format.source)
+    return message
 
 
 def _error_of(error: client.CallError) -> DraftdError:

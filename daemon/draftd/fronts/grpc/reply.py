@@ -47,35 +47,35 @@ def counts(c: DraftCounts) -> pb.DraftCounts:
     return filled(pb.DraftCounts, c, draft_time=duration(c.draft_seconds), verify_time=duration(c.verify_seconds))
 
 
-def model(told: ServedModel) -> pb.GetModelResponse:
+def model(served: ServedModel) -> pb.GetModelResponse:
     return filled(
         pb.GetModelResponse,
-        told.info,
-        speculation_reason=told.info.why_no(DRAFT_MODEL),
-        light_draft_reason=told.info.why_no(LIGHT_DRAFT_MODEL),
-        default_max_tokens=told.default_max_tokens,
-        max_draft_tokens=told.max_draft_tokens,
-        chat_template=told.chat_template,
-        depth_mode=number(pb.DepthMode, told.depth_mode),
-        quality=number(pb.QualityClass, told.quality),
-        generic_tools=told.generic_tools,
+        served.info,
+        speculation_reason=served.info.why_no(DRAFT_MODEL),
+        light_draft_reason=served.info.why_no(LIGHT_DRAFT_MODEL),
+        default_max_tokens=served.default_max_tokens,
+        max_draft_tokens=served.max_draft_tokens,
+        chat_template=served.chat_template,
+        depth_mode=number(pb.DepthMode, served.depth_mode),
+        quality=number(pb.QualityClass, served.quality),
+        generic_tools=served.generic_tools,
     )
 
 
-def prompt_progress(told: PromptProgress) -> pb.PromptProgress:
-    return filled(pb.PromptProgress, told, elapsed=duration(time.monotonic() - told.began))
+def prompt_progress(progress: PromptProgress) -> pb.PromptProgress:
+    return filled(pb.PromptProgress, progress, elapsed=duration(time.monotonic() - progress.began))
 
 
-def plan(told: DecodePlan, quality: QualityClass) -> pb.DecodePlan:
+def plan(decode_plan: DecodePlan, quality: QualityClass) -> pb.DecodePlan:
     """`quality`: of the model whose text it will be."""
     return filled(
         pb.DecodePlan,
-        told,
-        mode=number(pb.DecodeMode, told.mode),
-        level=told.level.label,
-        depth_mode=number(pb.DepthMode, told.depth_mode if told.drafter is not None else None),
-        alternatives=sorted(told.alternatives),
-        strategy=number(pb.Strategy, told.strategy),
+        decode_plan,
+        mode=number(pb.DecodeMode, decode_plan.mode),
+        level=decode_plan.level.label,
+        depth_mode=number(pb.DepthMode, decode_plan.depth_mode if decode_plan.drafter is not None else None),
+        alternatives=sorted(decode_plan.alternatives),
+        strategy=number(pb.Strategy, decode_plan.strategy),
         quality=number(pb.QualityClass, quality),
     )
 
@@ -96,43 +96,43 @@ def remote_counts(c: RemoteCounts | None) -> pb.RemoteCounts | None:
     )
 
 
-def route(told: RouteAnswer) -> pb.RouteResponse:
-    found = told.route
+def route(answer: RouteAnswer) -> pb.RouteResponse:
+    chosen = answer.route
     return pb.RouteResponse(
-        rows=map(_row, found.ways),
-        strategy=number(pb.Strategy, found.strategy),
-        reason=found.reason,
-        refusal=found.refusal,
-        prompt_tokens=told.prompt_tokens,
-        expected_tokens=told.expected_tokens,
-        currency=told.currency,
-        quality=number(pb.QualityClass, found.wanted),
+        rows=map(_row, chosen.ways),
+        strategy=number(pb.Strategy, chosen.strategy),
+        reason=chosen.reason,
+        refusal=chosen.refusal,
+        prompt_tokens=answer.prompt_tokens,
+        expected_tokens=answer.expected_tokens,
+        currency=answer.currency,
+        quality=number(pb.QualityClass, chosen.wanted),
     )
 
 
 def _row(way: RouteOption) -> pb.RouteRow:
-    made = pb.RouteRow(
+    row = pb.RouteRow(
         strategy=number(pb.Strategy, way.strategy),
         unavailable=way.unavailable,
         quality=number(pb.QualityClass, way.quality),
         chosen=way.chosen,
         why=way.why,
     )
-    if (found := way.estimate) is not None:
-        made.MergeFrom(
+    if (estimate := way.estimate) is not None:
+        row.MergeFrom(
             pb.RouteRow(
-                total=duration(found.seconds),
-                load=duration(found.load),
-                queue=duration(found.queue),
-                prefill=duration(found.prefill),
-                decode=duration(found.decode),
-                round_trips=duration(found.round_trips),
-                tokens_per_second=found.tokens_per_second,
-                measured=found.measured,
-                cost=found.cost,
+                total=duration(estimate.seconds),
+                load=duration(estimate.load),
+                queue=duration(estimate.queue),
+                prefill=duration(estimate.prefill),
+                decode=duration(estimate.decode),
+                round_trips=duration(estimate.round_trips),
+                tokens_per_second=estimate.tokens_per_second,
+                measured=estimate.measured,
+                cost=estimate.cost,
             )
         )
-    return made
+    return row
 
 
 def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
@@ -176,15 +176,15 @@ def depth(learnt: LearntCosts | None, most: int) -> control_pb2.GetDepthResponse
     )
 
 
-def fallback(found: FallbackState) -> control_pb2.FallbackState:
+def fallback(state: FallbackState) -> control_pb2.FallbackState:
     return filled(
         control_pb2.FallbackState,
-        found,
-        ladder=map(ladder_level, found.ladder),
-        since=timestamp(found.since or None),
-        cause="" if found.signal is None else found.signal.text,
-        hold=None if found.hold is None else filled(control_pb2.Hold, found.hold, until=timestamp(found.hold.until)),
-        demands=map(_demand, found.signals),
+        state,
+        ladder=map(ladder_level, state.ladder),
+        since=timestamp(state.since or None),
+        cause="" if state.signal is None else state.signal.text,
+        hold=None if state.hold is None else filled(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
+        demands=map(_demand, state.signals),
         leases=[
             filled(
                 control_pb2.Lease,
@@ -194,33 +194,33 @@ def fallback(found: FallbackState) -> control_pb2.FallbackState:
                 started=timestamp(lease.notice.starts_at),
                 until=timestamp(lease.until),
             )
-            for lease in found.leases
+            for lease in state.leases
         ],
-        wait=duration(found.wait),
-        loaded_drafters=sorted(found.loaded_drafters),
-        state_file=None if found.state_file is None else str(found.state_file),
-        absent_drafters=dict(found.missing),
-        remote=None if found.remote is None else _remote_ladder(found.remote),
+        wait=duration(state.wait),
+        loaded_drafters=sorted(state.loaded_drafters),
+        state_file=None if state.state_file is None else str(state.state_file),
+        absent_drafters=dict(state.missing),
+        remote=None if state.remote is None else _remote_ladder(state.remote),
     )
 
 
-def _remote_ladder(found: RemoteState) -> control_pb2.FallbackState:
+def _remote_ladder(remote: RemoteState) -> control_pb2.FallbackState:
     """The ladder of what the remote is asked for."""
-    state = found.ladder
+    state = remote.ladder
     return control_pb2.FallbackState(
         ladder=[control_pb2.LadderLevel(level=one.label) for one in REMOTE_LADDER],
         position=state.position,
         since=timestamp(state.since or None),
         cause="" if state.signal is None else state.signal.text,
         hold=None if state.hold is None else filled(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
-        demands=map(_demand, found.signals),
-        wait=duration(found.wait),
+        demands=map(_demand, remote.signals),
+        wait=duration(remote.wait),
         relapses=state.relapses,
     )
 
 
-def _demand(one: Signal) -> control_pb2.Demand:
-    return filled(control_pb2.Demand, one, signal=one.cause.value, level=one.asks_for.label)
+def _demand(demand: Signal) -> control_pb2.Demand:
+    return filled(control_pb2.Demand, demand, signal=demand.cause.value, level=demand.asks_for.label)
 
 
 def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteState | None) -> control_pb2.RemoteStatus:
@@ -247,16 +247,16 @@ def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteSt
     )
 
 
-def verification(found: VerificationStatus) -> control_pb2.VerificationStatus:
+def verification(status: VerificationStatus) -> control_pb2.VerificationStatus:
     """This daemon as a verifier of others."""
     return control_pb2.VerificationStatus(
         peers=[
             control_pb2.PeerStatus(address=address, counts=peer_counts(counts))
-            for address, counts in sorted(found.peers.items())
+            for address, counts in sorted(status.peers.items())
         ],
-        total=peer_counts(found.total),
-        open_sequences=found.open_sequences,
-        refusals={reason: count for reason, count in found.refusals.items() if count},
+        total=peer_counts(status.total),
+        open_sequences=status.open_sequences,
+        refusals={reason: count for reason, count in status.refusals.items() if count},
     )
 
 
@@ -266,11 +266,11 @@ def peer_counts(c: PeerCounts) -> control_pb2.PeerCounts:
     )
 
 
-def group(found: GroupStatus) -> control_pb2.GroupStatus:
+def group(status: GroupStatus) -> control_pb2.GroupStatus:
     """The ranks that the target runs on."""
     return filled(
         control_pb2.GroupStatus,
-        found,
+        status,
         ranks=[
             filled(
                 control_pb2.RankStatus,
@@ -278,19 +278,19 @@ def group(found: GroupStatus) -> control_pb2.GroupStatus:
                 collective=duration(rank.collective_seconds),
                 silent=duration(rank.seconds_silent),
             )
-            for rank in found.ranks
+            for rank in status.ranks
         ],
-        losses={loss.value: count for loss, count in found.losses.items() if count},
-        restart=duration(found.restart_seconds),
+        losses={loss.value: count for loss, count in status.losses.items() if count},
+        restart=duration(status.restart_seconds),
     )
 
 
-def ladder_level(one: LadderLevel) -> control_pb2.LadderLevel:
-    return filled(control_pb2.LadderLevel, one, level=one.kind.label)
+def ladder_level(level: LadderLevel) -> control_pb2.LadderLevel:
+    return filled(control_pb2.LadderLevel, level, level=level.kind.label)
 
 
-def transition(one: Transition) -> control_pb2.Transition:
-    return filled(control_pb2.Transition, one)
+def transition(entry: Transition) -> control_pb2.Transition:
+    return filled(control_pb2.Transition, entry)
 
 
 def probed(report: ProbeReport) -> control_pb2.RunProbeResponse:
@@ -304,13 +304,13 @@ def canaries(report: CanaryReport) -> control_pb2.RunCanariesResponse:
 
 
 def _canary(outcome: CanaryOutcome) -> control_pb2.CanaryResult:
-    found = outcome.divergence
+    divergence = outcome.divergence
     return filled(
         control_pb2.CanaryResult,
         outcome,
-        diverged=found is not None,
-        diverged_at=None if found is None else found.at,
-        logit_gap=None if found is None else found.logit_gap,
+        diverged=divergence is not None,
+        diverged_at=None if divergence is None else divergence.at,
+        logit_gap=None if divergence is None else divergence.logit_gap,
     )
 
 
@@ -318,6 +318,6 @@ def timestamp(seconds: float | None) -> Timestamp | None:
     """`seconds` since 1970."""
     if seconds is None:
         return None
-    made = Timestamp()
-    made.FromNanoseconds(round(seconds * 1e9))
-    return made
+    stamp = Timestamp()
+    stamp.FromNanoseconds(round(seconds * 1e9))
+    return stamp

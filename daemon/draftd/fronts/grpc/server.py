@@ -162,10 +162,10 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
 def certificate_configuration(settings: ServerSettings) -> grpc.ServerCertificateConfiguration | None:
     """None for plain text; with client certificates where an authority for them is set. Raises ConfigError where a file
     cannot be used."""
-    found = load_certificates(tuple(server_certificates(settings)))
-    if (own := found.get("server.tls_cert")) is None:
+    certificates = load_certificates(tuple(server_certificates(settings)))
+    if (own := certificates.get("server.tls_cert")) is None:
         return None
-    authority = found.get("server.tls_client_ca")
+    authority = certificates.get("server.tls_client_ca")
     return grpc.ssl_server_certificate_configuration(
         [(own.key_pem, own.pem)], root_certificates=None if authority is None else authority.pem
     )

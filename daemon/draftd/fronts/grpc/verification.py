@@ -72,8 +72,8 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         except DraftdError as error:
             self.refused(error, context.peer())
             raise
-        found = tokens[request.first : request.first + request.count]
-        return pb.GetVocabularyResponse(fingerprint=fingerprint, size=len(tokens), tokens=found)
+        page = tokens[request.first : request.first + request.count]
+        return pb.GetVocabularyResponse(fingerprint=fingerprint, size=len(tokens), tokens=page)
 
     def _check_enabled(self) -> None:
         if not self._service.enabled:

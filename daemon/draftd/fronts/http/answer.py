@@ -27,9 +27,9 @@ def deltas_of(chunk: Chunk) -> Sequence[Delta]:
     return (TextDelta(text),) if (text := chunk.text) else ()
 
 
-def succeeded(told: ChoiceFinished) -> bool:
+def succeeded(end: ChoiceFinished) -> bool:
     """Otherwise an error follows."""
-    return told.outcome.reason in (FinishReason.STOP, FinishReason.LENGTH)
+    return end.outcome.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(slots=True)
@@ -67,27 +67,29 @@ class CollectedChoice:
 
 def token_logprobs(emission: Emission, token_bytes: TokenBytes) -> Iterator[dict[str, Any]]:
     """OpenAI's entry for each token of a chat."""
-    for token, found in zip(emission.tokens, emission.logprobs, strict=False):
-        top = [_entry(token_bytes(one), logprob) for one, logprob in found.top]
-        yield {**_entry(token_bytes(token), found.logprob), "top_logprobs": top}
+    for token, logprobs in zip(emission.tokens, emission.logprobs, strict=False):
+        top = [_entry(token_bytes(token_id), logprob) for token_id, logprob in logprobs.top]
+        yield {**_entry(token_bytes(token), logprobs.logprob), "top_logprobs": top}
 
 
 def _entry(data: bytes, logprob: float) -> dict[str, Any]:
     return {"token": data.decode(errors="replace"), "logprob": bounded(logprob), "bytes": list(data)}
 
 
-def prompt_logprobs(told: Chunk, token_bytes: TokenBytes, most: int | None = None) -> list[dict[str, Any] | None]:
+def prompt_logprobs(chunk: Chunk, token_bytes: TokenBytes, most: int | None = None) -> list[dict[str, Any] | None]:
     """vLLM's, of each token of the prompt: by id its own, then the likeliest, or `most` of them; null for the first."""
 
     def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
         text = token_bytes(token).decode(errors="replace")
         return {"logprob": bounded(logprob), "rank": rank, "decoded_token": text}
 
-    made: list[dict[str, Any] | None] = [None]
-    for token, found in zip(told.prompt[1:], told.emission.prompt or (), strict=True):
-        likeliest = {str(one): entry(one, logprob, i) for i, (one, logprob) in enumerate(found.top[:most], 1)}
-        made.append({str(token): entry(token, found.logprob, found.rank)} | likeliest)
-    return made
+    entries: list[dict[str, Any] | None] = [None]
+    for token, logprobs in zip(chunk.prompt[1:], chunk.emission.prompt or (), strict=True):
+        likeliest = {
+            str(token_id): entry(token_id, logprob, i) for i, (token_id, logprob) in enumerate(logprobs.top[:most], 1)
+        }
+        entries.append({str(token): entry(token, logprobs.logprob, logprobs.rank)} | likeliest)
+    return entries
 
 
 def bounded(logprob: float) -> float:
@@ -111,8 +113,8 @@ def usage(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
 def added(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The usage of several prompts."""
     total = dict(usages[0])
-    for one in usages[1:]:
-        for key, value in one.items():
+    for usage in usages[1:]:
+        for key, value in usage.items():
             total[key] = added([total[key], value]) if isinstance(value, dict) else total[key] + value
     return total
 

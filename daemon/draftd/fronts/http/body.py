@@ -227,17 +227,17 @@ class CommonBody(UnservedFields):
         return {**_FIELDS, "caller": caller, **own}
 
     def _sampling(self) -> SamplingParams:
-        told: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
             if (value := getattr(self, name)) is not None:
-                told[name] = value
+                values[name] = value
         if self.top_k is not None:
-            told["top_k"] = 0 if self.top_k == -1 else self.top_k  # vLLM's way to say that it is off
+            values["top_k"] = 0 if self.top_k == -1 else self.top_k  # vLLM's way to say that it is off
         if self.seed is not None and self.seed != -1:  # which other servers take for a random one
-            told["seed"] = self.seed % 2**64
+            values["seed"] = self.seed % 2**64
         if self.logit_bias:
-            told["logit_bias"] = tuple(_biases(self.logit_bias))
-        return SamplingParams(**told)
+            values["logit_bias"] = tuple(_biases(self.logit_bias))
+        return SamplingParams(**values)
 
 
 def beginning(caller: str) -> str:
@@ -271,14 +271,14 @@ def member(kind: Any, value: str | None, field: str) -> Any:
 
 def token_ids(ids: Sequence[object], field: str) -> tuple[int, ...]:
     """Raises InvalidRequest where one is none."""
-    for i, one in enumerate(ids):
-        if type(one) is not int or not 0 <= one < 2**31:
-            raise InvalidRequest(f"{field}[{i}]", one, "token ids, from 0")
+    for i, token_id in enumerate(ids):
+        if type(token_id) is not int or not 0 <= token_id < 2**31:
+            raise InvalidRequest(f"{field}[{i}]", token_id, "token ids, from 0")
     return tuple(ids)  # type: ignore[arg-type]
 
 
-def _biases(given: Mapping[str, object]) -> Iterable[tuple[int, float]]:
-    for key, value in given.items():
+def _biases(biases: Mapping[str, object]) -> Iterable[tuple[int, float]]:
+    for key, value in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             raise InvalidRequest(f"logit_bias.{key[:40]}", value, "token ids as names")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
@@ -316,17 +316,17 @@ _OTHERWISE = {
 
 
 def wanted_format(
-    given: CommonBody, own: ResponseFormat | None, name: str, schema: str
+    body: CommonBody, own: ResponseFormat | None, name: str, schema: str
 ) -> tuple[ResponseFormat | None, dict[str, str]]:
     """The format that a body demands, by its protocol's own field (`own`, called `name`, with its schema in `schema`),
     vLLM's `structured_outputs`, or one of their other names; and what the body calls the service's fields of it. Raises
     InvalidRequest, also for two."""
-    outputs = (given.structured_outputs or {}).items()
+    outputs = (body.structured_outputs or {}).items()
     for member, value in outputs:
         if value and member not in _STRUCTURED and member not in _ABOUT_FORMATS:
             raise InvalidRequest(f"structured_outputs.{member[:40]}", value, f"only {', '.join(_STRUCTURED)}")
     demanded = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
-    demanded |= {other: (member, getattr(given, other)) for other, member in _OTHERWISE.items()}
+    demanded |= {other: (member, getattr(body, other)) for other, member in _OTHERWISE.items()}
     demanded = {field: one for field, one in demanded.items() if one[1] is not None and one[1] is not False}
     if len(demanded) > 1 or (demanded and own is not None):
         raise InvalidRequest(

@@ -83,112 +83,112 @@ class ChatBody(ChoicesBody):
 
 def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    given = parsed(ChatBody, call.body)
-    model = scope.served(given.model)
-    _check_unserved(given)
-    wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)
-    choice, allowed = tool_choice(given.tool_choice)
-    offered = list(tools(given.tools or ()))
+    body = parsed(ChatBody, call.body)
+    model = scope.served(body.model)
+    _check_unserved(body)
+    wanted, called = fields.wanted_format(body, response_format(body.response_format), *FORMAT)
+    choice, allowed = tool_choice(body.tool_choice)
+    offered = list(tools(body.tools or ()))
     check_allowed(allowed, [one.name for one, _ in offered])
     offered = [one for one in offered if allowed is None or one[0].name in allowed]
     request = Request(
         prompt=Chat(
-            tuple(messages(given.messages)),
+            tuple(messages(body.messages)),
             tools=tuple(one for one, _ in offered),
             tool_choice=choice,
-            parallel_tool_calls=given.parallel_tool_calls is not False,
-            template_arguments=template_arguments(given, given.reasoning_effort),
-            continues=fields.continues(given.continue_final_message, given.add_generation_prompt),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            template_arguments=template_arguments(body, body.reasoning_effort),
+            continues=fields.continues(body.continue_final_message, body.add_generation_prompt),
         ),
-        max_tokens=given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens,
-        logprobs=(given.top_logprobs or 0) if given.logprobs else None,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         response_format=wanted,
-        **given.shared(call.client),
+        **body.shared(call.client),
     )
-    limit = "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens"
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     names = Names(
-        given.field_names({**called, "max_tokens": limit, "logprobs": "top_logprobs"}),
-        [f"messages[{i}]" for i in range(len(given.messages))],
+        body.field_names({**called, "max_tokens": limit, "logprobs": "top_logprobs"}),
+        [f"messages[{i}]" for i in range(len(body.messages))],
         [place for _, place in offered],
         [(r"^(\.tool_calls\[\d+\])(\.name|\.arguments)$", r"\1.function\2")],
     )
-    reply = ChatReply(model, scope.service.token_bytes, given)
-    return ParsedBody((request,), reply, bool(given.stream), names, reply.progress)
+    reply = ChatReply(model, scope.service.token_bytes, body)
+    return ParsedBody((request,), reply, bool(body.stream), names, reply.progress)
 
 
-def _check_unserved(given: ChatBody) -> None:
+def _check_unserved(body: ChatBody) -> None:
     for name in ("audio", "web_search_options", "functions", "function_call"):
-        if getattr(given, name) is not None:
+        if getattr(body, name) is not None:
             instead = "; use tools and tool_choice" if name.startswith("function") else ""
-            raise InvalidRequest(name, getattr(given, name), f"null: it is not served{instead}")
-    if given.echo:
-        raise InvalidRequest("echo", given.echo, "false: it is served in completions")
-    if any(one != "text" for one in given.modalities or ()):
-        raise InvalidRequest("modalities", given.modalities, "text: only text is served")
-    if given.top_logprobs and not given.logprobs:
-        raise InvalidRequest("top_logprobs", given.top_logprobs, "only with logprobs true")
+            raise InvalidRequest(name, getattr(body, name), f"null: it is not served{instead}")
+    if body.echo:
+        raise InvalidRequest("echo", body.echo, "false: it is served in completions")
+    if any(modality != "text" for modality in body.modalities or ()):
+        raise InvalidRequest("modalities", body.modalities, "text: only text is served")
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs", body.top_logprobs, "only with logprobs true")
 
 
-def messages(given: Sequence[ChatMessage]) -> Iterable[Message]:
-    for i, one in enumerate(given):
+def messages(chat_messages: Sequence[ChatMessage]) -> Iterable[Message]:
+    for i, message in enumerate(chat_messages):
         field = f"messages[{i}]"
-        content = text_of(one.content, f"{field}.content", _TEXT, of_tool=one.role == "tool")
-        if not content and one.refusal:
-            content = one.refusal
+        content = text_of(message.content, f"{field}.content", _TEXT, of_tool=message.role == "tool")
+        if not content and message.refusal:
+            content = message.refusal
         yield Message(
-            one.role,
+            message.role,
             content,
-            tool_calls=tuple(_calls(one.tool_calls or (), f"{field}.tool_calls")),
-            tool_call_id=one.tool_call_id or "",
-            name=one.name or "",
-            reasoning=one.reasoning_content or one.reasoning or "",
+            tool_calls=tuple(_calls(message.tool_calls or (), f"{field}.tool_calls")),
+            tool_call_id=message.tool_call_id or "",
+            name=message.name or "",
+            reasoning=message.reasoning_content or message.reasoning or "",
         )
 
 
-def _calls(given: Sequence[CallOfMessage], field: str) -> Iterable[ToolCall]:
-    for i, one in enumerate(given):
-        if one.type != "function" or one.function is None:
-            raise InvalidRequest(f"{field}[{i}].type", one.type, "function, with its function")
-        yield ToolCall(one.id, one.function.name, one.function.arguments or "{}")
+def _calls(calls: Sequence[CallOfMessage], field: str) -> Iterable[ToolCall]:
+    for i, call in enumerate(calls):
+        if call.type != "function" or call.function is None:
+            raise InvalidRequest(f"{field}[{i}].type", call.type, "function, with its function")
+        yield ToolCall(call.id, call.function.name, call.function.arguments or "{}")
 
 
-def tools(given: Sequence[ToolOfBody]) -> Iterable[tuple[Tool, str]]:
+def tools(offered: Sequence[ToolOfBody]) -> Iterable[tuple[Tool, str]]:
     """Each with where the body has it."""
-    for i, one in enumerate(given):
-        if one.function is not None:
-            yield tool(one.function, f"tools[{i}].function"), f"tools[{i}].function"
-        elif one.type == "function":
+    for i, entry in enumerate(offered):
+        if entry.function is not None:
+            yield tool(entry.function, f"tools[{i}].function"), f"tools[{i}].function"
+        elif entry.type == "function":
             raise InvalidRequest(f"tools[{i}].function", None, "a function: it must be given")
         else:
-            fields.leave_out(one.type, f"tools[{i}]")
+            fields.leave_out(entry.type, f"tools[{i}]")
 
 
-def tool(given: Function, field: str) -> Tool:
-    parameters = "" if given.parameters is None else as_json(given.parameters, f"{field}.parameters")
-    return Tool(given.name, given.description or "", parameters)
+def tool(function: Function, field: str) -> Tool:
+    parameters = "" if function.parameters is None else as_json(function.parameters, f"{field}.parameters")
+    return Tool(function.name, function.description or "", parameters)
 
 
 _MODES = {"any": ToolMode.REQUIRED} | {str(mode): mode for mode in ToolMode}
 
 
-def tool_choice(given: object) -> tuple[ToolMode | str, frozenset[str] | None]:
+def tool_choice(choice: object) -> tuple[ToolMode | str, frozenset[str] | None]:
     """A mode, or the name of a function; and the names of those that are allowed, None where all are. Raises
     InvalidRequest."""
-    if given is None:
+    if choice is None:
         return ToolMode.AUTO, None
-    kind = given.get("type") if isinstance(given, dict) else given
+    kind = choice.get("type") if isinstance(choice, dict) else choice
     if isinstance(kind, str) and kind in _MODES:
         return _MODES[kind], None
-    if isinstance(given, dict) and kind == "allowed_tools":
-        listed = given.get("allowed_tools", given)
+    if isinstance(choice, dict) and kind == "allowed_tools":
+        listed = choice.get("allowed_tools", choice)
         mode, members = (listed.get("mode"), listed.get("tools")) if isinstance(listed, dict) else (None, None)
         names = list(map(_name_of, members)) if isinstance(members, list) else []
         if isinstance(mode, str) and mode in _MODES and names and all(names):
             return _MODES[mode], frozenset(names)
-    elif isinstance(given, dict) and kind in ("function", "custom") and (name := _name_of(given)):
+    elif isinstance(choice, dict) and kind in ("function", "custom") and (name := _name_of(choice)):
         return name, None
     allowed = "none, auto, required, a function by its name, or allowed_tools with a mode and tools"
-    raise InvalidRequest("tool_choice", given, allowed)
+    raise InvalidRequest("tool_choice", choice, allowed)
 
 
 def check_allowed(allowed: frozenset[str] | None, names: Collection[str]) -> None:
@@ -206,12 +206,12 @@ def _name_of(tool: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def template_arguments(given: CommonBody, effort: str | None) -> Mapping[str, Any]:
-    found = dict(given.chat_template_kwargs or {})
-    as_json(found, "chat_template_kwargs")  # raises where it is none
+def template_arguments(body: CommonBody, effort: str | None) -> Mapping[str, Any]:
+    arguments = dict(body.chat_template_kwargs or {})
+    as_json(arguments, "chat_template_kwargs")  # raises where it is none
     if effort is not None:
-        found.setdefault("reasoning_effort", effort)
-    return found
+        arguments.setdefault("reasoning_effort", effort)
+    return arguments
 
 
 def _reasoning(text: str) -> dict[str, Any]:
@@ -261,13 +261,15 @@ class ChatReply(ChoicesReply):
         logprobs = {"content": choice.logprobs, "refusal": None} if choice.logprobs else None
         return {"index": index, "message": message, "logprobs": logprobs, **finish(choice.end)}
 
-    def _chunk(self, told: Chunk) -> bytes:
-        deltas = [found for delta in deltas_of(told) if (found := self._delta(told.choice, delta))]
-        if not told.emission.logprobs:
-            return b"".join(self._said(told.choice, delta) for delta in deltas)
-        logprobs = {"content": list(token_logprobs(told.emission, self._token_bytes)), "refusal": None}
+    def _chunk(self, chunk: Chunk) -> bytes:
+        deltas = [piece for delta in deltas_of(chunk) if (piece := self._delta(chunk.choice, delta))]
+        if not chunk.emission.logprobs:
+            return b"".join(self._said(chunk.choice, delta) for delta in deltas)
+        logprobs = {"content": list(token_logprobs(chunk.emission, self._token_bytes)), "refusal": None}
         first, *rest = deltas or [{"content": ""}]
-        return b"".join([self._said(told.choice, first, logprobs), *(self._said(told.choice, one) for one in rest)])
+        return b"".join(
+            [self._said(chunk.choice, first, logprobs), *(self._said(chunk.choice, other) for other in rest)]
+        )
 
     def _delta(self, choice: int, delta: Delta) -> dict[str, Any] | None:
         if isinstance(delta, TextDelta):

@@ -57,19 +57,19 @@ class ChoicesBody(CommonBody):
         }
 
 
-def response_format(given: Format | None, field: str = "response_format") -> ResponseFormat | None:
+def response_format(wanted: Format | None, field: str = "response_format") -> ResponseFormat | None:
     """Raises InvalidRequest."""
-    if given is None or given.type == "text":
+    if wanted is None or wanted.type == "text":
         return None
-    if given.type not in ("json_object", "json_schema"):
-        raise InvalidRequest(f"{field}.type", given.type, "text, json_object, json_schema")
-    if given.json_schema is None and given.schema_ is not None:
-        return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, f"{field}.schema"))
-    if given.type == "json_object":
+    if wanted.type not in ("json_object", "json_schema"):
+        raise InvalidRequest(f"{field}.type", wanted.type, "text, json_object, json_schema")
+    if wanted.json_schema is None and wanted.schema_ is not None:
+        return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(wanted.schema_, f"{field}.schema"))
+    if wanted.type == "json_object":
         return ResponseFormat(FormatKind.JSON_OBJECT)
-    if given.json_schema is None or given.json_schema.schema_ is None:
+    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
         raise InvalidRequest(f"{field}.json_schema.schema", None, "a JSON schema")
-    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.json_schema.schema_, f"{field}.json_schema.schema"))
+    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(wanted.json_schema.schema_, f"{field}.json_schema.schema"))
 
 
 def finish(end: ChoiceFinished) -> dict[str, Any]:

@@ -39,47 +39,47 @@ class CompletionBody(ChoicesBody):
 
 def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    given = parsed(CompletionBody, call.body)
-    model = scope.served(given.model)
-    if given.suffix:
-        raise InvalidRequest("suffix", given.suffix, "none: text is only added at the end")
-    if given.add_special_tokens is False:
+    body = parsed(CompletionBody, call.body)
+    model = scope.served(body.model)
+    if body.suffix:
+        raise InvalidRequest("suffix", body.suffix, "none: text is only added at the end")
+    if body.add_special_tokens is False:
         raise InvalidRequest("add_special_tokens", False, "true; a prompt of token ids has only those")
-    if given.best_of not in (None, 1 if given.n is None else given.n):
-        raise InvalidRequest("best_of", given.best_of, "n: none is left out")
-    wanted, called = fields.wanted_format(given, response_format(given.response_format), *FORMAT)
+    if body.best_of not in (None, 1 if body.n is None else body.n):
+        raise InvalidRequest("best_of", body.best_of, "n: none is left out")
+    wanted, called = fields.wanted_format(body, response_format(body.response_format), *FORMAT)
     shared: dict[str, Any] = {
-        "max_tokens": given.max_tokens,
-        "logprobs": given.logprobs,
-        "echo": bool(given.echo),
+        "max_tokens": body.max_tokens,
+        "logprobs": body.logprobs,
+        "echo": bool(body.echo),
         "response_format": wanted,
-        **given.shared(call.client),
+        **body.shared(call.client),
     }
-    requests = [Request(prompt=one, **shared) for one in prompts(given.prompt)]
-    reply = CompletionReply(model, scope.service.token_bytes, given)
-    names = Names(given.field_names({**called, "tokens.ids": "prompt"}))
-    return ParsedBody(requests, reply, bool(given.stream), names, reply.progress)
+    requests = [Request(prompt=one, **shared) for one in prompts(body.prompt)]
+    reply = CompletionReply(model, scope.service.token_bytes, body)
+    names = Names(body.field_names({**called, "tokens.ids": "prompt"}))
+    return ParsedBody(requests, reply, bool(body.stream), names, reply.progress)
 
 
-def prompts(given: object) -> list[Prompt]:
+def prompts(value: object) -> list[Prompt]:
     """A text, token ids, or a list of either. Raises InvalidRequest."""
-    if isinstance(given, str):
-        return [RawText(given)]
-    if isinstance(given, list) and given:
-        if isinstance(given[0], int):
-            return [TokenIds(token_ids(given, "prompt"))]
-        if len(given) > _MOST_PROMPTS:
-            raise InvalidRequest("prompt", f"{len(given)} prompts", f"at most {_MOST_PROMPTS}")
-        return [_prompt(one, f"prompt[{i}]") for i, one in enumerate(given)]
-    raise InvalidRequest("prompt", given, "a text, token ids, or a list of texts or of token ids")
+    if isinstance(value, str):
+        return [RawText(value)]
+    if isinstance(value, list) and value:
+        if isinstance(value[0], int):
+            return [TokenIds(token_ids(value, "prompt"))]
+        if len(value) > _MOST_PROMPTS:
+            raise InvalidRequest("prompt", f"{len(value)} prompts", f"at most {_MOST_PROMPTS}")
+        return [_prompt(one, f"prompt[{i}]") for i, one in enumerate(value)]
+    raise InvalidRequest("prompt", value, "a text, token ids, or a list of texts or of token ids")
 
 
-def _prompt(given: object, field: str) -> Prompt:
-    if isinstance(given, str):
-        return RawText(given)
-    if isinstance(given, list):
-        return TokenIds(token_ids(given, field))
-    raise InvalidRequest(field, given, "a text or token ids")
+def _prompt(value: object, field: str) -> Prompt:
+    if isinstance(value, str):
+        return RawText(value)
+    if isinstance(value, list):
+        return TokenIds(token_ids(value, field))
+    raise InvalidRequest(field, value, "a text or token ids")
 
 
 class CompletionReply(ChoicesReply):
@@ -130,17 +130,17 @@ class CompletionReply(ChoicesReply):
         logprobs: Sequence[TokenLogprobs | None] = event.emission.logprobs
         if event.prompt:
             tokens, logprobs = event.prompt, (None, *(event.emission.prompt or ()))
-        for token, found, offset in zip(tokens, logprobs, event.offsets, strict=False):
+        for token, chosen, offset in zip(tokens, logprobs, event.offsets, strict=False):
             lists["tokens"].append(self._text(token))
-            lists["token_logprobs"].append(None if found is None else bounded(found.logprob))
-            lists["top_logprobs"].append(None if found is None else self._top(found))
+            lists["token_logprobs"].append(None if chosen is None else bounded(chosen.logprob))
+            lists["top_logprobs"].append(None if chosen is None else self._top(chosen))
             lists["text_offset"].append(offset)
         return lists
 
-    def _top(self, found: TokenLogprobs) -> dict[str, float]:
+    def _top(self, chosen: TokenLogprobs) -> dict[str, float]:
         """By text. Of several tokens with one text, such as bytes of a character, the likeliest."""
         top: dict[str, float] = {}
-        for token, logprob in found.top[: self._likeliest]:
+        for token, logprob in chosen.top[: self._likeliest]:
             top.setdefault(self._text(token), bounded(logprob))
         return top
 

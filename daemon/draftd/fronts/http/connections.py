@@ -26,13 +26,13 @@ _GONE_SECONDS = 0.2  # in which a client's machine says that the client has gone
 class HttpConnection(BoundedConnection):
     """One connection of a client of the API."""
 
-    __slots__ = ("asked", "connections", "late", "say_something")
+    __slots__ = ("connections", "has_request", "late", "say_something")
 
     def __init__(self, connections: HttpConnections, server: web.Server) -> None:
         super().__init__(server, line_bytes=8190, field_bytes=16384, headers=100)
         self.connections = connections
         self.late: asyncio.TimerHandle | None = None
-        self.asked = False  # its first request has arrived
+        self.has_request = False  # its first request has arrived
         self.say_something: Callable[[], None] | None = None  # on the stream that it reads, which means nothing
 
     @property
@@ -80,7 +80,7 @@ class HttpConnection(BoundedConnection):
         log.debug(*args)
 
     def _hang_up(self) -> None:
-        if not self.asked:
+        if not self.has_request:
             self.force_close()
 
 
@@ -94,24 +94,24 @@ class HttpConnections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def made(self, one: HttpConnection) -> None:
+    def made(self, connection: HttpConnection) -> None:
         if len(self._open) >= self._most:
-            idle = next((one for one in self._open if one.idle), None)
+            idle = next((connection for connection in self._open if connection.idle), None)
             if idle is None:
-                one.force_close()
+                connection.force_close()
                 return
             self._open.pop(idle)
             idle.force_close()
-        self._open[one] = None
+        self._open[connection] = None
 
-    def used(self, one: HttpConnection) -> None:
+    def used(self, connection: HttpConnection) -> None:
         """It has asked something: it is the youngest."""
-        one.asked = True
-        if one in self._open:
-            self._open[one] = self._open.pop(one)
+        connection.has_request = True
+        if connection in self._open:
+            self._open[connection] = self._open.pop(connection)
 
-    def lost(self, one: HttpConnection) -> None:
-        self._open.pop(one, None)
+    def lost(self, connection: HttpConnection) -> None:
+        self._open.pop(connection, None)
 
 
 def listening(settings: ServerSettings) -> list[socket.socket]:
@@ -126,6 +126,6 @@ def listening(settings: ServerSettings) -> list[socket.socket]:
 
 def tls(settings: ServerSettings) -> ssl.SSLContext | None:
     """None for plain HTTP; with client certificates where an authority for them is set, as gRPC. Raises ConfigError."""
-    found = load_certificates(tuple(server_certificates(settings)))
-    own = found.get("server.tls_cert")
-    return None if own is None else server_context(own, found.get("server.tls_client_ca"))
+    certificates = load_certificates(tuple(server_certificates(settings)))
+    own = certificates.get("server.tls_cert")
+    return None if own is None else server_context(own, certificates.get("server.tls_client_ca"))

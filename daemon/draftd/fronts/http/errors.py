@@ -150,15 +150,15 @@ class Names:
     parts: Sequence[tuple[str, str]] = ()
 
     def of(self, path: str) -> str:
-        if found := _ITEM.fullmatch(path):
-            places, rest = self.messages if found[1] == "messages" else self.tools, found[3]
-            if int(found[2]) < len(places):
+        if item := _ITEM.fullmatch(path):
+            places, rest = self.messages if item[1] == "messages" else self.tools, item[3]
+            if int(item[2]) < len(places):
                 for part, own in self.parts:
                     rest = re.sub(part, own, rest)
-                return places[int(found[2])] + rest
-        for known in sorted(self.table, key=len, reverse=True):
-            if path.startswith(known):
-                return self.table[known] + path[len(known) :]
+                return places[int(item[2])] + rest
+        for place in sorted(self.table, key=len, reverse=True):
+            if path.startswith(place):
+                return self.table[place] + path[len(place) :]
         return path
 
     def renamed(self, error: DraftdError) -> DraftdError:

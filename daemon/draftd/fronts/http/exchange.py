@@ -29,7 +29,7 @@ class Reply(Protocol):
     def keep_alive(self) -> bytes:
         """What a stream says while there is nothing to say."""
 
-    def take(self, told: AnswerEvent, prompt: int) -> bytes:
+    def take(self, event: AnswerEvent, prompt: int) -> bytes:
         """What a stream says of it; `prompt` counts those of the question. Also keeps what `whole` needs."""
 
     def whole(self) -> Mapping[str, Any]:
@@ -71,35 +71,35 @@ class Scope:
     served: Callable[[str | None], str]
 
 
-async def answer(asked: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
+async def answer(body: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
     """Raises DraftdError where nothing was sent yet; what goes wrong later the stream says."""
-    reply, service = asked.reply, scope.service
-    if not asked.stream:
+    reply, service = body.reply, scope.service
+    if not body.stream:
 
-        async def keep(told: Event, prompt: int) -> None:
-            if not isinstance(told, LoadProgress | PromptProgress):
-                reply.take(told, prompt)
+        async def keep(event: Event, prompt: int) -> None:
+            if not isinstance(event, LoadProgress | PromptProgress):
+                reply.take(event, prompt)
 
-        await _ask(service, asked, keep)
+        await _ask(service, body, keep)
         return json_response(reply.whole(), call.headers)
 
     stream = EventStream(call.request, call.headers, reply.keep_alive, keep_alive_seconds)
 
-    async def say(told: Event, prompt: int) -> None:
-        if isinstance(told, PromptProgress):
-            assert asked.progress is not None, "it is told where it was asked for"
-            await stream.send(asked.progress(told))
+    async def say(event: Event, prompt: int) -> None:
+        if isinstance(event, PromptProgress):
+            assert body.progress is not None, "it is told where it was asked for"
+            await stream.send(body.progress(event))
         else:
-            await stream.send(reply.keep_alive if isinstance(told, LoadProgress) else reply.take(told, prompt))
+            await stream.send(reply.keep_alive if isinstance(event, LoadProgress) else reply.take(event, prompt))
 
     try:
-        await _ask(service, asked, say)
+        await _ask(service, body, say)
         await stream.end(reply.last)
     except ClientStalled as error:
         stream.abort()
         raise StreamFailed(error, stream.response) from None
     except (ConnectionError, asyncio.CancelledError):
-        if not stream.told:  # else the client had its answer, and left
+        if not stream.complete:  # else the client had its answer, and left
             raise
     except Exception as error:
         if not stream.begun:
@@ -119,24 +119,24 @@ class StreamFailed(Exception):
         self.error, self.response = error, response
 
 
-async def _ask(service: InferenceService, asked: ParsedBody, take: Callable[[Event, int], Awaitable[None]]) -> None:
+async def _ask(service: InferenceService, body: ParsedBody, take: Callable[[Event, int], Awaitable[None]]) -> None:
     """Raises DraftdError in the body's words."""
 
     def to(prompt: int) -> Send:
         return lambda told: take(told, prompt)
 
     try:
-        if len(asked.requests) == 1:
-            await service.generate(asked.requests[0], to(0))
+        if len(body.requests) == 1:
+            await service.generate(body.requests[0], to(0))
             return
         try:
             async with asyncio.TaskGroup() as group:
-                for i, request in enumerate(asked.requests):
+                for i, request in enumerate(body.requests):
                     group.create_task(service.generate(request, to(i)))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
     except DraftdError as error:
-        raise asked.names.renamed(error) from None
+        raise body.names.renamed(error) from None
 
 
 def json_response(what: Mapping[str, Any], headers: Mapping[str, str], status: int = 200) -> web.Response:

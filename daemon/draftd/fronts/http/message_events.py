@@ -52,12 +52,12 @@ class MessageReply:
         self._open = ""  # the kind of the block that is being told
         self._texts: list[str] = []
 
-    def take(self, told: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(told, Chunk):
-            events = [one for delta in deltas_of(told) for one in self._delta(delta)]
+    def take(self, emitted: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(emitted, Chunk):
+            events = [item for delta in deltas_of(emitted) for item in self._delta(delta)]
         else:
-            events = list(self._begun(told) if isinstance(told, RequestStarted) else self._ended(told))
-        return b"".join(event(one["type"], one) for one in events)
+            events = list(self._begun(emitted) if isinstance(emitted, RequestStarted) else self._ended(emitted))
+        return b"".join(event(item["type"], item) for item in events)
 
     def whole(self) -> Mapping[str, Any]:
         return self._message
@@ -65,10 +65,10 @@ class MessageReply:
     def failed(self, error: DraftdError) -> bytes:
         return event("error", anthropic_error(error))
 
-    def _begun(self, told: RequestStarted) -> Iterator[_Event]:
-        self._message["id"] = f"msg_{told.request_id}"
+    def _begun(self, start: RequestStarted) -> Iterator[_Event]:
+        self._message["id"] = f"msg_{start.request_id}"
         self._message["usage"] = {
-            "input_tokens": told.prompt_tokens,
+            "input_tokens": start.prompt_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,  # the end says how many were
             "output_tokens": 0,
@@ -121,21 +121,21 @@ class MessageReply:
         self._open = ""
         yield {"type": "content_block_stop", "index": self._index}
 
-    def _ended(self, told: ChoiceFinished) -> Iterator[_Event]:
+    def _ended(self, end: ChoiceFinished) -> Iterator[_Event]:
         yield from self._close()
-        if not succeeded(told):
+        if not succeeded(end):
             return
-        found = usage([told])
-        cached = found["prompt_tokens_details"]["cached_tokens"]
+        token_usage = usage([end])
+        cached = token_usage["prompt_tokens_details"]["cached_tokens"]
         counts = {
-            "input_tokens": found["prompt_tokens"] - cached,
+            "input_tokens": token_usage["prompt_tokens"] - cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
-            "output_tokens": found["completion_tokens"],
+            "output_tokens": token_usage["completion_tokens"],
         }
-        ended = {"stop_reason": _reason(told), "stop_sequence": told.stop or None}
+        ended = {"stop_reason": _reason(end), "stop_sequence": end.stop or None}
         self._message |= {**ended, "usage": counts}
-        more = {"metrics": metrics([told])} if self._measured else {}
+        more = {"metrics": metrics([end])} if self._measured else {}
         self._message |= more
         yield {"type": "message_delta", "delta": ended, "usage": counts, **more}
         yield {"type": "message_stop"}
@@ -145,18 +145,18 @@ class MessageReply:
         return len(self._message["content"]) - 1
 
 
-def _reason(told: ChoiceFinished) -> str:
-    if told.outcome.reason.value == "length":
+def _reason(end: ChoiceFinished) -> str:
+    if end.outcome.reason.value == "length":
         return "max_tokens"
-    if told.tool_calls:
+    if end.tool_calls:
         return "tool_use"
-    return "stop_sequence" if told.stop else "end_turn"
+    return "stop_sequence" if end.stop else "end_turn"
 
 
 def _object(text: str) -> dict[str, Any]:
     """The input of a call; one that was cut short has none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

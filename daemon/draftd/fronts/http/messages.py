@@ -91,60 +91,60 @@ class MessageBody(CommonBody):
 
 def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    given = parsed(MessageBody, call.body)
-    model = scope.served(given.model)
-    request, names = _request(given, call.client)
-    reply = MessageReply(model, measured=bool(given.include_metrics))
-    return ParsedBody((request,), reply, bool(given.stream), names)
+    body = parsed(MessageBody, call.body)
+    model = scope.served(body.model)
+    request, names = _request(body, call.client)
+    reply = MessageReply(model, measured=bool(body.include_metrics))
+    return ParsedBody((request,), reply, bool(body.stream), names)
 
 
-def _request(given: MessageBody, client: str) -> tuple[Request, Names]:
+def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
     for name in ("container", "mcp_servers"):
-        if getattr(given, name):
-            raise InvalidRequest(name, getattr(given, name), "none: this server runs no tools")
-    if given.compaction:
-        raise InvalidRequest("compaction", given.compaction, "none: it is not served")
-    if given.thread is not None:
-        raise ThreadNotServed(given.thread)
+        if getattr(body, name):
+            raise InvalidRequest(name, getattr(body, name), "none: this server runs no tools")
+    if body.compaction:
+        raise InvalidRequest("compaction", body.compaction, "none: it is not served")
+    if body.thread is not None:
+        raise ThreadNotServed(body.thread)
     read: list[tuple[Message, str]] = []
-    told = [part for part in given.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
-    if system := text_of(told, "system", _TEXT):
+    values = [part for part in body.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
+    if system := text_of(values, "system", _TEXT):
         read.append((Message("system", system), "system"))
     names: dict[str, str] = {}  # of tools, by the ids of their calls
-    for i, item in enumerate(given.messages):
+    for i, item in enumerate(body.messages):
         read += _messages(item, f"messages[{i}]", names)
     continues = _continues(read)
-    choice = given.tool_choice
-    shared = given.shared(client)
-    if not shared["caller"] and given.metadata is not None and given.metadata.user_id is not None:
-        shared["caller"] = fields.beginning(given.metadata.user_id)
-    config = given.output_config or OutputConfig()
+    choice = body.tool_choice
+    shared = body.shared(client)
+    if not shared["caller"] and body.metadata is not None and body.metadata.user_id is not None:
+        shared["caller"] = fields.beginning(body.metadata.user_id)
+    config = body.output_config or OutputConfig()
     name = "output_config.format" if config.format is not None else "output_format"
-    own_format = _format(config.format or given.output_format, name)
+    own_format = _format(config.format or body.output_format, name)
     if own_format is not None and continues:
         raise InvalidRequest(name, "json_schema", "none where the answer continues the last message")
-    wanted, called = fields.wanted_format(given, own_format, name, "schema")
+    wanted, called = fields.wanted_format(body, own_format, name, "schema")
     request = Request(
         prompt=Chat(
             tuple(message for message, _ in read),
-            tools=tuple(_tools(given.tools or ())),
+            tools=tuple(_tools(body.tools or ())),
             tool_choice=ToolMode.AUTO if choice is None else _choice(choice),
             parallel_tool_calls=choice is None or choice.disable_parallel_tool_use is not True,
-            template_arguments=_template_arguments(given, config.effort),
+            template_arguments=_template_arguments(body, config.effort),
             continues=continues,
         ),
-        max_tokens=given.max_tokens,
-        stop=tuple(given.stop_sequences or ()),
+        max_tokens=body.max_tokens,
+        stop=tuple(body.stop_sequences or ()),
         response_format=wanted,
         **shared,
     )
-    table = given.field_names({**called, "stop": "stop_sequences"})
+    table = body.field_names({**called, "stop": "stop_sequences"})
     parts = [
         (r"^\.parameters$", ".input_schema"),
         (r"^\.tool_calls.*", ".content"),
         (r"^\.tool_call_id$", ".tool_use_id"),
     ]
-    places = [f"tools[{i}]" for i, one in enumerate(given.tools or ()) if not _is_offer(one)]
+    places = [f"tools[{i}]" for i, one in enumerate(body.tools or ()) if not _is_offer(one)]
     return request, Names(table, [place for _, place in read], places, parts)
 
 
@@ -196,13 +196,13 @@ def _given(value: str | None, field: str) -> str:
     return value
 
 
-def _tools(given: Sequence[MessagesTool]) -> Iterable[Tool]:
-    for i, one in enumerate(given):
-        if _is_offer(one):
-            fields.leave_out(one.type or "", f"tools[{i}]")
+def _tools(offered: Sequence[MessagesTool]) -> Iterable[Tool]:
+    for i, entry in enumerate(offered):
+        if _is_offer(entry):
+            fields.leave_out(entry.type or "", f"tools[{i}]")
             continue
-        schema = "" if one.input_schema is None else as_json(one.input_schema, f"tools[{i}].input_schema")
-        yield Tool(one.name, one.description or "", schema)
+        schema = "" if entry.input_schema is None else as_json(entry.input_schema, f"tools[{i}].input_schema")
+        yield Tool(entry.name, entry.description or "", schema)
 
 
 def _is_offer(tool: MessagesTool) -> bool:
@@ -210,27 +210,27 @@ def _is_offer(tool: MessagesTool) -> bool:
     return tool.type not in (None, "custom")
 
 
-def _choice(given: ToolChoice) -> ToolMode | str:
+def _choice(choice: ToolChoice) -> ToolMode | str:
     modes = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "none": ToolMode.NONE}
-    if given.type in modes:
-        return modes[given.type]
-    if given.type != "tool":
-        raise InvalidRequest("tool_choice.type", given.type, "auto, any, none, tool")
-    return _given(given.name or None, "tool_choice.name")
+    if choice.type in modes:
+        return modes[choice.type]
+    if choice.type != "tool":
+        raise InvalidRequest("tool_choice.type", choice.type, "auto, any, none, tool")
+    return _given(choice.name or None, "tool_choice.name")
 
 
-def _template_arguments(given: MessageBody, effort: str | None) -> Mapping[str, Any]:
-    found = dict(template_arguments(given, effort))
-    if given.thinking is not None:
-        if given.thinking.type not in ("enabled", "adaptive", "disabled"):
-            raise InvalidRequest("thinking.type", given.thinking.type, "enabled, adaptive, disabled")
-        found.setdefault("enable_thinking", given.thinking.type != "disabled")
-    return found
+def _template_arguments(body: MessageBody, effort: str | None) -> Mapping[str, Any]:
+    arguments = dict(template_arguments(body, effort))
+    if body.thinking is not None:
+        if body.thinking.type not in ("enabled", "adaptive", "disabled"):
+            raise InvalidRequest("thinking.type", body.thinking.type, "enabled, adaptive, disabled")
+        arguments.setdefault("enable_thinking", body.thinking.type != "disabled")
+    return arguments
 
 
-def _format(given: OutputFormat | None, field: str) -> ResponseFormat | None:
-    if given is None:
+def _format(wanted: OutputFormat | None, field: str) -> ResponseFormat | None:
+    if wanted is None:
         return None
-    if given.type != "json_schema" or given.schema_ is None:
-        raise InvalidRequest(f"{field}.type", given.type, "json_schema, with its schema")
-    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(given.schema_, f"{field}.schema"))
+    if wanted.type != "json_schema" or wanted.schema_ is None:
+        raise InvalidRequest(f"{field}.type", wanted.type, "json_schema, with its schema")
+    return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(wanted.schema_, f"{field}.schema"))

@@ -17,11 +17,11 @@ def names_of(model: ServedModel, aliases: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([own, own.rstrip("/").rpartition("/")[2] or own, *aliases]))
 
 
-def served(model: ServedModel, aliases: Sequence[str], asked: str | None) -> str:
+def served(model: ServedModel, aliases: Sequence[str], wanted: str | None) -> str:
     """The model's own name; where none was asked for, too. Raises ModelNotFound for another's."""
     names = names_of(model, aliases)
-    if asked and not any(fnmatchcase(asked, name) if name in aliases else asked == name for name in names):
-        raise ModelNotFound(asked, names)
+    if wanted and not any(fnmatchcase(wanted, name) if name in aliases else wanted == name for name in names):
+        raise ModelNotFound(wanted, names)
     return names[0]
 
 

@@ -83,10 +83,10 @@ class ResponseReply:
         self._number = 0
         self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is still to come
 
-    def take(self, told: AnswerEvent, prompt: int) -> bytes:
-        if isinstance(told, Chunk):
-            return self._said(self._chunk(told))
-        return self._said(self._begun(told) if isinstance(told, RequestStarted) else self._ended(told))
+    def take(self, event: AnswerEvent, prompt: int) -> bytes:
+        if isinstance(event, Chunk):
+            return self._said(self._chunk(event))
+        return self._said(self._begun(event) if isinstance(event, RequestStarted) else self._ended(event))
 
     def whole(self) -> Mapping[str, Any]:
         return self._response
@@ -103,14 +103,14 @@ class ResponseReply:
             self._number += 1
         return b"".join(said)
 
-    def _begun(self, told: RequestStarted) -> Iterator[_Event]:
-        self._response["id"] = f"resp_{told.request_id}"
+    def _begun(self, start: RequestStarted) -> Iterator[_Event]:
+        self._response["id"] = f"resp_{start.request_id}"
         yield "response.created", {"response": self._response}
         yield "response.in_progress", {"response": self._response}
 
-    def _chunk(self, told: Chunk) -> Iterator[_Event]:
-        self._logprobs += token_logprobs(told.emission, self._token_bytes)
-        for delta in deltas_of(told):
+    def _chunk(self, chunk: Chunk) -> Iterator[_Event]:
+        self._logprobs += token_logprobs(chunk.emission, self._token_bytes)
+        for delta in deltas_of(chunk):
             yield from self._delta(delta)
 
     def _delta(self, delta: Delta) -> Iterator[_Event]:
@@ -199,18 +199,18 @@ class ResponseReply:
         self._response["output"].append(item)
         yield "response.output_item.done", {"output_index": opened.index, "item": item}
 
-    def _ended(self, told: ChoiceFinished) -> Iterator[_Event]:
-        if not succeeded(told):
+    def _ended(self, end: ChoiceFinished) -> Iterator[_Event]:
+        if not succeeded(end):
             yield from self._close("incomplete")
             return
-        whole = told.outcome.reason.value == "stop"
+        whole = end.outcome.reason.value == "stop"
         yield from self._close("completed" if whole else "incomplete")
         self._response["status"] = "completed" if whole else "incomplete"
         if not whole:
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
-        self._response["usage"] = _usage(told)
+        self._response["usage"] = _usage(end)
         if self._measured:
-            self._response["metrics"] = metrics([told])
+            self._response["metrics"] = metrics([end])
         self._keep()
         yield f"response.{self._response['status']}", {"response": self._response}
 
@@ -258,19 +258,19 @@ def _size(message: Message) -> int:
 def _free_text(arguments: str) -> str:
     """What a model called a tool of free text with."""
     try:
-        found = json.loads(arguments)
+        values = json.loads(arguments)
     except ValueError:
         return arguments
-    text = found.get(CUSTOM_INPUT) if isinstance(found, dict) else None
+    text = values.get(CUSTOM_INPUT) if isinstance(values, dict) else None
     return text if isinstance(text, str) else arguments
 
 
-def _usage(told: ChoiceFinished) -> dict[str, Any]:
-    found = usage([told])
+def _usage(end: ChoiceFinished) -> dict[str, Any]:
+    token_usage = usage([end])
     return {
-        "input_tokens": found["prompt_tokens"],
-        "input_tokens_details": {**found["prompt_tokens_details"], "cache_write_tokens": 0},
-        "output_tokens": found["completion_tokens"],
-        "output_tokens_details": found["completion_tokens_details"],
-        "total_tokens": found["total_tokens"],
+        "input_tokens": token_usage["prompt_tokens"],
+        "input_tokens_details": {**token_usage["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": token_usage["completion_tokens"],
+        "output_tokens_details": token_usage["completion_tokens_details"],
+        "total_tokens": token_usage["total_tokens"],
     }

@@ -85,54 +85,54 @@ class ResponseBody(CommonBody):
 
 def asked(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    given = parsed(ResponseBody, call.body)
-    model = scope.served(given.model)
+    body = parsed(ResponseBody, call.body)
+    model = scope.served(body.model)
     for name in ("background", "conversation", "prompt"):
-        if getattr(given, name):
-            raise InvalidRequest(name, getattr(given, name), "none: it is not served")
-    talk = _conversation(given, store)
+        if getattr(body, name):
+            raise InvalidRequest(name, getattr(body, name), "none: it is not served")
+    talk = _conversation(body, store)
     offered: dict[str, ToolKind] = {}
-    choice, allowed = tool_choice(given.tool_choice)
-    tools = list(_tools(given.tools or (), "tools", offered))
+    choice, allowed = tool_choice(body.tool_choice)
+    tools = list(_tools(body.tools or (), "tools", offered))
     check_allowed(allowed, [one.name for one in tools])
     tools = [one for one in tools if allowed is None or one.name in allowed]
-    head = [] if given.instructions is None else [Message("system", given.instructions)]
-    effort = given.reasoning.effort if given.reasoning is not None else None
-    wants_logprobs = _LOGPROBS in (given.include or ()) or bool(given.top_logprobs)
-    wanted, called = fields.wanted_format(given, *_format(given))
-    continues = fields.continues(given.continue_final_message, given.add_generation_prompt)
+    head = [] if body.instructions is None else [Message("system", body.instructions)]
+    effort = body.reasoning.effort if body.reasoning is not None else None
+    wants_logprobs = _LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
+    wanted, called = fields.wanted_format(body, *_format(body))
+    continues = fields.continues(body.continue_final_message, body.add_generation_prompt)
     request = Request(
         prompt=Chat(
             (*head, *talk.messages),
             tools=tuple(tools),
             tool_choice=choice,
-            parallel_tool_calls=given.parallel_tool_calls is not False,
-            template_arguments=template_arguments(given, effort),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            template_arguments=template_arguments(body, effort),
             continues=continues,
         ),
-        max_tokens=given.max_output_tokens,
-        logprobs=(given.top_logprobs or 0) if wants_logprobs else None,
+        max_tokens=body.max_output_tokens,
+        logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         response_format=wanted,
-        **given.shared(call.client),
+        **body.shared(call.client),
     )
     own = {"chat": "input", "chat.messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
     names = Names(
-        given.field_names({**called, **own}),
+        body.field_names({**called, **own}),
         [*("instructions" for _ in head), *talk.places],
         [offered[one.name].place for one in tools],
         [(r"^\.tool_calls(\[\d+\])?", "")],  # which are items
     )
     reply = ResponseReply(
-        _described(given, model),
+        _described(body, model),
         scope.service.token_bytes,
         offered,
-        measured=bool(given.include_metrics),
-        store=None if given.store is False else store,
+        measured=bool(body.include_metrics),
+        store=None if body.store is False else store,
         messages=tuple(talk.messages),  # without the instructions
         items=talk.items,
         continues=continues,
     )
-    return ParsedBody((request,), reply, bool(given.stream), names)
+    return ParsedBody((request,), reply, bool(body.stream), names)
 
 
 def listed(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
@@ -154,11 +154,11 @@ def listed(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
     return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": len(items) > len(shown)}
 
 
-def _described(given: ResponseBody, model: str) -> dict[str, Any]:
+def _described(body: ResponseBody, model: str) -> dict[str, Any]:
     """What an answer repeats of its question."""
     text = {"type": "text"}
-    if given.text is not None and given.text.format is not None:
-        text = given.text.format.model_dump(by_alias=True, exclude_none=True)
+    if body.text is not None and body.text.format is not None:
+        text = body.text.format.model_dump(by_alias=True, exclude_none=True)
     return {
         "id": "",
         "object": "response",
@@ -167,24 +167,24 @@ def _described(given: ResponseBody, model: str) -> dict[str, Any]:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": given.instructions,
-        "max_output_tokens": given.max_output_tokens,
-        "metadata": given.metadata or {},
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
         "model": model,
         "output": [],
-        "parallel_tool_calls": given.parallel_tool_calls is not False,
-        "previous_response_id": given.previous_response_id,
-        "reasoning": {"effort": given.reasoning.effort if given.reasoning else None, "summary": None},
-        "store": given.store is not False,
-        "temperature": given.temperature,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "store": body.store is not False,
+        "temperature": body.temperature,
         "text": {"format": text},
-        "tool_choice": "auto" if given.tool_choice is None else given.tool_choice,
-        "tools": [one.model_dump(exclude_none=True) for one in given.tools or ()],
-        "top_logprobs": given.top_logprobs,
-        "top_p": given.top_p,
+        "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+        "tools": [one.model_dump(exclude_none=True) for one in body.tools or ()],
+        "top_logprobs": body.top_logprobs,
+        "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None,
-        "user": given.user,
+        "user": body.user,
     }
 
 
@@ -215,24 +215,24 @@ class _Conversation:
         return next((call.name for call in calls if call.id == call_id), "")
 
 
-def _conversation(given: ResponseBody, store: ResponseStore) -> _Conversation:
+def _conversation(body: ResponseBody, store: ResponseStore) -> _Conversation:
     talk = _Conversation()
-    if given.previous_response_id is not None:
-        stored = store.get(given.previous_response_id)
+    if body.previous_response_id is not None:
+        stored = store.get(body.previous_response_id)
         if stored is None:
             allowed = "the id of an answer that is still stored (server.http_stored_bytes)"
-            raise ResponseNotFound("previous_response_id", given.previous_response_id, allowed)
+            raise ResponseNotFound("previous_response_id", body.previous_response_id, allowed)
         talk.messages += stored.messages
         talk.places += ["previous_response_id"] * len(stored.messages)
-    if isinstance(given.input, str):
-        talk.add(Message("user", given.input), "input")
-        text = {"type": "input_text", "text": given.input}
+    if isinstance(body.input, str):
+        talk.add(Message("user", body.input), "input")
+        text = {"type": "input_text", "text": body.input}
         talk.items.append({"type": "message", "role": "user", "content": [text]})
         return talk
-    if not isinstance(given.input, list):
-        raise InvalidRequest("input", given.input, "a text, or a list of items")
+    if not isinstance(body.input, list):
+        raise InvalidRequest("input", body.input, "a text, or a list of items")
     # Parsed by itself, so that a text needs no union, whose errors would name its members.
-    talk.items = [_referred(item, f"input[{i}]", store) for i, item in enumerate(given.input)]
+    talk.items = [_referred(item, f"input[{i}]", store) for i, item in enumerate(body.input)]
     for i, item in enumerate(fields.checked_part(Input, {"input": talk.items}).input):
         _add(item, f"input[{i}]", talk)
     return talk
@@ -283,30 +283,32 @@ def _needed(value: str | None, field: str) -> str:
     return value
 
 
-def _tools(given: Sequence[ResponsesTool], place: str, offered: dict[str, ToolKind], space: str = "") -> Iterable[Tool]:
-    for i, one in enumerate(given):
+def _tools(
+    offers: Sequence[ResponsesTool], place: str, offered: dict[str, ToolKind], space: str = ""
+) -> Iterable[Tool]:
+    for i, entry in enumerate(offers):
         field = f"{place}[{i}]"
-        if one.type not in _OWN:
-            fields.leave_out(one.type, field)
+        if entry.type not in _OWN:
+            fields.leave_out(entry.type, field)
             continue
-        name = _needed(one.name, f"{field}.name")
-        if one.type == "namespace":
-            yield from _tools(one.tools or (), f"{field}.tools", offered, name)
+        name = _needed(entry.name, f"{field}.name")
+        if entry.type == "namespace":
+            yield from _tools(entry.tools or (), f"{field}.tools", offered, name)
             continue
-        if one.type == "function":
-            yield tool(Function(name=name, description=one.description, parameters=one.parameters), field)
+        if entry.type == "function":
+            yield tool(Function(name=name, description=entry.description, parameters=entry.parameters), field)
         else:
-            yield Tool(name, one.description or "", as_json(_CUSTOM, field))
-        offered[name] = ToolKind(custom=one.type == "custom", namespace=space, place=field)
+            yield Tool(name, entry.description or "", as_json(_CUSTOM, field))
+        offered[name] = ToolKind(custom=entry.type == "custom", namespace=space, place=field)
 
 
-def _format(given: ResponseBody) -> tuple[ResponseFormat | None, str, str]:
+def _format(body: ResponseBody) -> tuple[ResponseFormat | None, str, str]:
     """The format, and where the body has it and its schema. `response_format` is chat's, which clients send too."""
-    own = None if given.text is None else given.text.format
+    own = None if body.text is None else body.text.format
     if own is None:
-        return response_format(given.response_format), *FORMAT
-    if given.response_format is not None:
-        raise InvalidRequest("response_format", given.response_format.type, "none beside text.format")
+        return response_format(body.response_format), *FORMAT
+    if body.response_format is not None:
+        raise InvalidRequest("response_format", body.response_format.type, "none beside text.format")
     try:
         return response_format(own, "text.format"), "text.format", "schema"
     except InvalidRequest as error:

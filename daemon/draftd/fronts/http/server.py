@@ -138,8 +138,8 @@ class HttpServer:
         assert isinstance(request.protocol, HttpConnection)
         self._connections.used(request.protocol)
         route = self._route(request.path)
-        known = route if route in self._routes else None
-        followed = self._telemetry.begin(request.method, known, request.headers, request.scheme)
+        known_route = route if route in self._routes else None
+        followed = self._telemetry.begin(request.method, known_route, request.headers, request.scheme)
         call = HttpExchange(request, _client(request), uuid.uuid4().hex, {})
         headers = {"Server": "draftd", "X-Request-Id": call.id, **followed.headers(), **self._cors(request)}
         if route.startswith(_ANTHROPIC):
@@ -262,12 +262,12 @@ class HttpServer:
                 return f"{collection}/{{id}}"
         return path
 
-    def _served(self, asked: str | None) -> str:
+    def _served(self, wanted: str | None) -> str:
         try:
             model = self._service.model()
         except NotServing:  # which the service says itself, and counts
-            return asked or ""
-        return models.served(model, self._settings.http_aliases, asked)
+            return wanted or ""
+        return models.served(model, self._settings.http_aliases, wanted)
 
     # The paths.
 
@@ -297,9 +297,9 @@ class HttpServer:
 
     def _answer_of(self, call: HttpExchange, name: str) -> StoredAnswer:
         """Raises NotFound."""
-        if (found := self._store.get(name)) is None:
+        if (stored := self._store.get(name)) is None:
             raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
-        return found
+        return stored
 
     async def _count(self, asking: Asking, more: Mapping[str, str], call: HttpExchange) -> web.StreamResponse:
         """Counts the tokens of a question's prompt. The answer has `more` beside them."""

@@ -47,9 +47,9 @@ class ResponseStore:
             self.drop(next(iter(self._kept)))
 
     def get(self, name: str) -> StoredAnswer | None:
-        if (found := self._kept.get(name)) is not None:
+        if (stored := self._kept.get(name)) is not None:
             self._kept.move_to_end(name)
-        return found
+        return stored
 
     def item(self, name: str) -> Mapping[str, Any] | None:
         """Finds an item in the input or the output of an answer that is kept; the latest where several have it."""
@@ -58,14 +58,14 @@ class ResponseStore:
 
     def drop(self, name: str) -> bool:
         """Whether there was one."""
-        found = self._kept.pop(name, None)
-        if found is not None:
-            self.bytes -= found.size
-            for item in dict.fromkeys(map(_name, _items(found))):
+        stored = self._kept.pop(name, None)
+        if stored is not None:
+            self.bytes -= stored.size
+            for item in dict.fromkeys(map(_name, _items(stored))):
                 self._holders[item].remove(name)
                 if not self._holders[item]:
                     del self._holders[item]
-        return found is not None
+        return stored is not None
 
 
 def _items(stored: StoredAnswer) -> list[Mapping[str, Any]]:

@@ -47,7 +47,7 @@ class EventStream:
         self._request, self._keep_alive, self._seconds = request, keep_alive, seconds
         self.response = web.StreamResponse(headers={**_HEADERS, **headers})
         self._sent = 0.0
-        self.told = False  # all of it: a client that leaves now has its answer
+        self.complete = False  # all of it: a client that leaves now has its answer
         self._task: asyncio.Task[None] | None = None
         self._probes: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class EventStream:
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self.send(said)
-                self.told = True
+                self.complete = True
                 await self.response.write_eof()
         except TimeoutError:
             self.abort()
@@ -97,7 +97,7 @@ class EventStream:
             self._request.protocol.say_something = probe
 
     def _probe(self) -> None:
-        if self.response.prepared and not self.told:
+        if self.response.prepared and not self.complete:
             task = asyncio.get_running_loop().create_task(self._say_nothing(), name="draftd-http-probe")
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
