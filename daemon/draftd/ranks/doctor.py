@@ -30,7 +30,7 @@ _MEASURE_SECONDS = 20.0
 
 @dataclass
 class RankFindings:
-    """What was found of a rank. `error`: why it is not there, or did not go on. `proof`: unset if it is not there.
+    """The findings on a rank. `error`: why it is not there, or did not go on. `proof`: unset if it is not there.
     `difference`: from rank 0. `hashed`: whether its files were compared by their hashes. `backends`, `memory`: MLX's,
     and the free bytes, if they are known."""
 

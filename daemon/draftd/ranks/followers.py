@@ -115,7 +115,7 @@ class Followers:
         return GroupShare(self._plan, self._group, self.key, self.listener.fileno(), self._settings.distributed)
 
     def exits(self) -> Iterator[FollowerExit]:
-        """Those that have ended since they were started."""
+        """The followers that have ended since they were started."""
         for rank, running in sorted(self._running.items()):
             if (code := running.process.poll()) is not None:
                 yield FollowerExit(rank, self._plan.hosts[rank].ssh, code, running.reap())

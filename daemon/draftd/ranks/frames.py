@@ -25,7 +25,7 @@ _SUMMED = struct.Struct("!BBQ")
 
 
 class FrameKind(enum.IntEnum):
-    """Those up to ECHO belong to the handshake (handshake.py), in their order."""
+    """The kinds of frames. Those up to ECHO belong to the handshake (handshake.py), in their order."""
 
     CHALLENGE = 1  # from rank 0: to be signed
     HELLO = 2  # from a follower: what it is

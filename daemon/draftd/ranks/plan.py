@@ -160,7 +160,7 @@ def _of_hostfile(settings: DistributedSettings, path: Path) -> GroupPlan | None:
 
 
 def _launcher_plan(settings: DistributedSettings, environ: Mapping[str, str], rank: int) -> GroupPlan | None:
-    """Of what `mlx.launch` sets; None where it started one rank."""
+    """The plan from what `mlx.launch` sets; None if it started one rank."""
     nodes, ring = tuple[tuple[str, ...], ...](), bool(environ.get("MLX_JACCL_RING"))
     if path := environ.get(_RING):
         backend, nodes = "ring", _nodes(Path(path))

@@ -110,7 +110,7 @@ class LinkError(DraftdError):
 
 
 def connect_error(kind: LinkFailure, settings: RemoteSettings, said: str = "") -> LinkError:
-    """What is wrong where no connection comes up, in words."""
+    """The reason, in words, why no connection comes up."""
     host = (settings.target or "").rpartition(":")[0]
     what, cure = _CAUSES[kind]
     return LinkError(kind, what.format(host=host, seconds=settings.connect_seconds, said=said), cure)

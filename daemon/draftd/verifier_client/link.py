@@ -153,7 +153,7 @@ class GrpcLink:
         self._thread.start()
 
     def close(self, seconds: float = 5.0) -> bool:
-        """What is open is given up. False where the thread did not end in time."""
+        """Gives up what is open. False if the thread did not end in time."""
         self._closing.set()
         with self._changed:
             connection = self._trying

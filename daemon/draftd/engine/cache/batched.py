@@ -283,7 +283,7 @@ class BatchedCaches:
         return sum(a.nbytes for a in self.arrays())
 
     def _another(self) -> BatchedCaches:
-        """Of the same model, with no rows."""
+        """Caches of the same model, with no rows."""
         return BatchedCaches(self._model, replace(self._layout, forwards=1), segmented=self.segmented, make=self._make)
 
     def _regroup(self) -> None:

@@ -68,7 +68,7 @@ class Grouping:
         return self.fits(group, max(ends[row] for row in group.rows)) and not self.wasteful(group, ends)
 
     def cost(self, groups: Sequence[Group], ends: Sequence[int]) -> int:
-        """What attention reads in one forward, in positions; a call of it counted as so many."""
+        """Positions that attention reads in one forward; each call counts as `call_cost` positions."""
         return sum(len(group.rows) * max(ends[row] for row in group.rows) + self._call for group in groups)
 
     def best(self, ends: Sequence[int], apart: Collection[int] = ()) -> Groups:
@@ -108,7 +108,7 @@ def alone(groups: Groups, row: int) -> int | None:
 
 
 def join_groups(groups: Groups, rows: int, joining: Groups) -> Groups:
-    """With those of a batch whose rows come after `rows` others."""
+    """Appends the groups of a joining batch, whose rows come after `rows` others."""
     moved = (group._replace(rows=tuple(rows + row for row in group.rows)) for group in joining)
     return (*groups, *moved)
 

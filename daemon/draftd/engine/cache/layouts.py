@@ -49,7 +49,7 @@ _RANKS = "_draftd_ranks"
 
 
 class Ranks(Protocol):
-    """Of a model that several ranks share, on rank 0."""
+    """The ranks that share a model, as rank 0 sees them."""
 
     #: Why each way to batch is wrong for what the model asks its caches for on any of the ranks, as for `refusals`.
     refusals: Sequence[str]
@@ -76,7 +76,7 @@ def _caches(model: Any, layout: CacheLayout) -> Caches:
 
 
 def local_caches(model: Any, layout: CacheLayout, *, segmented: bool = True) -> Caches:
-    """Of this process, holding no sequences. `segmented`: as for `BatchedCaches`."""
+    """Caches of this process, without sequences. `segmented`: as for `BatchedCaches`."""
     if layout.batched:
         return BatchedCaches(model, layout, segmented=segmented)
     return PerSequenceCaches(model, layout.forwards)

@@ -40,7 +40,7 @@ def check_name(name: str) -> None:
 
 
 class Pins:
-    """Those of one folder. Any thread may read; one writes, and replaces `by_name` by another."""
+    """The pins of one folder. Any thread may read; one writes, and replaces `by_name` by another."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -31,7 +31,7 @@ class Prefill:
     """Texts go by keys of the caller's."""
 
     def __init__(self, running: Caches, store: PrefixStore) -> None:
-        """What `store` has of a text is not taken in, and what is taken in is kept there."""
+        """`store`: has prefixes that need not be taken in, and keeps what is taken in."""
         self.running, self.store = running, store
         self._texts: dict[int, _PrefillText] = {}
         self._widest = _WIDEST_ON_CPU if mx.default_device() == mx.Device(mx.cpu) else 1 << 30
@@ -156,7 +156,7 @@ class Prefill:
                 self._renumber(text.caches)
 
     def _renumber(self, caches: Caches) -> None:
-        """Of the texts that still share them, some have gone."""
+        """Numbers the rows of the texts that still share `caches` again, after some have left."""
         sharing = sorted((text for text in self._texts.values() if text.caches is caches), key=lambda text: text.row)
         for row, text in enumerate(sharing):
             text.row = row

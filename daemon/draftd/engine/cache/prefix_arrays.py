@@ -1,4 +1,4 @@
-"""What a prefix store keeps, as a flat list of arrays and a description, and back. Engine thread only."""
+"""Splits what a prefix store keeps into arrays and a description, and puts them together again. Engine thread only."""
 
 from __future__ import annotations
 

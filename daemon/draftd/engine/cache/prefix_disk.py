@@ -218,7 +218,7 @@ class PrefixDisk:
             self._writing.submit(release)
 
     def drop(self, name: str) -> Future[None]:
-        """Its files are as others from now on. No error where there is no such pin."""
+        """Removes a pin: its files then count as unpinned. An unknown name is no error."""
 
         def remove() -> None:
             with self._told_once(pin=True):

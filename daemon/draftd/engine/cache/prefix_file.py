@@ -44,7 +44,7 @@ class StoredArray(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefixHeader:
-    """What a file says of itself. `key`: of the model, and of all else that its arrays depend on. `tokens`: the text
+    """The header of a file. `key`: of the model, and of all else that its arrays depend on. `tokens`: the text
     from its beginning; the arrays are of the positions from `start` on. `least`: the fewest tokens that they can be cut
     to. `form`: how they go together, in what JSON can hold."""
 

@@ -88,7 +88,7 @@ class PrefixCache:
         self.bytes += nbytes
 
     def forget(self, node: Node[Any]) -> None:
-        """Its value is no longer held."""
+        """Stops counting and ordering a node whose value is dropped."""
         assert node.value is not None
         self.bytes -= node.value.nbytes
         self._order.pop(node, None)
@@ -100,7 +100,7 @@ class PrefixCache:
 
 
 class PrefixStore(ABC):
-    """Of one model's caches. Engine thread only. Tokens are a text's, from its beginning."""
+    """The prefixes of one model's caches. Engine thread only. Tokens are a text's, from its beginning."""
 
     _trie: TokenTrie[Any]
 
@@ -163,7 +163,7 @@ class PrefixStore(ABC):
 
 
 class SegmentStore(PrefixStore):
-    """Of caches that can be kept in segments: texts that begin alike share memory, one that goes on adds to it."""
+    """Prefixes in segments: texts that begin alike share memory, and a longer text adds only its own part."""
 
     def __init__(self, cache: PrefixCache) -> None:
         super().__init__(cache)

@@ -21,7 +21,7 @@ def pack_tokens(tokens: Sequence[int]) -> Tokens[int]:
 
 
 def alike(a: Sequence[int], b: Sequence[int]) -> int:
-    """By how many tokens both begin alike."""
+    """The number of tokens at the beginning that both have in common."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

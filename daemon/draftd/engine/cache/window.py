@@ -21,7 +21,7 @@ _SPARE = 16  # positions that are kept beyond what is seen: a draft is taken bac
 
 
 class GroupRead(NamedTuple):
-    """What a forward does with the array of one group."""
+    """The rows and positions that a forward reads and writes in the array of one group."""
 
     rows: slice | mx.array | None  # of the batch, by slot; None: all, in order
     used: int  # slots with a row
@@ -127,7 +127,7 @@ class AttentionWindow:
             self.starts, self.groups = [other.starts[row]], (other.groups[place]._replace(rows=(0,)),)
 
     def restore(self, length: int, first: int = 0) -> None:
-        """Of one sequence: it holds so many tokens, from position `first` on."""
+        """Holds one sequence of `length` tokens, kept from position `first` on."""
         self.starts = [first]
         if not self.groups or self.groups[0].capacity < length - first:
             self.groups = self._grouping.best([length - first])

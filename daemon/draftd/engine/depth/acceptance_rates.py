@@ -37,7 +37,7 @@ class AcceptanceEvidence:
     def restored(
         cls, key: Key, drafted: Sequence[float], accepted: Sequence[float], share: float
     ) -> AcceptanceEvidence:
-        """As it was saved, of which only this share counts."""
+        """The saved evidence, of which only `share` counts."""
         evidence = cls(_POOL_MEMORY if key[3] is None else _CLASS_MEMORY)
         evidence.drafted, evidence.accepted = list(drafted), [min(pair) for pair in zip(accepted, drafted, strict=True)]
         evidence.fade(share)
@@ -94,7 +94,7 @@ class Acceptance:
         self._rates.clear()
 
     def fade(self, key: Key, share: float) -> None:
-        """What is known of this class is old: only a share of it still counts."""
+        """Keeps only a share of the evidence of this class, which is old."""
         for evidence_key in (key, _all_texts(key)):
             if evidence_key in self.evidence:
                 self.evidence[evidence_key].fade(share)

@@ -61,11 +61,11 @@ class DepthControl:
 
     @property
     def step_seconds(self) -> float:
-        """Of a plain step of one sequence; 0 where none was measured."""
+        """Seconds of a plain step of one sequence; 0 if none was measured."""
         return self.costs.plain(Batch(1)) if self.costs.measured else 0.0
 
     def batch_seconds(self, most: int) -> list[float]:
-        """Of plain steps of 1 to `most` sequences; none where none was measured."""
+        """Seconds of plain steps of 1 to `most` sequences; empty if none was measured."""
         return [self.costs.plain(Batch(sequences)) for sequences in range(1, most + 1)] if self.costs.measured else []
 
     # before a step
@@ -160,7 +160,7 @@ class DepthControl:
     def _estimate(
         self, sequences: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> StepEstimate | None:
-        """Of the next step; None where no sequence's depth is to be decided."""
+        """The estimate of the next step; None if no sequence's depth is to be decided."""
         if not any(map(automatic, sequences)):
             return None
         candidates: list[DepthCandidate] = []
@@ -208,7 +208,7 @@ class DepthControl:
         return candidate
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
-        """That a drafter needs for a token of a text."""
+        """Seconds that a drafter needs for a token of a text."""
         return self.costs.prices.prefill.get(kind, self.costs.plain(Batch(1)) * _PREFILL_SHARE)
 
     # which texts a drafter takes in
@@ -354,7 +354,7 @@ def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
 
 
 def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> SequenceDraft:
-    """What is best for a candidate, or what is tried."""
+    """The best draft for a candidate, or the trial's."""
     reach = len(c.lookup) - 1
     if trial is not None and trial.weightless:
         deeper = trial.depth if c.sequence in trial.sequences else 0

@@ -1,4 +1,4 @@
-"""What a decode step costs, by depth, drafter and batch size: measured on this machine and never assumed.
+"""The cost of a decode step, by depth, drafter and batch size: measured on this machine and never assumed.
 
 A calibration gives the first values, and each step after that corrects them. The machine gets slower and faster while
 it serves, and what decides is only what a speculative step costs *relative to* a plain one. So
@@ -78,7 +78,7 @@ class CalibratedCosts:
 
 @dataclass(slots=True)
 class _Offset:
-    """By how much a logarithm is off, the variance of that, and when it was last observed."""
+    """The error of a logarithm, its variance, and when it was last observed."""
 
     value: float = 0.0
     variance: float = _MEASURED
@@ -117,7 +117,7 @@ seconds is from what prices and machine speed say."""
 
 
 class CostSource(enum.StrEnum):
-    """Where a price comes from."""
+    """The origin of a price."""
 
     MEASURED = "measured"  # by this start's calibration
     LEARNT = "learnt"  # steps of requests have corrected it
@@ -266,7 +266,7 @@ class StepCosts:
             curve.refresh()
 
     def known(self, drafter: DrafterName, batch: int) -> CostSource:
-        """Where the prices of greedy steps of this drafter come from."""
+        """The origin of the prices of this drafter's greedy steps."""
         curve = self._curves.get((drafter, batch, False))
         if curve is not None and curve.steps >= _IN_A_ROW:
             return CostSource.LEARNT

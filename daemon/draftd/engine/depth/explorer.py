@@ -76,7 +76,7 @@ class ExplorationBudget:
         self._seconds = min(max(self.seconds - seconds, -_OWED * plain), _SAVED * plain)
 
     def reset_waits(self) -> None:
-        """What did not pay may pay now."""
+        """Resets the waits: a trial that did not pay may pay now."""
         self._waits = {what: (since, _FIRST_WAIT) for what, (since, _) in self._waits.items()}
 
 

@@ -204,7 +204,7 @@ class LearntCosts:
         return table, yields
 
     def to_document(self) -> dict[str, Any]:
-        """Of strings, numbers, lists and null: what JSON can hold."""
+        """The document, of values that JSON can hold."""
         prices = self.prices
         document = _Document(
             context=prices.context,

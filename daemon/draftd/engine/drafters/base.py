@@ -90,7 +90,7 @@ class Drafter(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Of key-value caches."""
+        """Bytes of key-value caches."""
         return 0
 
 

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is a metric label, a setting a
 
 
 class DrafterNeeds(enum.Enum):
-    """What a drafter cannot do without."""
+    """The requirements of a drafter."""
 
     NOTHING = "nothing"
     MODEL = "a model of its own"
@@ -32,7 +32,7 @@ class DrafterNeeds(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter is made of. `vocabulary`: the target's, which proposals are from. `model`: mlx-lm's model with the
+    """The parts of a drafter. `vocabulary`: the target's, which proposals are from. `model`: mlx-lm's model with the
     drafter's own weights, None unless it needs one. `grammars`: what requests' grammars are compiled by."""
 
     vocabulary: int

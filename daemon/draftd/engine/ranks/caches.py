@@ -47,7 +47,7 @@ class RankedModel:
         return RankedCaches(self, caches, number)
 
     def number(self) -> int:
-        """Of caches, or of a prefix, that are made now."""
+        """The next number, for new caches or a new prefix."""
         self._last_number += 1
         return self._last_number
 
@@ -71,7 +71,7 @@ class RankedModel:
         self.done(Op.GIVE_BACK, do=lambda: None)
 
     def limited(self, limits: Limits) -> Limits:
-        """With the memory of the smallest rank."""
+        """The limits with the memory of the smallest rank."""
 
         def headroom() -> int | None:
             headrooms = [value for value in (limits.headroom(), self.headroom()) if value is not None]
@@ -180,7 +180,7 @@ class RankedCaches:
 
     @property
     def position_bytes(self) -> int:
-        """Of the rank where it is most; 0 while nothing is held."""
+        """The bytes on the rank where they are most; 0 while nothing is held."""
         return self._ranks.taken.position if self._local.position_bytes or self._local.nbytes else 0
 
     @property
@@ -211,7 +211,7 @@ class RankedSegment(KVSegment):
 
     @property
     def nbytes(self) -> int:
-        """Of the rank where it is most."""
+        """The bytes on the rank where they are most."""
         return self.ranks.taken.position * self.length
 
     def split(self, n: int) -> tuple[KVSegment, KVSegment]:

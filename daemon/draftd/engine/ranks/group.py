@@ -65,7 +65,7 @@ def join_group(backend: str = "any") -> RankGroup:
 
 
 def collective_seconds(group: RankGroup, numbers: int, tries: int = _TRIES) -> float:
-    """Of one sum of so many fp32 numbers over all ranks, the median of several. All ranks call it."""
+    """Seconds of a sum of `numbers` fp32 numbers over all ranks, the median of several. All ranks call it."""
     values, taken = mx.zeros(numbers), []
     mx.eval(values)
     for _ in range(tries + 1):  # the first opens what is to be opened
@@ -76,5 +76,5 @@ def collective_seconds(group: RankGroup, numbers: int, tries: int = _TRIES) -> f
 
 
 def backends() -> list[str]:
-    """Those that this machine's MLX has. Whether they find a network is another matter."""
+    """The backends of this machine's MLX; they may still find no network."""
     return [name for name in ("ring", "jaccl", "nccl") if mx.distributed.is_available(name)]

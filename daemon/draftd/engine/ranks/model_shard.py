@@ -82,12 +82,12 @@ class ModelShard:
             mx.async_eval(logits)
 
     def progress(self, records: int) -> Progress:
-        """With so many records executed."""
+        """The progress after `records` executed records."""
         seconds = self._collectives * self.group.seconds
         return Progress(records, mx.get_active_memory(), collective_seconds=seconds)
 
     def rollback(self, caches: Caches, lengths: Sequence[int]) -> list[int]:
-        """As far as the layers of all ranks can go."""
+        """Rolls back as far as the layers of all ranks can go."""
         reached = caches.rollback(lengths)
         while self.uneven:
             each = self.group.all(reached)

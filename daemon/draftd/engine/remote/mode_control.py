@@ -157,7 +157,7 @@ def _mean_values(means: Mapping[_K, _Mean]) -> tuple[tuple[_K, float], ...]:
 
 @dataclass(slots=True)
 class RemoteCosts:
-    """What was measured of a verifier and of drafting for it. Engine thread only."""
+    """Measured costs of a verifier and of drafting for it. Engine thread only."""
 
     step_seconds: float = 0.0  # as the verifier said of itself, 0 where it did not
     load: float = 0.0
@@ -273,7 +273,7 @@ class RemoteCosts:
 
 
 class DraftOutcome(NamedTuple):
-    """What became of one draft: `accepted` of its first `drafted` tokens were right."""
+    """The outcome of one draft: `accepted` of its first `drafted` tokens were right."""
 
     kind: DrafterName
     drafted: int

@@ -178,7 +178,7 @@ class VerifierLink(Protocol):
         """In order. Dropped where that connection is lost."""
 
     def received(self) -> Sequence[FromLink]:
-        """What has come since the last call, in order."""
+        """The messages since the last call, in order."""
 
     def failed(self, why: str) -> None:
         """A verdict has not come in time. After several in a row the connection ends, and the link is down."""

@@ -14,7 +14,8 @@ _LOGITS = 1 << 24  # of a piece of a prompt: 64 MiB in float32, of which a few c
 
 
 class Logprobs:
-    """Of one step, computed together with its choice and read when that is. Natural logarithms, in float32."""
+    """Log-probabilities of one step, computed together with its choice and read when that is. Natural logarithms, in
+    float32."""
 
     def __init__(self, logits: mx.array, limits: Sequence[int | None], *, ranked: bool = False) -> None:
         """`logits`: rows × positions × vocabulary, unprocessed. `limits`: of each row, how many of the likeliest tokens

@@ -28,8 +28,8 @@ def penalised(p: SamplingParams) -> bool:
 
 
 class Processor:
-    """Of one sequence. What it knows of the text are arrays over the vocabulary, which grow with the text on the
-    device: nothing waits for a token that is still being computed."""
+    """The logits processor of one sequence. What it knows of the text are arrays over the vocabulary, which grow with
+    the text on the device: nothing waits for a token that is still being computed."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ class Target(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of key-value caches."""
+        """Bytes of key-value caches."""
 
 
 class PlanNumbers:

@@ -138,7 +138,7 @@ class StepChoice:
         return self._rows[row].follow()
 
     def told(self) -> Sequence[Sequence[TokenLogprobs]]:
-        """Of each row, the log-probabilities of what was chosen, where they were asked for."""
+        """The log-probabilities of each row's chosen tokens, for rows that ask for them."""
         return self._logprobs.read() if self._logprobs else [()] * len(self._rows)
 
     def _legal(self, row: int, place: int, token: int) -> int:
