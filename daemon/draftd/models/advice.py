@@ -69,8 +69,8 @@ def explained(folder: Path, error: Exception, *, tokenizer: bool = False) -> Mod
         return other
     config = _config(folder)
     for why in (_weights, _missing, _refused_value, _wrong_value, _wrong_token):
-        if (found := why(str(error), folder, config)) is not None:
-            return found
+        if (advice := why(str(error), folder, config)) is not None:
+            return advice
     if tokenizer and isinstance(error, KeyError):
         return _unreadable(folder) or ModelLoadError(f"its tokenizer cannot be loaded: its files lack {error}", FETCH)
     return _unreadable(folder) if tokenizer else _unknown_form(error, config)
@@ -88,12 +88,12 @@ def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
     packed = f"; {_CONFIG} says that they are packed by {how!r}" if (how := _packed(config)) else ""
     names = re.split(r",\s+", re.sub(r"^.*?:\s*", "", said, count=1, flags=re.DOTALL))
     first = names[0].rstrip(". \n")
-    if found := re.match(r"Missing (\d+) parameters", said):
-        what = f"its weights lack {found[1]} arrays that config.json asks for, such as {first}{packed}"
-    elif found := re.match(r"Received (\d+) parameters not in model", said):
-        what = f"its weights have {found[1]} arrays that config.json does not ask for, such as {first}{packed}"
-    elif found := re.match(r"Expected shape (\(.*?\)) but received shape (\(.*?\)) for parameter (\S+)", said):
-        what = f"{found[3].rstrip('.')} has the shape {found[2]}, and config.json asks for {found[1]}{packed}"
+    if match := re.match(r"Missing (\d+) parameters", said):
+        what = f"its weights lack {match[1]} arrays that config.json asks for, such as {first}{packed}"
+    elif match := re.match(r"Received (\d+) parameters not in model", said):
+        what = f"its weights have {match[1]} arrays that config.json does not ask for, such as {first}{packed}"
+    elif match := re.match(r"Expected shape (\(.*?\)) but received shape (\(.*?\)) for parameter (\S+)", said):
+        what = f"{match[3].rstrip('.')} has the shape {match[2]}, and config.json asks for {match[1]}{packed}"
     else:
         return None
     return ModelLoadError(what, CONVERT)
@@ -101,10 +101,10 @@ def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
 
 def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
     """Keys that the architecture needs."""
-    found = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", said)
-    if found is None:
+    match = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", said)
+    if match is None:
         return None
-    keys = re.findall(r"'(\w+)'", found[1])
+    keys = re.findall(r"'(\w+)'", match[1])
     part = next((name for name, value in config.items() if name.endswith("_config") and not value), "")
     where = f"{part} in {_CONFIG}" if part and part not in keys else _CONFIG
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
@@ -113,9 +113,9 @@ def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
 
 def _refused_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
     """A value of config.json that transformers, which makes the tokenizer, does not take."""
-    if (found := re.search(r"Validation error for field '(\w+)'", said)) is None:
+    if (match := re.search(r"Validation error for field '(\w+)'", said)) is None:
         return None
-    name = "rope_scaling" if found[1] == "rope_parameters" and found[1] not in config else found[1]
+    name = "rope_scaling" if match[1] == "rope_parameters" and match[1] not in config else match[1]
     what = f"{_CONFIG}: {name} is {json.dumps(config.get(name))}, which transformers does not take"
     return ModelLoadError(what, f"correct {name} in {_CONFIG}, or {FETCH}")
 
@@ -158,9 +158,9 @@ def _numbers(config: Mapping[str, Any]) -> set[str]:
 
 
 def _wrong_token(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
-    if (found := re.search(r"Special token (\w+) has to be", said)) is None:
+    if (match := re.search(r"Special token (\w+) has to be", said)) is None:
         return None
-    what = f"tokenizer_config.json: {found[1]} must be the text of a token"
+    what = f"tokenizer_config.json: {match[1]} must be the text of a token"
     return ModelLoadError(what, "write it there as tokenizer.json has it, or " + FETCH)
 
 
@@ -215,14 +215,14 @@ def usable_end_ids(config: Mapping[str, Any]) -> list[int]:
 
 def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -> list[tuple[str, str]]:
     """What of a loaded model will not work as people expect, and what to do. `vocabulary`: rows of its embedding."""
-    found = []
+    complaints = []
     if wrong := [one for one in end_ids(config) if not 0 <= one < vocabulary]:
         what = f"the end tokens that its configuration names have no embedding and are not used: {wrong}"
-        found.append((what, "correct eos_token_id in config.json and generation_config.json"))
+        complaints.append((what, "correct eos_token_id in config.json and generation_config.json"))
     if not any(one < vocabulary for one in tokenizer.eos_ids):
         what = "no token ends an answer: each goes on to a stop string or to max_tokens"
         cure = "set eos_token_id in generation_config.json to the id of the token that does, or send `stop`"
-        found.append((what, cure))
+        complaints.append((what, cure))
     if beyond := tokenizer.beyond(vocabulary):
         first = min(beyond)
         what = (
@@ -231,8 +231,10 @@ def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -
         template = "" if tokenizer.template is None else tokenizer.template.source
         if any(text in template for text in beyond.values()):
             what += ", and the chat template writes one in each chat"
-        found.append((what, "use the tokenizer that the model was trained with, or the weights that go with this one"))
-    return found
+        complaints.append(
+            (what, "use the tokenizer that the model was trained with, or the weights that go with this one")
+        )
+    return complaints
 
 
 LARGE_DRAFT = 0.25

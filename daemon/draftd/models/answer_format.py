@@ -181,32 +181,32 @@ class ToolFormat:
         if shape is not None and text.count(shape.opener) * len(text) > _PATIENCE:
             raise MalformedCall(f"{self.family}: too much to read")
         try:
-            found = self.parser(text, tools)
+            parsed_calls = self.parser(text, tools)
         except Exception as error:  # each parser raises in its own ways
             raise MalformedCall(f"{self.family}: {error}") from None
-        listed = found if isinstance(found, list) else [found]
+        listed = parsed_calls if isinstance(parsed_calls, list) else [parsed_calls]
         if not listed or not self._whole(text, listed):
             raise MalformedCall(f"{self.family}: not all of it is calls")
         names = {tool["function"]["name"] for tool in tools}
         return [_checked(one, names) for one in listed]
 
-    def _whole(self, text: str, found: Sequence[Any]) -> bool:
+    def _whole(self, text: str, parsed_calls: Sequence[Any]) -> bool:
         """Whether the parser left nothing out."""
         if self.family == "mistral":  # in what is no JSON it looks for calls anywhere
             return _is_json(text)
         if self.family == "glm47" and "<arg_key>" not in text:  # what it makes of texts that it does not understand
-            return not text.startswith("[") and all(list(one["arguments"]) != ["raw"] for one in found)
+            return not text.startswith("[") and all(list(call["arguments"]) != ["raw"] for call in parsed_calls)
         if self.family == "pythonic":
-            return _python_whole(text, found)
+            return _python_whole(text, parsed_calls)
         shape = _SHAPES.get(self.family)
         if shape is None or (self.family == "longcat" and text.startswith("{")):
             return True
         calls, count = re.subn(shape.argument, "\n", text, flags=re.DOTALL)
-        if shape.counted and count != sum(len(one["arguments"]) for one in found):
+        if shape.counted and count != sum(len(call["arguments"]) for call in parsed_calls):
             return False
         found_calls = re.findall(shape.call, calls, re.DOTALL)
         pattern = rf"(?:{shape.call}\s*)+" if shape.several else rf"{shape.call}\s*"
-        return len(found_calls) == len(found) and re.fullmatch(pattern, calls.strip(), re.DOTALL) is not None
+        return len(found_calls) == len(parsed_calls) and re.fullmatch(pattern, calls.strip(), re.DOTALL) is not None
 
 
 def generic_format() -> ToolFormat:
@@ -218,19 +218,19 @@ _BARE = r"""\w+=(?:"[^"]*"|'[^']*'|[^,"'][^,]*)"""
 _BARE_CALL = re.compile(rf"\[[\w.]+\((?:{_BARE},\s*)*{_BARE}\)\]", re.DOTALL)
 
 
-def _python_whole(text: str, found: Sequence[Any]) -> bool:
+def _python_whole(text: str, parsed_calls: Sequence[Any]) -> bool:
     """Whether each argument was read. What is no Python may still be one call with bare values."""
     try:
         listed = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return _BARE_CALL.fullmatch(text) is not None
     calls = listed.elts if isinstance(listed, ast.List) else []
-    return len(calls) == len(found) and all(
+    return len(calls) == len(parsed_calls) and all(
         isinstance(call, ast.Call)
         and not call.args
-        and [keyword.arg for keyword in call.keywords] == list(one["arguments"])
+        and [keyword.arg for keyword in call.keywords] == list(parsed_call["arguments"])
         and not any(isinstance(part, ast.Call) for keyword in call.keywords for part in ast.walk(keyword))
-        for call, one in zip(calls, found, strict=True)
+        for call, parsed_call in zip(calls, parsed_calls, strict=True)
     )
 
 
@@ -251,13 +251,13 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _checked(found: Any, names: set[str]) -> FoundCall:
-    name = found.get("name") if isinstance(found, dict) else None
+def _checked(value: Any, names: set[str]) -> FoundCall:
+    name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or name not in names:
         raise MalformedCall(f"{name!r} is no tool of this request")
-    if others := set(found) - {"name", "arguments", "id", "type"}:
+    if others := set(value) - {"name", "arguments", "id", "type"}:
         raise MalformedCall(f"a call of {name} has {', '.join(sorted(map(str, others)))}")
-    arguments = found.get("arguments", {})
+    arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
         raise MalformedCall(f"the arguments of {name} are not an object")
     try:

@@ -137,7 +137,7 @@ def check_weights(file: Path) -> set[str]:
         try:
             header = json.loads(source.read(length))
             header.pop("__metadata__", None)
-            sizes = {name: _sizes(one) for name, one in header.items()}
+            sizes = {name: _sizes(entry) for name, entry in header.items()}
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
             refuse("is no safetensors file: its header cannot be read")
     # How far the arrays reach, in bytes after the header.
@@ -148,8 +148,8 @@ def check_weights(file: Path) -> set[str]:
         refuse(f"is too long: it has {size:,} bytes, and {expected:,} by its header")
     for name, (_, has, needs) in sizes.items():
         if needs is not None and has != needs:
-            one = header[name]
-            refuse(f"is damaged: {name}, {one['dtype']} of shape {one['shape']}, has {has:,} of {needs:,} bytes")
+            entry = header[name]
+            refuse(f"is damaged: {name}, {entry['dtype']} of shape {entry['shape']}, has {has:,} of {needs:,} bytes")
     return set(header)
 
 

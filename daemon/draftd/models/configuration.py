@@ -236,7 +236,7 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Archi
         if isinstance(parameters, Mapping) and not nested:
             own = {"rope_theta": main.theta} | dict(parameters) if main.theta is not None else dict(parameters)
             part["rope_parameters"] = {
-                one: dict(own) for one in (types if isinstance(types, list) else (FULL, SLIDING))
+                layer_type: dict(own) for layer_type in (types if isinstance(types, list) else (FULL, SLIDING))
             }
         return
     scaling = dict(main.scaling) if main.scaling else None
@@ -364,19 +364,19 @@ def computation(config: dict[str, Any]) -> Computation:
     with contextlib.redirect_stdout(io.StringIO()):
         model_class, arguments = model_classes(config)
         model = model_class(arguments.from_dict(config))
-    found = Computation()
+    result = Computation()
     copies = {*_THETA, *_LOCAL_THETA, *_PARTIAL}
     for path, module in model.named_modules():
         kind = type(module).__name__.lower()
-        found.rotates |= "rope" in kind or "rotary" in kind
+        result.rotates |= "rope" in kind or "rotary" in kind
         if isinstance(module, nn.RoPE):
-            found.bases.add(module.base)
+            result.bases.add(module.base)
         for name, value in (*vars(module).items(), *module.items()):
             if isinstance(value, int | float) and name not in copies:
-                found.facts[path, name] = value
+                result.facts[path, name] = value
             elif isinstance(value, mx.array) and name.startswith("_"):
-                found.facts[path, name] = value.tolist()
-    return found
+                result.facts[path, name] = value.tolist()
+    return result
 
 
 def _check_layers(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
@@ -410,6 +410,6 @@ def _check_constants(config: Mapping[str, Any], part: Mapping[str, Any], prefix:
 
 
 def _refusal(what: str, config: Mapping[str, Any], why: str = "") -> ModelLoadError:
-    told = f"config.json: {what} decides the numbers, and mlx-lm {version('mlx-lm')} does not compute it for "
+    reason = f"config.json: {what} decides the numbers, and mlx-lm {version('mlx-lm')} does not compute it for "
     cure = "serve another model, or install a newer mlx-lm; take the key out if the model was trained without it"
-    return ModelLoadError(f"{told}{config['model_type']!r}{f' ({why})' if why else ''}", cure)
+    return ModelLoadError(f"{reason}{config['model_type']!r}{f' ({why})' if why else ''}", cure)

@@ -42,21 +42,21 @@ class CallShape(NamedTuple):
     as_user: bool = False
 
     def of(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        made = dict(message)
-        if self.short_ids and "tool_call_id" in made:
-            made["tool_call_id"] = _short(made["tool_call_id"])
-        if self.as_user and made["role"] == "tool":
-            made = {"role": "user", "content": generic_tools.result_text(made["content"])}
-        if "tool_calls" not in made:
-            return made
+        shaped_message = dict(message)
+        if self.short_ids and "tool_call_id" in shaped_message:
+            shaped_message["tool_call_id"] = _short(shaped_message["tool_call_id"])
+        if self.as_user and shaped_message["role"] == "tool":
+            shaped_message = {"role": "user", "content": generic_tools.result_text(shaped_message["content"])}
+        if "tool_calls" not in shaped_message:
+            return shaped_message
         if self.in_content:
-            calls = [generic_tools.call_text(call["function"]) for call in made.pop("tool_calls")]
-            made["content"] = "\n".join((*filter(None, [made["content"]]), *calls))
-            return made
-        if self.no_content and not made["content"]:
-            made["content"] = None
-        made["tool_calls"] = [self._call(call) for call in made["tool_calls"]]
-        return made
+            calls = [generic_tools.call_text(call["function"]) for call in shaped_message.pop("tool_calls")]
+            shaped_message["content"] = "\n".join((*filter(None, [shaped_message["content"]]), *calls))
+            return shaped_message
+        if self.no_content and not shaped_message["content"]:
+            shaped_message["content"] = None
+        shaped_message["tool_calls"] = [self._call(call) for call in shaped_message["tool_calls"]]
+        return shaped_message
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function = dict(call["function"])
@@ -72,8 +72,8 @@ def unfinished(messages: Messages, render: Callable[[Messages], str]) -> str:
     text = str(last["content"])
     # The mark keeps white space before it, also where the template trims the text.
     marked = render([*messages[:-1], {**last, "content": text + _END_OF_TEXT}])
-    rendered, found, _ = marked.rpartition(_END_OF_TEXT)
-    if not found or not rendered.endswith(text.lstrip()):
+    rendered, separator, _ = marked.rpartition(_END_OF_TEXT)
+    if not separator or not rendered.endswith(text.lstrip()):
         raise ValueError("the text of the last message is changed or left out, so nothing can continue it")
     return rendered
 
@@ -103,30 +103,40 @@ class TemplateShape:
         return self._shaped(messages, tools), tools
 
     def _shaped(self, messages: Messages, tools: Messages) -> list[dict[str, Any]]:
-        made, with_tools = [dict(one) for one in messages], bool(tools)
+        shaped_messages, with_tools = [dict(message) for message in messages], bool(tools)
         if tools and not self._takes_tools:
             if not self._takes_tools_with_system:
                 raise ToolsIgnored("the template takes no tools")
-            if all(one["role"] not in ("system", "developer") for one in made):
-                made.insert(0, _EMPTY_SYSTEM)
-        if any(one["role"] == "developer" for one in made) and not self._takes_developers:
-            made = [{**one, "role": "system"} if one["role"] == "developer" else one for one in made]
-        systems = [i for i, one in enumerate(made) if one["role"] == "system"]
+            if all(message["role"] not in ("system", "developer") for message in shaped_messages):
+                shaped_messages.insert(0, _EMPTY_SYSTEM)
+        if any(message["role"] == "developer" for message in shaped_messages) and not self._takes_developers:
+            shaped_messages = [
+                {**message, "role": "system"} if message["role"] == "developer" else message
+                for message in shaped_messages
+            ]
+        systems = [i for i, message in enumerate(shaped_messages) if message["role"] == "system"]
         if systems not in ([], [0]):
             if with_tools not in self._several_systems:
                 self._several_systems[with_tools] = self._takes_several_systems(_TOOLS if tools else ())
             if not self._several_systems[with_tools]:
-                joined = "\n\n".join(made[i]["content"] for i in systems)
-                made = [{"role": "system", "content": joined}, *(one for one in made if one["role"] != "system")]
+                joined = "\n\n".join(shaped_messages[i]["content"] for i in systems)
+                shaped_messages = [
+                    {"role": "system", "content": joined},
+                    *(message for message in shaped_messages if message["role"] != "system"),
+                ]
                 systems = [0]
         if systems and not self._takes_system(with_tools):
-            made = _with_instructions_of_user(made)
-        if any("tool_calls" in one for one in made):
+            shaped_messages = _with_instructions_of_user(shaped_messages)
+        if any("tool_calls" in message for message in shaped_messages):
             if with_tools not in self._call_shapes:
                 self._call_shapes[with_tools] = self._call_shape(_TOOLS if tools else ())
-            made = [self._call_shapes[with_tools].of(one) for one in made]
-        twice = {one["role"] for one, other in itertools.pairwise(made) if one["role"] == other["role"]} - {"system"}
-        return _joined(made, {role for role in twice if not self._takes_twice(role, tools)})
+            shaped_messages = [self._call_shapes[with_tools].of(message) for message in shaped_messages]
+        twice = {
+            message["role"]
+            for message, other in itertools.pairwise(shaped_messages)
+            if message["role"] == other["role"]
+        } - {"system"}
+        return _joined(shaped_messages, {role for role in twice if not self._takes_twice(role, tools)})
 
     @cached_property
     def _takes_tools(self) -> bool:
@@ -161,17 +171,17 @@ class TemplateShape:
         key = role, bool(tools)
         if key not in self._twice:
             marks = [f"{_PROBE}_{i}" for i in range(2)]
-            given: list[dict[str, Any]] = [{"role": role, "content": mark} for mark in marks]
+            probes: list[dict[str, Any]] = [{"role": role, "content": mark} for mark in marks]
             before: list[Mapping[str, Any]] = [] if role == "user" else [_USER]
             if role == "tool":
                 function = {"name": _PROBE, "arguments": {_ARGUMENT: 1}}
                 ids = [f"{_ID[:-1]}{i}" for i in range(2)]
-                calls = [{"id": one, "type": "function", "function": function} for one in ids]
+                calls = [{"id": probe, "type": "function", "function": function} for probe in ids]
                 before.append({"role": "assistant", "content": "", "tool_calls": calls})
-                given = [one | {"tool_call_id": id, "name": _PROBE} for one, id in zip(given, ids, strict=True)]
+                probes = [probe | {"tool_call_id": id, "name": _PROBE} for probe, id in zip(probes, ids, strict=True)]
             after = [] if role in ("user", "tool") else [_USER]
             shape = self._call_shapes.get(bool(tools), CallShape())
-            self._twice[key] = self._shows([shape.of(one) for one in (*before, *given, *after)], tools, *marks)
+            self._twice[key] = self._shows([shape.of(probe) for probe in (*before, *probes, *after)], tools, *marks)
         return self._twice[key]
 
     def _shows(self, messages: Messages, tools: Messages, *marks: str) -> bool:
@@ -217,18 +227,18 @@ def _joined(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, A
     """With one message for several in a row of one of these roles, as Anthropic's API makes one turn of them."""
     if not roles:
         return messages
-    made: list[dict[str, Any]] = []
+    joined_messages: list[dict[str, Any]] = []
     for message in messages:
-        last = made[-1] if made else None
+        last = joined_messages[-1] if joined_messages else None
         if last is None or last["role"] != message["role"] or message["role"] not in roles:
-            made.append(dict(message))
+            joined_messages.append(dict(message))
             continue
         for name in ("content", "reasoning_content"):
             if texts := [one[name] for one in (last, message) if one.get(name)]:
                 last[name] = "\n\n".join(texts)
         if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
             last["tool_calls"] = calls
-    return made
+    return joined_messages
 
 
 def _short(identifier: str) -> str:

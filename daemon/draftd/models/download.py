@@ -324,6 +324,6 @@ def _pause(error: Exception, failures: int) -> float | None:
         return pause
     if error.response.status_code not in _BUSY:
         return None
-    asked: str = error.response.headers.get("Retry-After", "")
-    seconds = max(pause, float(asked)) if asked.isdecimal() else pause
+    retry_after: str = error.response.headers.get("Retry-After", "")
+    seconds = max(pause, float(retry_after)) if retry_after.isdecimal() else pause
     return None if seconds > _LONGEST_PAUSE_SECONDS else seconds

@@ -116,25 +116,25 @@ class _Rewording:
     def _exclude_each_other(self, branches: Sequence[Any]) -> bool:
         return all(self._exclude(one, other, _DEEPEST) for one, other in combinations(branches, 2))
 
-    def _exclude(self, one: Any, other: Any, depth: int) -> bool:
+    def _exclude(self, schema_a: Any, other: Any, depth: int) -> bool:
         """Whether it is certain that no value is of both."""
-        if one is False or other is False:
+        if schema_a is False or other is False:
             return True
         self._left -= 1
-        if self._left < 0 or depth < 0 or not isinstance(one, dict) or not isinstance(other, dict):
+        if self._left < 0 or depth < 0 or not isinstance(schema_a, dict) or not isinstance(other, dict):
             return False
-        for schema, against in ((one, other), (other, one)):
+        for schema, against in ((schema_a, other), (other, schema_a)):
             for parts in self._choices(schema):
                 if all(self._exclude(part, against, depth - 1) for part in parts):
                     return True
-        values, others = _values(one), _values(other)
+        values, others = _values(schema_a), _values(other)
         self._left -= len(values or ()) + len(others or ())
-        common = _types(one) & _types(other)
+        common = _types(schema_a) & _types(other)
         if not common:
             return True
         if values is not None and others is not None:
             return set(map(_kind, values)).isdisjoint(map(_kind, others))
-        return common == {"object"} and self._have_other_properties(one, other, depth - 1)
+        return common == {"object"} and self._have_other_properties(schema_a, other, depth - 1)
 
     def _choices(self, schema: dict[str, Any]) -> Iterator[list[Any]]:
         """Lists of schemas; a value is of one of each list."""
@@ -145,9 +145,9 @@ class _Rewording:
                 yield branches
         yield from ([part] for part in _listed(schema, "allOf"))
 
-    def _have_other_properties(self, one: dict[str, Any], other: dict[str, Any], depth: int) -> bool:
-        for name in dict.fromkeys([*_required(one), *_required(other)]):
-            if self._exclude(_property(one, name), _property(other, name), depth):
+    def _have_other_properties(self, schema_a: dict[str, Any], other: dict[str, Any], depth: int) -> bool:
+        for name in dict.fromkeys([*_required(schema_a), *_required(other)]):
+            if self._exclude(_property(schema_a, name), _property(other, name), depth):
                 return True
         return False
 
@@ -204,13 +204,13 @@ def _required(schema: dict[str, Any]) -> list[str]:
 
 
 def _listed(schema: dict[str, Any], key: str) -> list[Any]:
-    found = schema.get(key)
-    return found if isinstance(found, list) else []
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, dict) else {}
+    value = schema.get("properties")
+    return value if isinstance(value, dict) else {}
 
 
 def _property(schema: dict[str, Any], name: str) -> Any:

@@ -53,9 +53,9 @@ def digest(what: Any) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def model_digest(found: ModelFingerprint) -> str:
+def model_digest(fingerprint: ModelFingerprint) -> str:
     """SHA-256 over the files by which a model computes: those of two that are the same compute the same."""
-    return digest([(one.name, one.bytes, one.sha256) for one in found.files if one.kind in DECISIVE])
+    return digest([(file.name, file.bytes, file.sha256) for file in fingerprint.files if file.kind in DECISIVE])
 
 
 class Fingerprints:
@@ -65,7 +65,7 @@ class Fingerprints:
     def __init__(self, path: Path | None = None) -> None:
         """`path`: a file that remembers what was hashed, also by other processes."""
         self._path = path
-        self._known = dict[Path, tuple[Stamp, str]]()
+        self._digests = dict[Path, tuple[Stamp, str]]()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-model-hash")
         self._closing = threading.Event()
         self.hashed_bytes = 0
@@ -83,10 +83,10 @@ class Fingerprints:
     def of(self, folder: Path, adapter: Path | None = None) -> ModelFingerprint:
         """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
         try:
-            found, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
-            known = self._remembered() | self._known
-            self._known = {file: each for file, each in known.items() if file.parent not in own or file in found}
-            files = [self._file(file, kind) for file, kind in found.items()]
+            kinds, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
+            digests = self._remembered() | self._digests
+            self._digests = {file: each for file, each in digests.items() if file.parent not in own or file in kinds}
+            files = [self._file(file, kind) for file, kind in kinds.items()]
             if self.hashed_bytes > hashed:
                 self._remember()
             return ModelFingerprint(_quantization(folder), (*files, *_template(folder)))
@@ -101,31 +101,33 @@ class Fingerprints:
     def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
         """Nothing where there is no such file, or none that says anything."""
         try:
-            told = {} if self._path is None else json.loads(self._path.read_bytes())
-            return {Path(file): (Stamp(**stamp), digest) for file, (stamp, digest) in told.items()}
+            document = {} if self._path is None else json.loads(self._path.read_bytes())
+            return {Path(file): (Stamp(**stamp), digest) for file, (stamp, digest) in document.items()}
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
     def _remember(self) -> None:
         """Writes nothing where the disk takes no more."""
         if self._path is not None:
-            known = self._remembered() | self._known
-            told = {str(file): (asdict(stamp), digest) for file, (stamp, digest) in known.items() if file.exists()}
+            digests = self._remembered() | self._digests
+            document = {
+                str(file): (asdict(stamp), digest) for file, (stamp, digest) in digests.items() if file.exists()
+            }
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 remove_leftovers(self._path, _LEFT_SECONDS)
-                replace_file(self._path, json.dumps(told))
+                replace_file(self._path, json.dumps(document))
 
     def _file(self, file: Path, kind: str) -> FileFingerprint:
         for _ in range(_ATTEMPTS):
             stamp = Stamp.of(file)
-            known = self._known.get(file)
-            if known is None or known[0] != stamp:
-                known = stamp, self._hashed(file, stamp.bytes)
+            remembered = self._digests.get(file)
+            if remembered is None or remembered[0] != stamp:
+                remembered = stamp, self._hashed(file, stamp.bytes)
                 if Stamp.of(file) != stamp:
                     continue
-                self._known[file] = known
-            return FileFingerprint(file.name, kind, stamp.bytes, known[1])
+                self._digests[file] = remembered
+            return FileFingerprint(file.name, kind, stamp.bytes, remembered[1])
         raise NotNow(f"{file.name} is being written: ask again when it is whole")
 
     def _hashed(self, file: Path, size: int) -> str:
@@ -147,10 +149,12 @@ def _stopping() -> NotServing:
 
 def _template(folder: Path) -> list[FileFingerprint]:
     """The chat template where it lies within the tokenizer's configuration: several, with their names, as JSON."""
-    found = _json(folder / _TOKENIZER_CONFIG).get("chat_template")
-    if not found:
+    template = _json(folder / _TOKENIZER_CONFIG).get("chat_template")
+    if not template:
         return []
-    content = (found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, sort_keys=True)).encode()
+    content = (
+        template if isinstance(template, str) else json.dumps(template, ensure_ascii=False, sort_keys=True)
+    ).encode()
     digest = hashlib.sha256(content).hexdigest()
     return [FileFingerprint(f"{_TOKENIZER_CONFIG}#chat_template", "chat_template", len(content), digest)]
 
@@ -160,8 +164,8 @@ def _quantization(folder: Path) -> str:
     text = config.get("text_config")
     for place in (config, text if isinstance(text, dict) else {}, _json(folder / "hf_quant_config.json")):
         for key in ("quantization", "quantization_config"):
-            if isinstance(found := place.get(key), dict):
-                return quantization(found)
+            if isinstance(value := place.get(key), dict):
+                return quantization(value)
     return "none"
 
 
@@ -184,6 +188,6 @@ def quantization(config: Mapping[str, Any]) -> str:
 def _json(path: Path) -> dict[str, Any]:
     """Empty where there is no such file, or none that says anything."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
-        if isinstance(found := json.loads(path.read_bytes()), dict):
-            return found
+        if isinstance(value := json.loads(path.read_bytes()), dict):
+            return value
     return {}

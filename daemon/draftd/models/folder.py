@@ -41,8 +41,8 @@ class Stamp:
     @classmethod
     def of(cls, path: Path) -> Self:
         """Raises OSError."""
-        found = path.stat()
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class PairFiles:
 def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, str]]:
     """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer; then
     those of its adapter."""
-    found = _files(folder, _KINDS)
-    left_out = surplus(folder, (file.name for file, kind in found if kind == "weights"))
-    found = [(file, kind) for file, kind in found if kind != "weights" or file.name not in left_out]
-    return found if adapter is None else found + _files(adapter, _ADAPTER)
+    files = _files(folder, _KINDS)
+    left_out = surplus(folder, (file.name for file, kind in files if kind == "weights"))
+    files = [(file, kind) for file, kind in files if kind != "weights" or file.name not in left_out]
+    return files if adapter is None else files + _files(adapter, _ADAPTER)
 
 
 def _files(folder: Path, kinds: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[Path, str]]:
@@ -96,11 +96,11 @@ def _kind(name: str, kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 def stamps(folder: Path, adapter: Path | None = None) -> dict[str, Stamp]:
     """Of its files, by name; none where there is no such folder."""
-    found = {}
+    result = {}
     for file, _ in model_files(folder, adapter):
         with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
-            found[file.name] = Stamp.of(file)
-    return found
+            result[file.name] = Stamp.of(file)
+    return result
 
 
 UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
@@ -218,23 +218,23 @@ class ModelFolder:
         from draftd.models.tokenizer import check_template, complete_templates, template_of_processor
         from draftd.models.tokenizer_file import as_described
 
-        def correct(made: Any) -> None:
-            self.tokenizer_changes = as_described(made, self._folder)
+        def correct(loaded: Any) -> None:
+            self.tokenizer_changes = as_described(loaded, self._folder)
 
         with self.told(_NO_TOKENIZER):
             ends = usable_end_ids(config or {}) or None
             more = template_of_processor(self._folder)
             try:
-                found = load_tokenizer(self._folder, ends, more, correct)
+                loaded_tokenizer = load_tokenizer(self._folder, ends, more, correct)
             except Exception as error:
                 if "trust_remote_code" not in str(error):
                     raise
                 what = "its tokenizer needs code from the folder, which draftd never runs"
                 raise ModelLoadError(what, "serve a model with a tokenizer.json that needs none") from None
         with self.told("its chat template cannot be used"):
-            complete_templates(found, self._folder)
-            check_template(found)
-        return found
+            complete_templates(loaded_tokenizer, self._folder)
+            check_template(loaded_tokenizer)
+        return loaded_tokenizer
 
     def tokenizer_digest(self) -> str:
         """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
@@ -254,8 +254,8 @@ class ModelFolder:
         except ModelLoadError as error:
             from draftd.models.advice import no_model
 
-            found = (None if part else no_model(self._folder)) or error
-            raise ModelLoadError(f"{self.called}: {part}{found.what}", self._cure(found.cure)) from None
+            advice = (None if part else no_model(self._folder)) or error
+            raise ModelLoadError(f"{self.called}: {part}{advice.what}", self._cure(advice.cure)) from None
         except Exception as error:
             from draftd.models.advice import explained
 

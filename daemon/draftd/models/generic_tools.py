@@ -28,12 +28,12 @@ def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     example = call_text({"name": "name of the tool", "arguments": {"name of the argument": "value"}})
     text = _TOLD.format(tools=listed, call=example, begin=_RESULT[0], end=_RESULT[1])
-    made = [dict(one) for one in messages]
-    first = made[0] if made and made[0]["role"] in ("system", "developer") else None
+    shaped_messages = [dict(message) for message in messages]
+    first = shaped_messages[0] if shaped_messages and shaped_messages[0]["role"] in ("system", "developer") else None
     if first is None:
-        return [{"role": "system", "content": text}, *made]
+        return [{"role": "system", "content": text}, *shaped_messages]
     first["content"] = "\n\n".join(filter(None, (first["content"], text)))
-    return made
+    return shaped_messages
 
 
 def call_text(function: Mapping[str, Any]) -> str:

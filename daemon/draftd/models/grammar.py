@@ -52,16 +52,16 @@ def _of_schema(schema: dict[str, Any]) -> str:
 
 
 def _parsed_schema(text: str) -> dict[str, Any]:
-    found = _parsed(text)
-    if not isinstance(found, dict):
+    value = _parsed(text)
+    if not isinstance(value, dict):
         raise ValueError("a JSON schema is an object")
     try:
-        made = in_enforced_words(without_idle_keywords(found))
+        rewritten = in_enforced_words(without_idle_keywords(value))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(made, dict):
+    if not isinstance(rewritten, dict):
         raise ValueError("not: nothing is allowed")
-    return made
+    return rewritten
 
 
 def json_object() -> str:
@@ -121,7 +121,7 @@ class Grammars:
         of, at least all of the tokenizer's."""
         self._fast, self.end_ids, self.vocabulary = fast, frozenset(end_ids), vocabulary
         self._tokenizer: Any = None
-        self._held: WeakValueDictionary[str, CompiledGrammar] = WeakValueDictionary()
+        self._compiled: WeakValueDictionary[str, CompiledGrammar] = WeakValueDictionary()
         self._kept: LRUCache[str, tuple[int, CompiledGrammar]] = LRUCache(
             _KEPT_CHARACTERS, getsizeof=lambda kept: kept[0]
         )
@@ -187,9 +187,9 @@ class Grammars:
         wrong with it, or why there are no grammars for this tokenizer."""
         began = time.perf_counter()
         with self._lock:
-            if (found := self._held.get(grammar)) is not None:
-                self._keep(grammar, found)
-                return found, 0.0
+            if (kept := self._compiled.get(grammar)) is not None:
+                self._keep(grammar, kept)
+                return kept, 0.0
             tokenizer = self._ready()
         from llguidance import LLMatcher
 
@@ -197,11 +197,11 @@ class Grammars:
         if matcher.is_error():
             error = _first_line(matcher.get_error())
             raise ValueError(_with_keyword(error) if '"json_schema"' in grammar else error)
-        made = CompiledGrammar(matcher)
+        compiled = CompiledGrammar(matcher)
         with self._lock:
-            self._held[grammar] = made
-            self._keep(grammar, made)
-        return made, time.perf_counter() - began
+            self._compiled[grammar] = compiled
+            self._keep(grammar, compiled)
+        return compiled, time.perf_counter() - began
 
     def matcher(self, grammar: str) -> Any:
         """An LLMatcher at the beginning of a text. Raises ValueError as `compile` does."""
@@ -249,8 +249,8 @@ _KEYWORDS = {
 
 
 def _with_keyword(error: str) -> str:
-    found = next((keyword for beginning, keyword in _KEYWORDS.items() if error.startswith(beginning)), "")
-    return found if ":" in found else f"{found}: {error}" if found else error
+    keyword_found = next((keyword for beginning, keyword in _KEYWORDS.items() if error.startswith(beginning)), "")
+    return keyword_found if ":" in keyword_found else f"{keyword_found}: {error}" if keyword_found else error
 
 
 def _first_line(text: str) -> str:

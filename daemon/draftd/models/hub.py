@@ -43,9 +43,9 @@ def no_model_name(path: str) -> ModelLoadError | None:
         return ModelLoadError("a web address, where a name should be", "give a folder, or OWNER/NAME on the hub")
     if re.fullmatch(r"([\w.-]+/)?[\w.-]+:[\w.-]+", path):
         return ModelLoadError("a name of Ollama's, whose models are GGUF files; draftd reads none", _MLX_VERSION)
-    if found := re.fullmatch(r"([\w.-]+/[\w.-]+)@([\w./-]+)", path):
+    if match := re.fullmatch(r"([\w.-]+/[\w.-]+)@([\w./-]+)", path):
         what = f"a hub id with a revision, and only revision {REVISION} is served"
-        return ModelLoadError(what, _other_revision(found[1], found[2]))
+        return ModelLoadError(what, _other_revision(match[1], match[2]))
     return None
 
 
@@ -124,12 +124,12 @@ def needed_files(names: Collection[str], adapter: bool, folder: Path | None = No
     from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
 
     patterns = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if pattern != "*.py"]
-    found = [name for name in names if "/" not in name.removeprefix(_TEMPLATES)]
-    found = [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    needed = [name for name in names if "/" not in name.removeprefix(_TEMPLATES)]
+    needed = [name for name in needed if any(fnmatchcase(name, pattern) for pattern in patterns)]
     if folder is None:
-        return found
-    unread = surplus(folder, (name for name in found if fnmatchcase(name, WEIGHTS)))
-    return [name for name in found if name not in unread]
+        return needed
+    unread = surplus(folder, (name for name in needed if fnmatchcase(name, WEIGHTS)))
+    return [name for name in needed if name not in unread]
 
 
 def check_files(names: Collection[str], adapter: bool = False) -> None:
@@ -230,8 +230,8 @@ def _refused(response: Any) -> ModelLoadError:
         case 403:
             what, cure = "your token may not read it (403)", "give the token that right, or run `hf auth login`"
         case 429:
-            asked = response.headers.get("Retry-After", "")
-            when = f"in {span(float(asked))}" if asked.isdecimal() else "later"
+            retry_after = response.headers.get("Retry-After", "")
+            when = f"in {span(float(retry_after))}" if retry_after.isdecimal() else "later"
             what, cure = "the hub had too many requests from here (429)", f"try again {when}, or run `hf auth login`"
         case status:
             what, cure = f"the hub has a fault of its own ({status})", _LATER

@@ -54,12 +54,12 @@ def without_idle_keywords(schema: Any) -> Any:
 
 
 def _without_own(schema: dict[str, Any]) -> dict[str, Any]:
-    made = {key: value for key, value in schema.items() if not _is_idle(key, value)}
-    if made.pop("nullable", None) is True and isinstance(made.get("type"), str):
-        made["type"] = [made["type"], "null"]
-        if isinstance(made.get("enum"), list) and None not in made["enum"]:
-            made["enum"] = [*made["enum"], None]
-    return made
+    kept = {key: value for key, value in schema.items() if not _is_idle(key, value)}
+    if kept.pop("nullable", None) is True and isinstance(kept.get("type"), str):
+        kept["type"] = [kept["type"], "null"]
+        if isinstance(kept.get("enum"), list) and None not in kept["enum"]:
+            kept["enum"] = [*kept["enum"], None]
+    return kept
 
 
 def _is_idle(key: str, value: Any) -> bool:

@@ -74,8 +74,8 @@ def load_tokenizer(
     """mlx-lm's wrapper of a folder's tokenizer. `ends`: the tokens that end a text. `options`: transformers' own.
     `correct` changes transformers' tokenizer before anything is derived from it. Runs no code of the folder."""
 
-    def made(*found: Any, **options: Any) -> Any:
-        tokenizer = tokenizer_utils.AutoTokenizer.from_pretrained(*found, **options)
+    def made(*arguments: Any, **options: Any) -> Any:
+        tokenizer = tokenizer_utils.AutoTokenizer.from_pretrained(*arguments, **options)
         correct(tokenizer)
         return tokenizer
 

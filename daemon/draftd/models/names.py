@@ -100,21 +100,21 @@ def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Archit
 
 def _mimo(part: Mapping[str, Any]) -> dict[str, Any]:
     """What mlx-lm wants of mimo_v2_flash, from what transformers' class writes of it."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "layernorm_epsilon": part.get("rms_norm_eps"),
         "swa_num_attention_heads": part.get("num_attention_heads"),
         "swa_head_dim": part.get("head_dim"),
         "swa_v_head_dim": part.get("v_head_dim"),
     }
     if is_length(heads := part.get("num_key_value_heads")):
-        found["swa_num_key_value_heads"] = 2 * heads  # transformers has the 2 in its code
+        fields["swa_num_key_value_heads"] = 2 * heads  # transformers has the 2 in its code
     if is_length(window := part.get("sliding_window")):
-        found["sliding_window_size"] = window - 1  # without the token itself
+        fields["sliding_window_size"] = window - 1  # without the token itself
     if isinstance(types := part.get("layer_types"), list):
-        found["hybrid_layer_pattern"] = [int(one == SLIDING) for one in types]
+        fields["hybrid_layer_pattern"] = [int(kind == SLIDING) for kind in types]
     if isinstance(types := part.get("mlp_layer_types"), list):
-        found["moe_layer_freq"] = [int(one == "sparse") for one in types]
-    return found
+        fields["moe_layer_freq"] = [int(kind == "sparse") for kind in types]
+    return fields
 
 
 def _kimi(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,18 +159,24 @@ def architecture_of(part: Mapping[str, Any], config: Mapping[str, Any]) -> Archi
     modules = modules_of(part) or whole
     # Of a part that only the whole knows the arguments may be another module's.
     if part is not config and modules == whole:
-        held = [one for module in whole for one in vars(module).values()]
+        members = [member for module in whole for member in vars(module).values()]
         inside = {
-            one if isinstance(one, ModuleType) else sys.modules.get(getattr(one, "__module__", "")) for one in held
+            member if isinstance(member, ModuleType) else sys.modules.get(getattr(member, "__module__", ""))
+            for member in members
         }
-        modules = whole + [one for one in inside if one and one.__name__.startswith("mlx_lm.models.")]
+        modules = whole + [member for member in inside if member and member.__name__.startswith("mlx_lm.models.")]
     own = {module.__name__ for module in modules}
-    tables = [one for module in modules for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
+    tables = [
+        member
+        for module in modules
+        for member in vars(module).values()
+        if isinstance(member, type) and is_dataclass(member)
+    ]
     arguments = [argument for table in tables if table.__module__ in own for argument in fields(table)]
     return Architecture(
         {name.rpartition(".")[2] for name in own},
-        {one.name for one in arguments},
-        {one.name for one in arguments if one.default is MISSING and one.default_factory is MISSING},
+        {member.name for member in arguments},
+        {member.name for member in arguments if member.default is MISSING and member.default_factory is MISSING},
     )
 
 

@@ -48,36 +48,39 @@ class _Closing:
     def _closed(self, schema: Any, *, outermost: bool = False) -> Any:
         if not isinstance(schema, dict):
             return schema
-        made = dict(schema)
+        closed = dict(schema)
         for key, value in schema.items():
             if key in NAMED and isinstance(value, dict):
-                made[key] = {name: self._closed(one) for name, one in value.items()}
+                closed[key] = {name: self._closed(item) for name, item in value.items()}
             elif key in LISTED and isinstance(value, list):
-                made[key] = [self._closed(one) for one in value]
+                closed[key] = [self._closed(item) for item in value]
             elif key in SINGLE:
-                made[key] = self._closed(value)
+                closed[key] = self._closed(value)
         if id(schema) in self._parts or _is_choice(schema):
-            return made
+            return closed
         members = self._members(schema)
-        if members is None or any(key in one for one in members for key in _DECIDES):
-            return made
+        if members is None or any(key in item for item in members for key in _DECIDES):
+            return closed
         if not isinstance(schema.get("properties", {}), dict):  # which the compiler refuses
-            return made
-        if any("patternProperties" in one for one in members[1:]):
-            return made
-        if outermost or any("properties" in one for one in members):
+            return closed
+        if any("patternProperties" in item for item in members[1:]):
+            return closed
+        if outermost or any("properties" in item for item in members):
             own = _names(schema, "properties")
-            others = {name for one in members for key in ("properties", "required") for name in _names(one, key)}
-            made["properties"] = {**made.get("properties", {}), **dict.fromkeys(sorted(others.difference(own)), True)}
-            made["additionalProperties"] = False
-        return made
+            others = {name for item in members for key in ("properties", "required") for name in _names(item, key)}
+            closed["properties"] = {
+                **closed.get("properties", {}),
+                **dict.fromkeys(sorted(others.difference(own)), True),
+            }
+            closed["additionalProperties"] = False
+        return closed
 
     def _members(self, schema: dict[str, Any]) -> list[dict[str, Any]] | None:
         """The schema, and all that describe the same value; None where one of them is not in the document."""
-        members, known = [schema], {id(schema)}
-        for one in members:  # which grows
+        members, seen = [schema], {id(schema)}
+        for member in members:  # which grows
             for key in _BRANCHES:
-                value = one.get(key)
+                value = member.get(key)
                 branches = [referred(self._root, value)] if key == "$ref" and value is not None else value
                 for branch in branches if isinstance(branches, list) else ():
                     self._left -= 1
@@ -85,8 +88,8 @@ class _Closing:
                         raise ValueError("it has too many branches")
                     if branch is None:
                         return None
-                    if isinstance(branch, dict) and id(branch) not in known:
-                        known.add(id(branch))
+                    if isinstance(branch, dict) and id(branch) not in seen:
+                        seen.add(id(branch))
                         members.append(branch)
         return members
 
@@ -110,5 +113,5 @@ def _is_choice(schema: dict[str, Any]) -> bool:
 
 
 def _names(schema: dict[str, Any], key: str) -> list[str]:
-    found = schema.get(key)
-    return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []
+    value = schema.get(key)
+    return [name for name in value if isinstance(name, str)] if isinstance(value, (dict, list)) else []

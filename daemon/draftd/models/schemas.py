@@ -19,7 +19,7 @@ def rebuilt(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     for one that is nested very deeply."""
     if not isinstance(schema, dict):
         return schema
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _ALSO_NAMED and isinstance(value, dict):
             value = {name: rebuilt(one, change) for name, one in value.items()}
@@ -27,19 +27,19 @@ def rebuilt(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
             value = [rebuilt(one, change) for one in value]
         elif key in _ALSO_SINGLE:
             value = rebuilt(value, change)
-        made[key] = value
-    return change(made)
+        result[key] = value
+    return change(result)
 
 
 def referred(root: Any, reference: Any) -> Any:
     """The part of the document that a `$ref` names; None where there is none."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
-    found: Any = root
+    place: Any = root
     for step in unquote(reference[1:]).split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(place, list) and step.isdecimal() and int(step) < len(place):
+            place = place[int(step)]
         else:
-            found = found.get(step) if isinstance(found, dict) else None
-    return found
+            place = place.get(step) if isinstance(place, dict) else None
+    return place

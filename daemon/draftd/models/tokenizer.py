@@ -110,8 +110,8 @@ class Tokenizer:
 
     @cached_property
     def _written(self) -> Callable[[int], bytes]:
-        found = self.detokenizer()
-        return self._added_bytes if isinstance(found, _Windowed) else found.bytes_of
+        detokenizer = self.detokenizer()
+        return self._added_bytes if isinstance(detokenizer, _Windowed) else detokenizer.bytes_of
 
     def _added_bytes(self, token: int) -> bytes:
         before = str(self._wrapper.decode(self._word))
@@ -152,11 +152,11 @@ class Tokenizer:
 
         # Of mlx-lm's own only the table of tokens: they drop spaces at the start of a text or line, and an id that no
         # token has is a text or an error.
-        known = self._wrapper.detokenizer
-        if isinstance(known, BPEStreamingDetokenizer):
-            return Detokenizer(_byte_level(known.tokenmap))
-        if isinstance(known, SPMStreamingDetokenizer):
-            return Detokenizer(_sentence_piece(known.tokenmap), strip=known.trim_space and not continues)
+        own = self._wrapper.detokenizer
+        if isinstance(own, BPEStreamingDetokenizer):
+            return Detokenizer(_byte_level(own.tokenmap))
+        if isinstance(own, SPMStreamingDetokenizer):
+            return Detokenizer(_sentence_piece(own.tokenmap), strip=own.trim_space and not continues)
         return _Windowed(self.decode, self._word if continues else ())
 
 
@@ -181,8 +181,8 @@ def _template(wrapper: Any) -> ChatTemplate | None:
         return None  # that of the tokenizer's class does
     variables = {**inner.special_tokens_map, wrapper._thinking_kwarg: wrapper.has_thinking}
     source, with_tools = inner.get_chat_template(None, None), inner.get_chat_template(None, [])
-    told = json.loads(json.dumps(variables, default=str))
-    return ChatTemplate(source, told, None if with_tools == source else with_tools)
+    kept = json.loads(json.dumps(variables, default=str))
+    return ChatTemplate(source, kept, None if with_tools == source else with_tools)
 
 
 def _answers(wrapper: Any) -> AnswerFormat:
@@ -211,8 +211,8 @@ def template_of_processor(folder: Path) -> dict[str, str]:
     others = (folder / "chat_template.jinja", folder / "additional_chat_templates")
     if not file.is_file() or any(other.exists() for other in others) or _own_template(folder) is not None:
         return {}
-    found = read_json(file)
-    template = found.get("chat_template") if isinstance(found, dict) else None
+    value = read_json(file)
+    template = value.get("chat_template") if isinstance(value, dict) else None
     if not isinstance(template, str):
         raise ModelLoadError("chat_template.json has no chat_template that is text", _NAMED)
     return {"chat_template": template}

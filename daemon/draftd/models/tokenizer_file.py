@@ -103,9 +103,9 @@ def _head(file: Path) -> dict[str, Any]:
     wrote it: parsing them takes longer than all else here."""
     with file.open(encoding="utf-8") as source:
         text = source.read(_HEAD_CHARACTERS)
-        if found := _VOCABULARY.search(text):
+        if match := _VOCABULARY.search(text):
             with contextlib.suppress(ValueError):
-                head: dict[str, Any] = json.loads(text[: found.start()] + '"vocab": {}}}')
+                head: dict[str, Any] = json.loads(text[: match.start()] + '"vocab": {}}}')
                 if head.keys() >= {*_PARTS, "post_processor", "model"}:
                     return head
         return dict(json.loads(text + source.read()))
@@ -153,8 +153,10 @@ def _from_file(file: Path, backend: Any, declared: Iterable[str]) -> Any:
     own.no_truncation()
     own.no_padding()
     texts = [path.read_text("utf-8") for name in _CONFIGURED if (path := file.parent / name).is_file()]
-    known = {*declared, *itertools.chain.from_iterable(_strings(json.loads(text)) for text in texts)}
-    own.add_tokens([token for _, token in sorted(backend.get_added_tokens_decoder().items()) if token.content in known])
+    contents = {*declared, *itertools.chain.from_iterable(_strings(json.loads(text)) for text in texts)}
+    own.add_tokens(
+        [token for _, token in sorted(backend.get_added_tokens_decoder().items()) if token.content in contents]
+    )
     return own
 
 
@@ -163,8 +165,8 @@ def _strings(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for one in (*value, *value.values()) if isinstance(value, dict) else value:
-            yield from _strings(one)
+        for item in (*value, *value.values()) if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 def _ids(backend: Any, text: str) -> list[int] | None:
@@ -210,10 +212,10 @@ def _with_ids(backend: Any, ids: Mapping[str, int]) -> str:
         what = f"its tokenizer has ids without a token, and {token!r} cannot have its id {number}"
         raise ModelLoadError(what, "use the tokenizer's files as its model was published with them")
     vocabulary |= ids
-    known = {token["content"]: token for token in described["added_tokens"]}
+    tokens = {token["content"]: token for token in described["added_tokens"]}
     for content, number in ids.items():
-        if content in known:
-            known[content]["id"] = number
+        if content in tokens:
+            tokens[content]["id"] = number
         else:
             flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             described["added_tokens"].append({"id": number, "content": content, "special": True, **flags})

@@ -87,7 +87,7 @@ class AnswerStream:
         self._parts = _Parts(reading, ends)
         self._text = TextStream(tokenizer, ends, form, self._parts.reads)
         self._last: int | None = None  # token
-        self._told: list[str] = []  # texts
+        self._emitted: list[str] = []  # texts
         self._thoughts: list[str] = []
         self._reasoning_tokens = 0
 
@@ -132,7 +132,7 @@ class AnswerStream:
         thought = "".join(self._thoughts)
         calls = [] if self._parts.calls is None else self._parts.calls.complete
         parts = [{"type": "reasoning", "content": thought}] if thought else []
-        if (text := "".join(self._told)) or not calls:
+        if (text := "".join(self._emitted)) or not calls:
             parts.append(text_part(text))
         return [*parts, *map(call_part, calls)]
 
@@ -143,12 +143,12 @@ class AnswerStream:
         self,
         emission: Emission,
         pieces: Sequence[str],
-        told: list[Delta],
+        deltas_before: list[Delta],
         last: list[Delta],
         offsets: Sequence[int] = (),
     ) -> Chunk:
-        self._told += *pieces, (rest := _text_of(last))
-        deltas = [] if self._plain else _joined([*told, *last])
+        self._emitted += *pieces, (rest := _text_of(last))
+        deltas = [] if self._plain else _joined([*deltas_before, *last])
         self._thoughts += [one.text for one in deltas if isinstance(one, ReasoningDelta)]
         return Chunk(emission, pieces, rest, deltas, self._choice, offsets)
 
@@ -217,85 +217,85 @@ class _Parts:
         return bool(self.stop) or (self.calls is not None and self.calls.done)
 
     def feed(self, text: str) -> list[Delta]:
-        told: list[Delta] = []
+        deltas: list[Delta] = []
         while text and not self.over:
-            self._take(self._marks.feed(text), told)
+            self._take(self._marks.feed(text), deltas)
             text = self._marks.after
             if self._marks.matched and not self.over:
-                self._pass(self._marks.matched, told)
-        return told
+                self._pass(self._marks.matched, deltas)
+        return deltas
 
     def finish(self, *, cut: bool) -> list[Delta]:
         """`cut`: the answer was ended before the model ended it."""
-        told: list[Delta] = []
+        deltas: list[Delta] = []
         if not self.over:
-            self._take(self._marks.finish(), told)
-            self._flush(told)
+            self._take(self._marks.finish(), deltas)
+            self._flush(deltas)
             if self.kind == TOOL and self.calls is not None:
-                told += self.calls.end("", cut=cut)
+                deltas += self.calls.end("", cut=cut)
                 self.kind = NORMAL
-        return told
+        return deltas
 
-    def _take(self, text: str, told: list[Delta]) -> None:
+    def _take(self, text: str, deltas: list[Delta]) -> None:
         if self._fresh and self.kind != TOOL:
             text = text.lstrip()
         if not text:
             return
         self._fresh = False
         if self.kind == NORMAL:
-            self._say(text, told)
+            self._say(text, deltas)
         elif self.kind == REASONING:
-            told.append(ReasoningDelta(text))
+            deltas.append(ReasoningDelta(text))
         elif self.kind == TOOL:
             assert self.calls is not None
-            told += self.calls.feed(text)
+            deltas += self.calls.feed(text)
 
-    def _pass(self, mark: str, told: list[Delta]) -> None:
+    def _pass(self, mark: str, deltas: list[Delta]) -> None:
         """A stretch ends with `mark`, and the next one begins."""
         to, self._fresh = self._table[self.kind][mark], True
         if self.kind == TOOL:
-            self._end_calls(mark, told)
+            self._end_calls(mark, deltas)
         elif to != NORMAL:
-            self._flush(told)
+            self._flush(deltas)
         if to == TOOL and self.calls is not None:
             self._outer = self.kind
             self.calls.begin()
         self.kind, self._marks = to, StopScanner(tuple(self._table[to]))
 
-    def _end_calls(self, mark: str, told: list[Delta]) -> None:
+    def _end_calls(self, mark: str, deltas: list[Delta]) -> None:
         assert self.calls is not None
         whole = mark == self._end_of_calls
-        for one in self.calls.end(mark if whole else "", cut=not whole):
-            if not isinstance(one, TextDelta):
-                told.append(one)
+        for delta in self.calls.end(mark if whole else "", cut=not whole):
+            if not isinstance(delta, TextDelta):
+                deltas.append(delta)
                 continue
             self._fresh = False
             if not whole and self._outer == REASONING:  # the thought ended, and had only named the mark
-                told.append(ReasoningDelta(one.text))
+                deltas.append(ReasoningDelta(delta.text))
             else:
-                self._say(one.text, told)
+                self._say(delta.text, deltas)
 
-    def _say(self, text: str, told: list[Delta]) -> None:
+    def _say(self, text: str, deltas: list[Delta]) -> None:
         if sure := self._stops.feed(text):
-            told.append(TextDelta(sure))
+            deltas.append(TextDelta(sure))
 
-    def _flush(self, told: list[Delta]) -> None:
+    def _flush(self, deltas: list[Delta]) -> None:
         """No stop string goes on beyond here."""
-        if held := self._stops.finish():
-            told.append(TextDelta(held))
+        if beginning := self._stops.finish():
+            deltas.append(TextDelta(beginning))
 
 
-def _text_of(told: Iterable[Delta]) -> str:
-    return "".join(one.text for one in told if isinstance(one, TextDelta))
+def _text_of(deltas: Iterable[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
-def _joined(told: Iterable[Delta]) -> list[Delta]:
+def _joined(deltas: Iterable[Delta]) -> list[Delta]:
     """With neighbours of one kind as one."""
     joined: list[Delta] = []
-    for one in told:
+    for delta in deltas:
         last = joined[-1] if joined else None
-        if isinstance(one, TextDelta | ReasoningDelta | ToolCallArguments) and type(one) is type(last):
-            joined[-1] = type(one)(last.text + one.text)
+        if isinstance(delta, TextDelta | ReasoningDelta | ToolCallArguments) and type(delta) is type(last):
+            joined[-1] = type(delta)(last.text + delta.text)
         else:
-            joined.append(one)
+            joined.append(delta)
     return joined

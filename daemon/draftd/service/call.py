@@ -57,10 +57,10 @@ async def silent(choices: Sequence[Choice], arrived: asyncio.Event, seconds: flo
 async def next_choice(choices: list[Choice], arrived: asyncio.Event) -> Choice:
     """One that something has come of, each in its turn; the only one at once."""
     while len(choices) > 1:
-        for i, one in enumerate(choices):
-            if one.stream.ready:
+        for i, choice in enumerate(choices):
+            if choice.stream.ready:
                 choices.append(choices.pop(i))
-                return one
+                return choice
         arrived.clear()
         await arrived.wait()
     return choices[0]

@@ -90,7 +90,7 @@ class ChatRenderer:
             worker = self._ready(template)
         except OSError as error:
             raise EngineFailure(f"the chat template cannot be rendered: {error}") from None
-        asked = {
+        question = {
             "messages": list(map(message_dict, chat.messages)),
             "tools": tool_dicts(chat.shown_tools),
             "arguments": dict(chat.template_arguments),
@@ -98,7 +98,7 @@ class ChatRenderer:
             "most": most,
         }
         try:
-            said = worker.ask(asked, _ANSWER_SECONDS)
+            said = worker.ask(question, _ANSWER_SECONDS)
         except ChildProcessError:
             raise turned_down(chat.messages, f"renders within {self._limit:g} s; it was stopped") from None
         if "no_tools" in said:
@@ -167,8 +167,8 @@ class _Worker:
         if not said.endswith(b"\n"):
             self.kill()
             raise ChildProcessError(f"its process has ended, or gave no answer in {seconds:g} s")
-        found: dict[str, Any] = json.loads(said)
-        return found
+        reply: dict[str, Any] = json.loads(said)
+        return reply
 
     def kill(self) -> None:
         self._process.kill()

@@ -34,30 +34,30 @@ async def constraint_of(
     request: Request, reading: ReadingOptions | None, compiler: Grammars | None, executor: Executor
 ) -> Constraint:
     """Of a response format, and of a tool call that is demanded. Raises InvalidRequest with what cannot be enforced."""
-    found, prompt = request.response_format, request.prompt
+    wanted, prompt = request.response_format, request.prompt
     demanded = isinstance(prompt, Chat) and prompt.demands_call
-    if found is None and not demanded:
+    if wanted is None and not demanded:
         return Constraint()
-    field, shown = ("chat.tool_choice", "a call") if found is None else (_field(found), found.source)
+    field, shown = ("chat.tool_choice", "a call") if wanted is None else (_field(wanted), wanted.source)
     _check(request, field, () if reading is None else reading.tools)
     if compiler is None:
         raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
     run = asyncio.get_running_loop().run_in_executor
     try:
-        grammar = await run(executor, _grammar, found, prompt, reading, compiler)
+        grammar = await run(executor, _grammar, wanted, prompt, reading, compiler)
         compiled, seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
         tools = prompt.tools if isinstance(prompt, Chat) and demanded else ()
         wrong = await run(executor, _wrong_tool, tools, compiler)
         field, shown, why = wrong or (field, shown, str(error))
         raise InvalidRequest(field, shown, f"what can be enforced: {why}") from None
-    return Constraint(grammar, "tool_call" if found is None else found.kind.value, seconds, compiled)
+    return Constraint(grammar, "tool_call" if wanted is None else wanted.kind.value, seconds, compiled)
 
 
-def _grammar(found: ResponseFormat | None, prompt: Prompt, reading: ReadingOptions | None, compiler: Grammars) -> str:
+def _grammar(wanted: ResponseFormat | None, prompt: Prompt, reading: ReadingOptions | None, compiler: Grammars) -> str:
     """Raises ValueError."""
     demanded = isinstance(prompt, Chat) and prompt.demands_call
-    body = "" if found is None or demanded else _source(found)
+    body = "" if wanted is None or demanded else _source(wanted)
     if reading is None:
         return body
     written, calls = reading.written, list[tuple[CallFormat, str]]()
@@ -97,25 +97,25 @@ def _check(request: Request, field: str, tools: Sequence[Tool]) -> None:
         raise InvalidRequest("min_tokens", request.min_tokens, f"0 where {why}: it says how much")
 
 
-def _source(found: ResponseFormat) -> str:
-    if found.kind is FormatKind.JSON_OBJECT:
+def _source(wanted: ResponseFormat) -> str:
+    if wanted.kind is FormatKind.JSON_OBJECT:
         return grammars.json_object()
-    if found.kind is FormatKind.CHOICE:
-        return grammars.choice(_choices(found))
+    if wanted.kind is FormatKind.CHOICE:
+        return grammars.choice(_choices(wanted))
     makers = {
         FormatKind.JSON_SCHEMA: grammars.json_schema,
         FormatKind.REGEX: grammars.regex,
         FormatKind.GRAMMAR: grammars.lark,
     }
-    return makers[found.kind](found.source)
+    return makers[wanted.kind](wanted.source)
 
 
-def _choices(found: ResponseFormat) -> list[str]:
-    texts = json.loads(found.source)
+def _choices(wanted: ResponseFormat) -> list[str]:
+    texts = json.loads(wanted.source)
     if not 1 <= len(texts) <= MAX_CHOICES or not all(texts):
-        raise InvalidRequest(_field(found), f"{len(texts)} texts", f"1 to {MAX_CHOICES} texts, none empty")
+        raise InvalidRequest(_field(wanted), f"{len(texts)} texts", f"1 to {MAX_CHOICES} texts, none empty")
     return list(texts)
 
 
-def _field(found: ResponseFormat) -> str:
-    return "response_format.choices" if found.kind is FormatKind.CHOICE else f"response_format.{found.kind.value}"
+def _field(wanted: ResponseFormat) -> str:
+    return "response_format.choices" if wanted.kind is FormatKind.CHOICE else f"response_format.{wanted.kind.value}"

@@ -240,8 +240,10 @@ class InferenceService:
         try:
             model, tokenizer = self._ready(), self._worker.tokenizer
             valid = checked(request, model)
-            told = _messages(valid.prompt)
-            start = replace(start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=told)
+            chat_messages = _messages(valid.prompt)
+            start = replace(
+                start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=chat_messages
+            )
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
             if request.max_tokens is None:
                 valid = replace(valid, max_tokens=default_max_tokens(len(ids), model))
@@ -261,8 +263,8 @@ class InferenceService:
             if self._planner.router.relayed(plan.strategy) and self._remote is not None:
                 try:
                     # The default of max_tokens is the other daemon's own.
-                    asked = replace(valid, max_tokens=request.max_tokens)
-                    handed = await begin(self._remote, asked, span.trace)
+                    relayed = replace(valid, max_tokens=request.max_tokens)
+                    handed = await begin(self._remote, relayed, span.trace)
                 except RemoteDown as down:
                     if not self._planner.local_allowed(wish):
                         raise
@@ -303,7 +305,7 @@ class InferenceService:
                 own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=likeliest)
                 choices.append(Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
             if handed is None:
-                self._worker.submit_choices([(one.decode, one.stream) for one in choices])
+                self._worker.submit_choices([(admitted.decode, admitted.stream) for admitted in choices])
         except asyncio.CancelledError:
             reason = reason_to_leave(request)
             self.left[reason] += 1
@@ -315,23 +317,23 @@ class InferenceService:
             self.refused += 1
             (span or self._begin_span(start)).refused(refusal)
             raise
-        for one in choices[1:]:
-            one.span = self._begin_span(replace(start, choice=one.index, sampling=one.decode.sampling))
-            one.span.planned(plan, ContextTier.of(len(ids)))
+        for admitted in choices[1:]:
+            admitted.span = self._begin_span(replace(start, choice=admitted.index, sampling=admitted.decode.sampling))
+            admitted.span.planned(plan, ContextTier.of(len(ids)))
         router, told_tokens = self._planner.router, len(ids) if handed is None else handed[1].prompt_tokens
         started = RequestStarted(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
         if handed is None:
             return EngineCall(valid, must, started, choices, arrived=arrived, echo=echo)
-        spans = [one.span for one in choices]
+        spans = [admitted.span for admitted in choices]
         relay = TextRelay(handed[0], started, valid, arrival, spans, router, self._relayed)
         return EngineCall(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
 
     def _go_on(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
         """With this daemon's own model, after `text`, of so many tokens of the other's. Raises DraftdError where that
         may not be, or cannot."""
-        one, request = call.own, call.request
-        assert one is not None
-        decode, left = one.decode, one.decode.max_tokens - tokens
+        choice, request = call.own, call.request
+        assert choice is not None
+        decode, left = choice.decode, choice.decode.max_tokens - tokens
         if not decode.local_allowed or decode.grammar or request.n > 1 or request.echo or left < 1:
             raise RemoteDown(why)
         tokenizer, ends, form = self._worker.tokenizer, _ends(request), _form(request)
@@ -340,10 +342,10 @@ class InferenceService:
         if text:
             reading, form = reading_of(request.prompt, tokenizer, decode.prompt), replace(form, continues=True)
             decode = replace(decode, stop=stop_matcher(tokenizer, ends, reading, form))
-            one.answer = AnswerStream(tokenizer, ends, reading, one.index, form)
-        one.decode = replace(decode, prompt=prompt, max_tokens=left, min_tokens=least, plan=plan)
-        self._worker.submit(one.decode, one.stream)
-        call.choices.append(one)
+            choice.answer = AnswerStream(tokenizer, ends, reading, choice.index, form)
+        choice.decode = replace(decode, prompt=prompt, max_tokens=left, min_tokens=least, plan=plan)
+        self._worker.submit(choice.decode, choice.stream)
+        call.choices.append(choice)
 
     def _ready(self) -> ServedModel:
         if self.draining:
@@ -368,13 +370,13 @@ class InferenceService:
                 await self._begin(call, send, write)
             left = list(call.choices)
             while left:
-                one = await next_choice(left, call.arrived)
-                stream, answer = one.stream, one.answer
+                choice = await next_choice(left, call.arrived)
+                stream, answer = choice.stream, choice.answer
                 emission = await stream.take()
                 if emission is not None:
                     await write(send(answer.add(emission, stream.outcome if stream.exhausted else None)))
                     continue
-                left.remove(one)
+                left.remove(choice)
                 outcome = stream.outcome
                 assert outcome is not None
                 if call.relay is not None:
@@ -383,8 +385,8 @@ class InferenceService:
                     await write(send(rest))
                 worth = self._planner.router.finished(started.plan, call.request.workload, outcome)
                 # Before the client learns of the end: whoever looks then finds it counted.
-                one.span.priced(worth.quality, worth.costs, worth.currency)
-                one.span.finished(outcome, answer.parts())
+                choice.span.priced(worth.quality, worth.costs, worth.currency)
+                choice.span.finished(outcome, answer.parts())
                 await write(send(replace(answer.finished(outcome, started.plan), worth=worth)))
                 error = error or error_of(outcome)
         if error is not None:
@@ -403,13 +405,13 @@ class InferenceService:
             pause = _NEWS_SECONDS
         emission, (text, offsets), prompt = Emission((), ()), call.echo, tuple[int, ...]()
         if call.request.told_of_prompt is not None:
-            told = await first.take()
-            if told is None:  # it ended before
+            emission_of_prompt = await first.take()
+            if emission_of_prompt is None:  # it ended before
                 return
-            emission, prompt = told, call.choices[0].decode.prompt
+            emission, prompt = emission_of_prompt, call.choices[0].decode.prompt
         if text or prompt:
-            for one in call.choices:
-                await write(send(Chunk(emission, (), text, choice=one.index, offsets=offsets, prompt=prompt)))
+            for choice in call.choices:
+                await write(send(Chunk(emission, (), text, choice=choice.index, offsets=offsets, prompt=prompt)))
 
     def _prompt_progress(self, call: EngineCall) -> PromptProgress | None:
         """Of the choice whose prompt is furthest; None where none has begun, and where it is not asked for."""
@@ -422,13 +424,13 @@ class InferenceService:
     def _leave(self, call: EngineCall) -> None:
         """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
         request_id, late = call.started.request_id, dict[str, InferenceSpan]()
-        for one in call.choices:
-            if one.stream.outcome is not None:
-                one.span.finished(one.stream.outcome)  # a second time is ignored
+        for choice in call.choices:
+            if choice.stream.outcome is not None:
+                choice.span.finished(choice.stream.outcome)  # a second time is ignored
                 continue
-            one.stream.abandon()
-            late[one.decode.id] = one.span
-            self._worker.cancel(one.decode.id, reason_to_leave(call.request))
+            choice.stream.abandon()
+            late[choice.decode.id] = choice.span
+            self._worker.cancel(choice.decode.id, reason_to_leave(call.request))
         if late:
             self._abandoned[request_id] = late
         else:
@@ -452,9 +454,9 @@ class InferenceService:
             self._none_open.set()
 
 
-def _sampling(asked: SamplingParams, choice: int) -> SamplingParams:
+def _sampling(params: SamplingParams, choice: int) -> SamplingParams:
     """Each choice has a seed of its own, where there is one."""
-    return asked if asked.seed is None else replace(asked, seed=(asked.seed + choice) % 2**64)
+    return params if params.seed is None else replace(params, seed=(params.seed + choice) % 2**64)
 
 
 def _ends(request: Request) -> StopConditions:

@@ -93,10 +93,10 @@ class Chat:
 def json_object(text: str, field: str) -> dict[str, Any]:
     """Raises InvalidRequest where it is no JSON object, or a very deep one, or has half a character."""
     try:
-        found = json.loads(text, parse_constant=_no_constant)
-        json.dumps(found, ensure_ascii=False).encode()
-        if isinstance(found, dict) and _is_shallow(found):
-            return found
+        value = json.loads(text, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+        if isinstance(value, dict) and _is_shallow(value):
+            return value
     except (ValueError, RecursionError):
         pass
     raise InvalidRequest(field, text, f"a JSON object, at most {_DEEPEST} levels deep")
@@ -106,10 +106,10 @@ def check_chat(chat: Chat) -> None:
     """Raises InvalidRequest, which names the first field that is wrong."""
     if not chat.messages:
         raise InvalidRequest("chat.messages", "no messages", "at least one message")
-    known: set[str] = set()
+    call_ids: set[str] = set()
     for i, message in enumerate(chat.messages):
-        _check_message(message, f"chat.messages[{i}]", known)
-        known |= {call.id for call in message.tool_calls}
+        _check_message(message, f"chat.messages[{i}]", call_ids)
+        call_ids |= {call.id for call in message.tool_calls}
     if not any(message.content or message.tool_calls for message in chat.messages):
         raise InvalidRequest("chat.messages", "only empty contents", "at least one message with content")
     if chat.continues:
@@ -120,8 +120,8 @@ def check_chat(chat: Chat) -> None:
             raise InvalidRequest("chat.template_arguments", name, "names that the daemon does not set itself")
 
 
-def _check_message(message: Message, field: str, known: set[str]) -> None:
-    """`known`: the ids of earlier calls."""
+def _check_message(message: Message, field: str, call_ids: set[str]) -> None:
+    """`call_ids`: the ids of earlier calls."""
     role = message.role
     if role not in ROLES:
         raise InvalidRequest(f"{field}.role", role, ", ".join(ROLES))
@@ -134,7 +134,7 @@ def _check_message(message: Message, field: str, known: set[str]) -> None:
             raise InvalidRequest(f"{at}.id", "", "an id, to which the tool's message refers")
         if not _NAME.fullmatch(call.name):
             raise InvalidRequest(f"{at}.name", call.name, _NAMES)
-    if role == "tool" and message.tool_call_id not in known:
+    if role == "tool" and message.tool_call_id not in call_ids:
         raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "the id of an earlier tool call")
     if role != "tool" and message.tool_call_id:
         raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "only of the role tool")
@@ -188,15 +188,15 @@ def _is_shallow(value: dict[str, Any]) -> bool:
 
 def message_dict(message: Message) -> dict[str, Any]:
     """As OpenAI's API has it, but for arguments, which are objects: so templates expect it. Without what is empty."""
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.name:
-        made["name"] = message.name
+        fields["name"] = message.name
     if message.reasoning:
-        made["reasoning_content"] = message.reasoning
+        fields["reasoning_content"] = message.reasoning
     if message.tool_call_id:
-        made["tool_call_id"] = message.tool_call_id
+        fields["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
-        made["tool_calls"] = [
+        fields["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -204,7 +204,7 @@ def message_dict(message: Message) -> dict[str, Any]:
             }
             for call in message.tool_calls
         ]
-    return made
+    return fields
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def check_text(message: OpenSequence, info: ModelInfo, tokenizer: Tokenizer) -> 
         raise InvalidRequest("open.max_tokens", message.max_tokens, allowed)
     if not options.sampling.deterministic:
         raise InvalidRequest("open.sampling.seed", None, "a seed, where the temperature is above 0")
-    asked = Request(
+    request = Request(
         TokenIds(message.tokens),
         message.max_tokens,
         options.sampling,
@@ -41,7 +41,7 @@ def check_text(message: OpenSequence, info: ModelInfo, tokenizer: Tokenizer) -> 
         stop_token_ids=tuple(token for token in options.ends if token not in tokenizer.eos_ids),
     )
     try:
-        checked(asked, ServedModel(info, message.max_tokens, 0, DepthMode.FIXED, chat_template=False))
+        checked(request, ServedModel(info, message.max_tokens, 0, DepthMode.FIXED, chat_template=False))
     except InvalidRequest as error:
         named = error.field.replace("tokens.ids", "tokens").replace("stop_token_ids", "end_tokens")
         raise InvalidRequest(f"open.{named}", error.value, error.allowed) from None
@@ -64,10 +64,10 @@ async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) 
     if compiler is None:
         raise InvalidRequest("open.grammar", grammar, "nothing: this model's tokenizer has no grammars")
     try:
-        made, _ = await asyncio.get_running_loop().run_in_executor(executor, compiler.compile, grammar)
+        grammar_of_text, _ = await asyncio.get_running_loop().run_in_executor(executor, compiler.compile, grammar)
     except ValueError as error:
         raise InvalidRequest("open.grammar", grammar, f"what can be enforced: {error}") from None
-    return made
+    return grammar_of_text
 
 
 def request_of(

@@ -290,9 +290,9 @@ class PeerConnection:
         self.peer.counts.bytes_sent += sent
 
 
-def count(held: VerifiedSequence, verdict: Verdict) -> None:
-    peer = held.peer
-    for counts in (peer.counts, held.counts):
+def count(sequence: VerifiedSequence, verdict: Verdict) -> None:
+    peer = sequence.peer
+    for counts in (peer.counts, sequence.counts):
         counts.verdicts += 1
         counts.drafted += verdict.drafted
         counts.accepted += verdict.accepted

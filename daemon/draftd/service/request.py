@@ -266,8 +266,8 @@ def _by_id(request: Request) -> str:
 def _only_here(request: Request) -> str:
     """What of the request only this daemon's own target answers, for people; empty where nothing is."""
     if request.told_of_prompt is not None:
-        asked = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"
-        return f"{asked}: log-probabilities of a prompt are those of this daemon's own model"
+        field = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"
+        return f"{field}: log-probabilities of a prompt are those of this daemon's own model"
     return "max_tokens 0: there is no answer to decode" if request.max_tokens == 0 else ""
 
 
@@ -355,8 +355,8 @@ def _check_penalties(p: SamplingParams, vocabulary: int) -> None:
 def _check_choices(request: Request) -> None:
     most, priority = MAX_CHOICES, request.priority
     _check(1 <= request.n <= most, "n", request.n, f"1 to {most}")
-    for name, told in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
-        _check(told is None or 0 <= told <= MAX_LOGPROBS, name, told, f"0 to {MAX_LOGPROBS}")
+    for name, number in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        _check(number is None or 0 <= number <= MAX_LOGPROBS, name, number, f"0 to {MAX_LOGPROBS}")
     _check(-MAX_PRIORITY <= priority <= MAX_PRIORITY, "priority", priority, f"-{MAX_PRIORITY} to {MAX_PRIORITY}")
     chat = isinstance(request.prompt, Chat)
     _check(not (chat and request.echo), "echo", request.echo, "false, unless the prompt is raw text or token ids")
@@ -371,8 +371,8 @@ def _check_ends(request: Request, max_tokens: int, vocabulary: int) -> None:
 
 
 def _check_wish(wish: RequestedPlan, info: ModelInfo) -> None:
-    known, cap = info.registered_drafters, wish.max_draft_tokens
-    _check(wish.drafter is None or wish.drafter in known, "drafter", wish.drafter, ", ".join(known))
+    drafters, cap = info.registered_drafters, wish.max_draft_tokens
+    _check(wish.drafter is None or wish.drafter in drafters, "drafter", wish.drafter, ", ".join(drafters))
     _check(cap is None or cap >= 0, "max_draft_tokens", cap, "0 or more; 0 means autoregressive")
     for name, most in (("max_seconds", wish.max_seconds), ("max_cost", wish.max_cost)):
         _check(most is None or 0 < most < math.inf, name, most, "above 0")

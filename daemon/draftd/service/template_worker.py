@@ -50,9 +50,9 @@ def main() -> None:
     template: dict[str, Any] = {}
     shape = TemplateShape(render, "")
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        if "source" in asked:
-            template = asked
+        question = json.loads(line)
+        if "source" in question:
+            template = question
             source = template["source"] + (template["with_tools"] or "")
             shape = TemplateShape(render, source, generic_tools=template["generic_tools"])
             _say({"ready": True})
@@ -62,13 +62,13 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, template["seconds"])
         said: dict[str, Any]
         try:
-            tools, arguments = asked["tools"], asked["arguments"]
-            messages, tools = shape.shaped(asked["messages"], tools)
-            if asked["continues"]:
+            tools, arguments = question["tools"], question["arguments"]
+            messages, tools = shape.shaped(question["messages"], tools)
+            if question["continues"]:
                 text = unfinished(messages, partial(render, tools=tools, arguments=arguments, answer=False))
             else:
                 text = render(messages, tools, arguments)
-            said = {"text": text} if len(text) <= asked["most"] else {"characters": len(text)}
+            said = {"text": text} if len(text) <= question["most"] else {"characters": len(text)}
         except ToolsIgnored:
             said = {"no_tools": True}
         except MemoryError:

@@ -92,7 +92,7 @@ class StopScanner:
         self._stops, self._include = stops, include
         self._beginnings = {stop[:length] for stop in stops for length in range(1, len(stop))}
         self._longest = max(map(len, self._beginnings), default=0)
-        self._held = ""
+        self._pending = ""
         self.matched = ""
         self.after = ""  # what was fed beyond the match
 
@@ -102,7 +102,7 @@ class StopScanner:
             return text
         if self.matched:
             return ""
-        whole, self._held = self._held + text, ""
+        whole, self._pending = self._pending + text, ""
         ends = [(at + len(stop), -len(stop), stop) for stop in self._stops if (at := whole.find(stop)) >= 0]
         if ends:
             end, _, self.matched = min(ends)
@@ -110,13 +110,13 @@ class StopScanner:
             return whole[: end if self._include else end - len(self.matched)]
         lengths = range(min(len(whole), self._longest), 0, -1)
         sure = len(whole) - next((one for one in lengths if whole[-one:] in self._beginnings), 0)
-        self._held = whole[sure:]
+        self._pending = whole[sure:]
         return whole[:sure]
 
     def finish(self) -> str:
         """What was held back: the text ended without the rest of a stop string."""
-        held, self._held = self._held, ""
-        return held
+        rest, self._pending = self._pending, ""
+        return rest
 
 
 @dataclass(frozen=True, slots=True)

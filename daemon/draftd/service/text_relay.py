@@ -153,8 +153,8 @@ class TextRelay:
             await self._end(left, error, write, send)
             raise
         finally:
-            for i, one in enumerate(self._choices):
-                if not one.over:
+            for i, choice in enumerate(self._choices):
+                if not choice.over:
                     self._finished(i, left)
 
     def stop(self) -> None:
@@ -165,20 +165,20 @@ class TextRelay:
     async def _end(self, reason: FinishReason, error: DraftdError, write: Write, send: Send) -> None:
         """Of all choices that have none."""
         retry = error.retry_after or 1.0 if isinstance(error, RemoteDown) else None
-        for i, one in enumerate(self._choices):
-            if not one.over:
+        for i, choice in enumerate(self._choices):
+            if not choice.over:
                 await write(send(self._finished(i, reason, error=error.message, unavailable=retry)))
 
     def _continued(self, error: RemoteDown, go_on: Callable[[str, int, str], None]) -> bool:
         """Only plain text can be: of a thought or a call the local model has other marks."""
-        one = self._choices[0]
-        if one.over or one.parted:
+        choice = self._choices[0]
+        if choice.over or choice.parted:
             return False
         try:
-            go_on("".join(one.texts), one.stats.counts.emitted, error.message)
+            go_on("".join(choice.texts), choice.stats.counts.emitted, error.message)
         except DraftdError:
             return False
-        one.over, self._gone = True, error.message
+        choice.over, self._gone = True, error.message
         return True
 
     def joined(self, outcome: Outcome) -> Outcome:
@@ -202,26 +202,26 @@ class TextRelay:
         )
         return replace(outcome, stats=stats, failed_over=self._gone)
 
-    def _count(self, told: RelayFinished) -> None:
-        stats = self._choices[told.choice].stats
-        stats.counts, stats.cached_tokens = told.counts, told.cached_tokens
+    def _count(self, end: RelayFinished) -> None:
+        stats = self._choices[end.choice].stats
+        stats.counts, stats.cached_tokens = end.counts, end.cached_tokens
         assert stats.remote is not None
-        stats.remote.tokens = told.counts.emitted
-        stats.remote.queue_seconds, stats.remote.target_seconds = told.queue_seconds, told.target_seconds
+        stats.remote.tokens = end.counts.emitted
+        stats.remote.queue_seconds, stats.remote.target_seconds = end.queue_seconds, end.target_seconds
 
     def _finished(
         self,
         index: int,
         reason: FinishReason,
-        told: RelayFinished | None = None,
+        end: RelayFinished | None = None,
         *,
         error: str = "",
         unavailable: float | None = None,
     ) -> ChoiceFinished:
         choice, plan = self._choices[index], self._started.plan
         choice.over, choice.stats.finished = True, time.monotonic()
-        told = told or RelayFinished(index, reason, choice.stats.counts)
-        outcome = Outcome(reason, choice.stats, told.degraded, error, unavailable=unavailable)
+        end = end or RelayFinished(index, reason, choice.stats.counts)
+        outcome = Outcome(reason, choice.stats, end.degraded, error, unavailable=unavailable)
         worth = self._router.finished(plan, self._request.workload, outcome)
         choice.span.priced(worth.quality, worth.costs, worth.currency)
         choice.span.finished(outcome, choice.parts)
@@ -229,12 +229,12 @@ class TextRelay:
         return ChoiceFinished(
             outcome,
             plan,
-            told.stop,
+            end.stop,
             index,
-            told.stop_token_id,
-            told.tool_calls,
-            told.reasoning_tokens,
-            told.warning,
+            end.stop_token_id,
+            end.tool_calls,
+            end.reasoning_tokens,
+            end.warning,
             worth,
         )
 

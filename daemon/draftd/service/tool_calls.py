@@ -45,11 +45,11 @@ class CallReader:
         self._open: _OpenCall | None = None
 
     def feed(self, text: str) -> list[Delta]:
-        told: list[Delta] = []
+        deltas: list[Delta] = []
         self._raw += text
-        while not self._whole and not self.done and self._step(told):
+        while not self._whole and not self.done and self._step(deltas):
             pass
-        return told
+        return deltas
 
     def end(self, mark: str, *, cut: bool) -> list[Delta]:
         """The calls end with `mark`, or (`cut`) are cut short."""
@@ -59,36 +59,36 @@ class CallReader:
         try:
             if cut:
                 raise MalformedCall("the answer ends within it")
-            found = self._written.read(raw, self._tools)
+            calls = self._written.read(raw, self._tools)
             if call is None:
-                return self._told(found)
+                return self._told(calls)
             # It has begun, and what follows its arguments is unusual.
-            if not call.is_all(found):
+            if not call.is_all(calls):
                 raise MalformedCall("it is not as it began")
             return [self._ended(call)]
         except MalformedCall as error:
             if call is not None:
                 self._warn(f"a tool call is malformed and is sent as far as it was understood: {str(error)[:200]}")
                 rest = raw[call.at :]
-                told: list[Delta] = [self._ended(call)]
-                return [*told, TextDelta(rest)] if re.search(r"\w", rest) else told
+                deltas: list[Delta] = [self._ended(call)]
+                return [*deltas, TextDelta(rest)] if re.search(r"\w", rest) else deltas
             self._warn(f"a tool call is malformed and is sent as text: {str(error)[:200]}")
         return [TextDelta(raw if before is not None else f"{self._written.start}{raw}{mark}")]
 
-    def _step(self, told: list[Delta]) -> bool:
+    def _step(self, deltas: list[Delta]) -> bool:
         """One call further, or to its arguments. False where more text is needed."""
         if self._open is None:
             for style in self._written.styles:
                 if (header := style.header.match(self._raw)) and header.end() <= _LONGEST:
                     self._whole = header["name"] not in self._names
                     if not self._whole:
-                        self._open = _OpenCall(style, self._begin(header["name"], told), header.end())
+                        self._open = _OpenCall(style, self._begin(header["name"], deltas), header.end())
                     return not self._whole
             self._whole = len(self._raw) > _LONGEST
             return False
         call = self._open
         if piece := call.more(self._raw):
-            told.append(ToolCallArguments(piece))
+            deltas.append(ToolCallArguments(piece))
         if not call.closed:
             return False
         if not (footer := call.style.footer.match(self._raw, call.at)):
@@ -97,14 +97,14 @@ class CallReader:
         if not is_object(call.arguments):
             self._whole = True
             return False
-        told.append(self._ended(call))
+        deltas.append(self._ended(call))
         self._raw = self._raw[footer.end() :]
         return True
 
-    def _begin(self, name: str, told: list[Delta]) -> ToolCallBegun:
+    def _begin(self, name: str, deltas: list[Delta]) -> ToolCallBegun:
         call = ToolCallBegun(self._begun, f"call_{secrets.token_hex(12)}", name)
         self._begun += 1
-        told.append(call)
+        deltas.append(call)
         return call
 
     def _ended(self, call: _OpenCall) -> ToolCallEnded:
@@ -112,16 +112,16 @@ class CallReader:
         self.complete.append(ToolCall(call.begun.id, call.begun.name, call.arguments))
         return ToolCallEnded(self.complete[-1])
 
-    def _told(self, found: list[FoundCall]) -> list[Delta]:
-        if self._single and len(found) > 1:
-            self._warn(f"of {len(found)} tool calls only the first is sent: parallel calls are off")
-            del found[1:]
-        told: list[Delta] = []
-        for one in found:
-            begun = self._begin(one.name, told)
-            self.complete.append(ToolCall(begun.id, one.name, one.arguments))
-            told += ToolCallArguments(one.arguments), ToolCallEnded(self.complete[-1])
-        return told
+    def _told(self, calls: list[FoundCall]) -> list[Delta]:
+        if self._single and len(calls) > 1:
+            self._warn(f"of {len(calls)} tool calls only the first is sent: parallel calls are off")
+            del calls[1:]
+        deltas: list[Delta] = []
+        for found_call in calls:
+            begun = self._begin(found_call.name, deltas)
+            self.complete.append(ToolCall(begun.id, found_call.name, found_call.arguments))
+            deltas += ToolCallArguments(found_call.arguments), ToolCallEnded(self.complete[-1])
+        return deltas
 
     def _warn(self, text: str) -> None:
         self.warning = self.warning or text
@@ -146,11 +146,11 @@ class _OpenCall:
         self.arguments += piece
         return piece
 
-    def is_all(self, found: list[FoundCall]) -> bool:
+    def is_all(self, calls: list[FoundCall]) -> bool:
         """Whether these calls are this one."""
-        if not self.closed or len(found) != 1 or found[0].name != self.begun.name or not is_object(self.arguments):
+        if not self.closed or len(calls) != 1 or calls[0].name != self.begun.name or not is_object(self.arguments):
             return False
-        return bool(json.loads(found[0].arguments) == json.loads(self.arguments))
+        return bool(json.loads(calls[0].arguments) == json.loads(self.arguments))
 
     def _read(self, character: str) -> None:
         if self._escaped:

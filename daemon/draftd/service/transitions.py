@@ -56,9 +56,9 @@ class Transitions:
             async with stall_guard(self._stall) as write:
                 await write(begun())
                 while True:
-                    for one in unread:
-                        last = one.number
-                        await write(send(one))
+                    for transition in unread:
+                        last = transition.number
+                        await write(send(transition))
                     woken.clear()
                     unread = self._later(last)
                     if not unread:
@@ -89,13 +89,13 @@ class Transitions:
 
 async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
     """What `wanted` ends with. Raises NotServing as soon as the daemon stops; what is not done by then is given up."""
-    asked, ending = asyncio.ensure_future(wanted), asyncio.ensure_future(stopping.wait())
+    result, ending = asyncio.ensure_future(wanted), asyncio.ensure_future(stopping.wait())
     try:
-        await asyncio.wait((asked, ending), return_when=asyncio.FIRST_COMPLETED)
-        if asked.done() and not asked.cancelled():
-            return asked.result()
+        await asyncio.wait((result, ending), return_when=asyncio.FIRST_COMPLETED)
+        if result.done() and not result.cancelled():
+            return result.result()
         raise NotServing("the daemon is stopping", retry_after=1.0)
     finally:
-        asked.cancel()
+        result.cancel()
         ending.cancel()
-        await asyncio.gather(asked, ending, return_exceptions=True)
+        await asyncio.gather(result, ending, return_exceptions=True)

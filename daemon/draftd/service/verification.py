@@ -151,26 +151,26 @@ class VerificationService:
         self._check_serving()
         if not _EDGE.fullmatch(edge):
             raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, drawn at the edge's start")
-        known, most = self._peers.get(edge), self._limits.peers
-        if known is not None and known.connection is not None:
-            known.connection.cut(Superseded("another connection of the same edge took this one's place"))
-            self.disconnect(known.connection)
-        connected = sum(one.connection is not None for one in self._peers.values())
+        peer_before, most = self._peers.get(edge), self._limits.peers
+        if peer_before is not None and peer_before.connection is not None:
+            peer_before.connection.cut(Superseded("another connection of the same edge took this one's place"))
+            self.disconnect(peer_before.connection)
+        connected = sum(peer.connection is not None for peer in self._peers.values())
         if connected >= most:
             raise TooManyPeers(
                 f"{connected} peers are connected, and at most {most} may be (verify.peers)", retry_after=_RETRY_SECONDS
             )
-        if known is None and (seconds := self._new_edges.take()):
+        if peer_before is None and (seconds := self._new_edges.take()):
             raise TooManyPeers("edges that were not here before come too fast", retry_after=seconds)
-        peer = known or Peer(edge)
+        peer = peer_before or Peer(edge)
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
         peer.connection = connection = PeerConnection(peer, address, self._worker.wake)
         peer.counts.connections += 1
-        lost = [one for one in self._peers.values() if one.connection is None and one.open]
-        lost.sort(key=lambda one: one.lost_since)
-        for one in lost[: max(0, connected + 1 + len(lost) - most)]:
-            self._end_all(one, "its edge is gone, and others came")
+        lost = [other for other in self._peers.values() if other.connection is None and other.open]
+        lost.sort(key=lambda other: other.lost_since)
+        for other in lost[: max(0, connected + 1 + len(lost) - most)]:
+            self._end_all(other, "its edge is gone, and others came")
         self._forget()
         if self._watch is None:
             self._watch = asyncio.create_task(self._watched(), name="draftd-watch-peers")
@@ -183,9 +183,9 @@ class VerificationService:
         peer = connection.peer
         if peer.connection is connection:
             peer.connection, peer.lost_since = None, time.monotonic()
-        for held in list(peer.open.values()):
-            if held.connection is connection and held.decided == held.opened:
-                self._end(held, SequenceClosed(held.number, "its connection was lost"))
+        for sequence in list(peer.open.values()):
+            if sequence.connection is connection and sequence.decided == sequence.opened:
+                self._end(sequence, SequenceClosed(sequence.number, "its connection was lost"))
 
     async def take(self, connection: PeerConnection, message: ToVerifier) -> None:
         """One message of the peer: returns when the next may be read. Raises InvalidRequest for a step that cannot be
@@ -209,10 +209,10 @@ class VerificationService:
     def _step(self, connection: PeerConnection, step: Proposal) -> None:
         peer = connection.peer
         peer.counts.steps += 1
-        held = peer.open.get(step.sequence)
-        if held is not None:
-            held.counts.steps += 1
-        if held is None or held.closing is not None or held.connection is not connection:
+        sequence = peer.open.get(step.sequence)
+        if sequence is not None:
+            sequence.counts.steps += 1
+        if sequence is None or sequence.closing is not None or sequence.connection is not connection:
             peer.counts.stale += 1  # it has ended, or is to be opened anew after a connection was lost
             return
         if len(step.proposed) > MAX_PROPOSED:
@@ -221,18 +221,18 @@ class VerificationService:
         if (wrong := next((token for token in step.proposed if token >= vocabulary), None)) is not None:
             error = InvalidRequest("step.proposed", wrong, f"token ids from 0 to {vocabulary - 1}")
             self.refusals.add_sequence(error, step.sequence, connection)
-            self._end(held, SequenceClosed(step.sequence, error.message))
+            self._end(sequence, SequenceClosed(step.sequence, error.message))
             return
-        held.active = time.monotonic()
-        held.steps.offer(step)
+        sequence.active = time.monotonic()
+        sequence.steps.offer(step)
 
     def _close(self, connection: PeerConnection, message: CloseSequence) -> None:
         peer = connection.peer
-        held, ended = peer.open.get(message.sequence), peer.ended.get(message.sequence)
-        if held is not None:
-            if held.applied is None:
-                held.applied = message.known
-            self._end(held, SequenceClosed(message.sequence))
+        sequence, ended = peer.open.get(message.sequence), peer.ended.get(message.sequence)
+        if sequence is not None:
+            if sequence.applied is None:
+                sequence.applied = message.known
+            self._end(sequence, SequenceClosed(message.sequence))
             return
         if ended is not None:
             peer.counts.discarded += ended.settle(message.known)
@@ -242,13 +242,13 @@ class VerificationService:
         peer = connection.peer
         try:
             await self._replace(peer, message)
-            held, request = await self._admitted(connection, message)
-            peer.open[message.sequence] = held
+            sequence, request = await self._admitted(connection, message)
+            peer.open[message.sequence] = sequence
             try:
-                self._worker.submit(request, held)
+                self._worker.submit(request, sequence)
             except BaseException as error:
                 del peer.open[message.sequence]
-                held.span.ended(held.counts, "error", str(error))
+                sequence.span.ended(sequence.counts, "error", str(error))
                 raise
             peer.counts.opened += 1
             peer.pace.spend(_OPEN_COST)
@@ -257,17 +257,17 @@ class VerificationService:
 
     async def _replace(self, peer: Peer, message: OpenSequence) -> None:
         """Ends an earlier sequence of that number: the edge goes on from what it knows of the text."""
-        number, known = message.sequence, len(message.tokens)
-        ended, held = peer.ended.get(number), peer.open.pop(number, None)
-        if held is not None:
-            held.applied = known if held.applied is None else held.applied
-            peer.leaving.add(held)
-            self._end(held, SequenceClosed(number))
+        number, length = message.sequence, len(message.tokens)
+        ended, sequence = peer.ended.get(number), peer.open.pop(number, None)
+        if sequence is not None:
+            sequence.applied = length if sequence.applied is None else sequence.applied
+            peer.leaving.add(sequence)
+            self._end(sequence, SequenceClosed(number))
             while len(peer.leaving) > self._limits.sequences_per_peer:
                 peer.left.clear()
                 await peer.left.wait()
         elif ended is not None and not ended.closed:
-            peer.counts.discarded += ended.settle(known)
+            peer.counts.discarded += ended.settle(length)
             del peer.ended[number]
         elif ended is not None or number <= peer.forgotten:
             raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
@@ -285,7 +285,7 @@ class VerificationService:
         grammar = await compiled(message.options.grammar, worker.grammars, self._compiling)
         if not connection.alive:
             raise NotServing("the connection was lost")
-        held = VerifiedSequence(
+        sequence = VerifiedSequence(
             connection, message, whole, grammar,
             mailbox=self._mailbox, heard=self._heard, wake=worker.wake,
             span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
@@ -294,7 +294,9 @@ class VerificationService:
         waiting = sum(not one.began for other in self._party(peer) for one in other.held)
         own = self._planner.own(worker.info, len(message.tokens), constrained=bool(grammar))
         priority = min(waiting, MAX_PRIORITY)
-        return held, request_of(message, left, held.id, peer.party, held.steps, own, deepest=deepest, priority=priority)
+        return sequence, request_of(
+            message, left, sequence.id, peer.party, sequence.steps, own, deepest=deepest, priority=priority
+        )
 
     def _check_limits(self, peer: Peer, tokens: int) -> None:
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
@@ -314,43 +316,43 @@ class VerificationService:
 
     # what the engine says
 
-    def _heard(self, held: VerifiedSequence, item: FromVerifier | Outcome) -> None:
-        peer, now = held.peer, time.monotonic()
+    def _heard(self, sequence: VerifiedSequence, item: FromVerifier | Outcome) -> None:
+        peer, now = sequence.peer, time.monotonic()
         if isinstance(item, Outcome):
-            self._ended(held, item)
+            self._ended(sequence, item)
             return
-        held.active = now
+        sequence.active = now
         if isinstance(item, SequenceOpened):
-            if held.began:  # its prefill began anew, after a forward failed
+            if sequence.began:  # its prefill began anew, after a forward failed
                 return
-            held.began = True
+            sequence.began = True
         elif isinstance(item, Verdict):
-            if held.decided == held.opened:  # something has come of the opening
+            if sequence.decided == sequence.opened:  # something has come of the opening
                 peer.pace.earn(_OPEN_COST)
-            count(held, item)
-            held.decided = item.known + len(item.tokens)
-        self._tell(held, item)
+            count(sequence, item)
+            sequence.decided = item.known + len(item.tokens)
+        self._tell(sequence, item)
 
-    def _ended(self, held: VerifiedSequence, outcome: Outcome) -> None:
-        peer, replaced = held.peer, held in held.peer.leaving
-        peer.counts.stale += held.steps.stale
-        peer.counts.wasted += held.steps.wasted
-        ended = ClosedSequence(held.opened, held.decided)
-        if held.applied is not None:
-            held.counts.discarded = ended.settle(held.applied)
-            peer.counts.discarded += held.counts.discarded
-        held.ended(outcome, replaced=replaced)
+    def _ended(self, sequence: VerifiedSequence, outcome: Outcome) -> None:
+        peer, replaced = sequence.peer, sequence in sequence.peer.leaving
+        peer.counts.stale += sequence.steps.stale
+        peer.counts.wasted += sequence.steps.wasted
+        ended = ClosedSequence(sequence.opened, sequence.decided)
+        if sequence.applied is not None:
+            sequence.counts.discarded = ended.settle(sequence.applied)
+            peer.counts.discarded += sequence.counts.discarded
+        sequence.ended(outcome, replaced=replaced)
         if replaced:
-            peer.leaving.discard(held)
+            peer.leaving.discard(sequence)
             peer.left.set()
             return
-        peer.open.pop(held.number, None)
-        peer.remember(held.number, ended)
-        self._tell(held, held.closing or _closed(held.number, outcome))
+        peer.open.pop(sequence.number, None)
+        peer.remember(sequence.number, ended)
+        self._tell(sequence, sequence.closing or _closed(sequence.number, outcome))
 
-    def _tell(self, held: VerifiedSequence, message: FromVerifier) -> None:
-        if held.connection.alive and held not in held.peer.leaving:
-            held.connection.put(message)
+    def _tell(self, sequence: VerifiedSequence, message: FromVerifier) -> None:
+        if sequence.connection.alive and sequence not in sequence.peer.leaving:
+            sequence.connection.put(message)
 
     # ends
 
@@ -368,15 +370,15 @@ class VerificationService:
         self._mailbox.close()
         self._compiling.shutdown(wait=False, cancel_futures=True)
 
-    def _end(self, held: VerifiedSequence, closed: SequenceClosed) -> None:
+    def _end(self, sequence: VerifiedSequence, closed: SequenceClosed) -> None:
         """Ends within a step of the engine; then `closed` is said."""
-        if held.closing is None:
-            held.closing = closed
-            self._worker.cancel(held.id)
+        if sequence.closing is None:
+            sequence.closing = closed
+            self._worker.cancel(sequence.id)
 
     def _end_all(self, peer: Peer, why: str, retry_after: float | None = None) -> None:
-        for held in list(peer.open.values()):
-            self._end(held, SequenceClosed(held.number, why, retry_after))
+        for sequence in list(peer.open.values()):
+            self._end(sequence, SequenceClosed(sequence.number, why, retry_after))
 
     # watching
 
@@ -392,17 +394,17 @@ class VerificationService:
         idle, pressed = self._limits.idle_seconds, self._worker.status().held_back > 0
         for peer in list(self._peers.values()):
             lost = now - peer.lost_since
-            for held in list(peer.open.values()):
-                seconds = now - held.active
-                if not held.connection.alive:
+            for sequence in list(peer.open.values()):
+                seconds = now - sequence.active
+                if not sequence.connection.alive:
                     if pressed or lost > idle:
-                        self._end(held, SequenceClosed(held.number, "its edge did not claim it"))
-                elif held.began and seconds > idle:
+                        self._end(sequence, SequenceClosed(sequence.number, "its edge did not claim it"))
+                elif sequence.began and seconds > idle:
                     why = f"no step came for {seconds:.0f} s, and at most {idle:g} s may pass (verify.idle_seconds)"
-                    self._end(held, SequenceClosed(held.number, why, 0.0))
-                elif held.began and pressed and seconds > _PRESSED_SECONDS:
+                    self._end(sequence, SequenceClosed(sequence.number, why, 0.0))
+                elif sequence.began and pressed and seconds > _PRESSED_SECONDS:
                     why = f"no step came for {seconds:.0f} s, and requests wait for memory"
-                    self._end(held, SequenceClosed(held.number, why, _RETRY_SECONDS))
+                    self._end(sequence, SequenceClosed(sequence.number, why, _RETRY_SECONDS))
 
     def _party(self, peer: Peer) -> list[Peer]:
         return [one for one in self._peers.values() if one.party == peer.party]

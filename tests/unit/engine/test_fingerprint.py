@@ -114,10 +114,10 @@ def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path:
     prints.of(folder)
     (folder / "merges.txt").unlink()
     assert "merges.txt" not in {file.name for file in prints.of(folder).files}
-    assert len(prints._known) == 7
+    assert len(prints._digests) == 7
     folder.rename(tmp_path / "elsewhere")
     assert prints.of(folder) == fingerprint.ModelFingerprint("none", ())
-    assert prints._known == {}
+    assert prints._digests == {}
 
 
 def test_a_file_that_is_written_meanwhile_is_hashed_anew(folder: Path) -> None:
