@@ -101,14 +101,14 @@ class DraftCounts:
 
     def combined(self, other: DraftCounts, operation: Callable[[Any, Any], Any]) -> DraftCounts:
         """Each count by `operation` with the other's of that name, such as their sum or their difference."""
-        made: dict[str, Any] = {}
-        for name in (one.name for one in fields(self)):
+        values: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
             a, b = getattr(self, name), getattr(other, name)
             if isinstance(a, list):
-                made[name] = [operation(x, y) for x, y in zip_longest(a, b, fillvalue=0)]
+                values[name] = [operation(x, y) for x, y in zip_longest(a, b, fillvalue=0)]
             else:
-                made[name] = operation(a, b)
-        return DraftCounts(**made)
+                values[name] = operation(a, b)
+        return DraftCounts(**values)
 
     @property
     def acceptance(self) -> float | None:
@@ -140,4 +140,4 @@ class DraftCounts:
 
 
 def total(counts: Iterable[DraftCounts]) -> DraftCounts:
-    return reduce(lambda sum_, one: sum_.combined(one, operator.add), counts, DraftCounts())
+    return reduce(lambda sum_, item: sum_.combined(item, operator.add), counts, DraftCounts())

@@ -13,10 +13,10 @@ from pathlib import Path
 def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
     """Removes what processes that were killed in `replace_file` have left of `path`, where it has not changed for so
     many seconds."""
-    for left in path.parent.glob(f".{path.name}.*"):
+    for leftover in path.parent.glob(f".{path.name}.*"):
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime >= older_than:
-                left.unlink()
+            if time.time() - leftover.stat().st_mtime >= older_than:
+                leftover.unlink()
 
 
 def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda name: None) -> None:

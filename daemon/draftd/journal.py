@@ -64,11 +64,11 @@ class Journal:
     def record(self, subject: Subject, previous: str, current: str, cause: str, evidence: str = "") -> None:
         with self._lock:
             self._number += 1
-            made = Transition(self._clock(), subject, previous, current, cause, evidence, self._number)
-            self._kept.append(made)
+            transition = Transition(self._clock(), subject, previous, current, cause, evidence, self._number)
+            self._kept.append(transition)
             for listener in tuple(self._listeners):
                 try:
-                    listener(made)
+                    listener(transition)
                 except Exception:
                     log.warning("a listener to the journal failed", exc_info=True)
 
@@ -108,16 +108,16 @@ class JournalFile:
 
     def restore(self) -> tuple[Transition, ...]:
         """All that is kept, oldest first."""
-        found: list[Transition] = []
+        transitions: list[Transition] = []
         for path in (self._before, self._path):
             lines = _lines(path)
-            self._count, had = len(lines), len(found)
+            self._count, had = len(lines), len(transitions)
             for line in lines:
                 with suppress(ValueError):
-                    found.append(_LINE.validate_json(line, strict=True))
-            if lost := len(lines) - (len(found) - had):
+                    transitions.append(_LINE.validate_json(line, strict=True))
+            if lost := len(lines) - (len(transitions) - had):
                 log.warning("%s: %d lines cannot be read and are left out", path, lost)
-        return tuple(sorted(found, key=lambda transition: transition.number))
+        return tuple(sorted(transitions, key=lambda transition: transition.number))
 
     def append(self, transition: Transition) -> None:
         """Adds one. What cannot be written is logged once, until it can be again; a listener must not raise."""

@@ -26,16 +26,16 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     """Bound, and listening: one for each address of the host that this machine has, IPv4 first, all on one port.
     `localhost` is 127.0.0.1 and ::1. Raises OSError; socket.gaierror where there is no such host."""
     name = host.strip("[]")
-    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    resolved = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in resolved)
     if name == "localhost":  # not every machine's list of hosts has both
         addresses |= dict.fromkeys([(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port, 0, 0))])
-    ordered = sorted(addresses, key=lambda one: one[0] != socket.AF_INET)
-    for left in reversed(range(_PICKS)):
+    ordered = sorted(addresses, key=lambda entry: entry[0] != socket.AF_INET)
+    for tries_left in reversed(range(_PICKS)):
         try:
             return _bound(ordered, port)
         except OSError as error:
-            if port or error.errno != errno.EADDRINUSE or not left:
+            if port or error.errno != errno.EADDRINUSE or not tries_left:
                 raise
     raise AssertionError
 
@@ -52,42 +52,42 @@ def other_port(setting: str) -> str:
 
 def try_listening(host: str, port: int) -> None:
     """Raises what `listening_sockets` raises."""
-    for made in listening_sockets(host, port):
-        made.close()
+    for listener in listening_sockets(host, port):
+        listener.close()
 
 
 def _bound(addresses: Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]], port: int) -> list[socket.socket]:
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     with contextlib.ExitStack() as undo:
         absent: OSError | None = None
         for family, (host, _, *more) in addresses:
             dual = host == "::" and socket.has_dualstack_ipv6()  # it takes what comes to 0.0.0.0 as well
             try:
-                one = socket.create_server((host, port, *more), family=family, backlog=256, dualstack_ipv6=dual)
+                listener = socket.create_server((host, port, *more), family=family, backlog=256, dualstack_ipv6=dual)
             except OSError as error:
                 if error.errno not in _ABSENT:
                     raise
                 absent = error
                 continue
-            undo.callback(one.close)
-            one.setblocking(False)
-            made.append(one)
-            port = one.getsockname()[1]
-        if not made and absent is not None:
+            undo.callback(listener.close)
+            listener.setblocking(False)
+            sockets.append(listener)
+            port = listener.getsockname()[1]
+        if not sockets and absent is not None:
             raise absent
         undo.pop_all()
-    return made
+    return sockets
 
 
-def is_any(given: bytes, secrets: Iterable[bytes]) -> bool:
+def is_any(secret_sent: bytes, secrets: Iterable[bytes]) -> bool:
     """Whether it is one of these, compared in constant time: all of them are."""
-    return sum(hmac.compare_digest(given, secret) for secret in secrets) > 0
+    return sum(hmac.compare_digest(secret_sent, secret) for secret in secrets) > 0
 
 
-def is_bearer(given: bytes, tokens: Iterable[bytes]) -> bool:
+def is_bearer(credentials: bytes, tokens: Iterable[bytes]) -> bool:
     """Whether an Authorization header's value has one of these tokens, compared in constant time."""
-    scheme, _, found = given.strip().partition(b" ")
-    return is_any(found.strip(), tokens) and scheme.lower() == b"bearer"
+    scheme, _, token = credentials.strip().partition(b" ")
+    return is_any(token.strip(), tokens) and scheme.lower() == b"bearer"
 
 
 async def read_whole(request: web.BaseRequest, most: int, seconds: float) -> bytes:

@@ -45,11 +45,11 @@ def _named(kind: Any, members: type[M]) -> dict[Any, M]:
     return {number: member for number, member in named.items() if member is not None}
 
 
-def member(known: Mapping[K, V], value: K, field: str, names: Iterable[str]) -> V:
+def member(members: Mapping[K, V], value: K, field: str, names: Iterable[str]) -> V:
     """What `value` means. Raises InvalidRequest where it means nothing; `names` are what is allowed."""
-    if value not in known:
+    if value not in members:
         raise InvalidRequest(field, value, ", ".join(names))
-    return known[value]
+    return members[value]
 
 
 def number(kind: Any, member: enum.Enum | None) -> Any:
@@ -102,23 +102,23 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
 
 def sampling_message(sampling: SamplingParams) -> pb.SamplingParams:
     """What is above 0 stays so, also where it would be 0 in float32; what is greedy stays greedy."""
-    told = asdict(sampling) | {"logit_bias": dict(sampling.logit_bias)}
+    values = asdict(sampling) | {"logit_bias": dict(sampling.logit_bias)}
     for name in ("top_p", "repetition_penalty"):
-        if told[name] > 0:
-            told[name] = max(told[name], _LEAST_FLOAT32)
+        if values[name] > 0:
+            values[name] = max(values[name], _LEAST_FLOAT32)
     if sampling.greedy:
-        told["temperature"] = 0.0
-    return pb.SamplingParams(**told)
+        values["temperature"] = 0.0
+    return pb.SamplingParams(**values)
 
 
-def sampling_of(given: pb.SamplingParams) -> SamplingParams:
+def sampling_of(message: pb.SamplingParams) -> SamplingParams:
     """What is not set has its default."""
-    told: dict[str, Any] = {}
-    for field, value in given.ListFields():  # those that are set, be it to zero
-        told[field.name] = _float32(value) if isinstance(value, float) else value
-    if given.logit_bias:
-        told["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(given.logit_bias.items()))
-    return SamplingParams(**told)
+    values: dict[str, Any] = {}
+    for field, value in message.ListFields():  # those that are set, be it to zero
+        values[field.name] = _float32(value) if isinstance(value, float) else value
+    if message.logit_bias:
+        values["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(message.logit_bias.items()))
+    return SamplingParams(**values)
 
 
 def _float32(value: float) -> float:
@@ -126,9 +126,9 @@ def _float32(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def logprobs_message(told: TokenLogprobs) -> pb.TokenLogprobs:
-    ids, values = zip(*told.top, strict=True) if told.top else ((), ())
-    return pb.TokenLogprobs(logprob=told.logprob, top_ids=ids, top_logprobs=values, rank=told.rank)
+def logprobs_message(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
+    ids, values = zip(*logprobs.top, strict=True) if logprobs.top else ((), ())
+    return pb.TokenLogprobs(logprob=logprobs.logprob, top_ids=ids, top_logprobs=values, rank=logprobs.rank)
 
 
 def plain(message: Message) -> dict[str, Any]:

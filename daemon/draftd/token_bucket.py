@@ -22,17 +22,17 @@ class TokenBucket:
         """`most`: at once. `first`: likewise, to begin with; None: no less. `longest`: seconds that are waited for what
         was spent beyond it."""
         self._rate, self._most, self._least, self._clock = rate, most, -rate * longest, clock
-        self._left, self._since = most if first is None else first, clock()
+        self._balance, self._since = most if first is None else first, clock()
 
     def earn(self, more: float) -> None:
-        self._left = min(self._most, self._left + more)
+        self._balance = min(self._most, self._balance + more)
 
     def spend(self, some: float = 1.0) -> float:
         """Seconds to wait before the next."""
         now = self._clock()
-        left = min(self._most, self._left + self._rate * max(0.0, now - self._since)) - some
-        self._left, self._since = max(left, self._least), now
-        return max(0.0, -self._left / self._rate)
+        balance = min(self._most, self._balance + self._rate * max(0.0, now - self._since)) - some
+        self._balance, self._since = max(balance, self._least), now
+        return max(0.0, -self._balance / self._rate)
 
     def wait(self) -> float:
         """Seconds until one is there: 0 now."""

@@ -40,17 +40,17 @@ class JsonObject:
     kind: Literal["json_object"] = "json_object"
 
     def complaint(self, answer: str) -> str:
-        found = next(objects(answer), None)
-        if found is None:
+        document = next(objects(answer), None)
+        if document is None:
             return "no JSON object"
         for key, kind in self.keys.items():
-            if key not in found:
+            if key not in document:
                 return f"no key {key!r}"
-            if type(found[key]) not in TYPES[kind]:  # Python has truth among the numbers; JSON has not
-                return f"{key!r} is no {kind}: {shown(found[key])}"
+            if type(document[key]) not in TYPES[kind]:  # Python has truth among the numbers; JSON has not
+                return f"{key!r} is no {kind}: {shown(document[key])}"
         for key, wanted in self.values.items():
-            if not _same(found.get(key), wanted):
-                return f"{key!r} is {shown(found.get(key))}, not {shown(wanted)}"
+            if not _same(document.get(key), wanted):
+                return f"{key!r} is {shown(document.get(key))}, not {shown(wanted)}"
         return ""
 
 
@@ -64,10 +64,10 @@ class ExpectedToolCall:
     kind: Literal["tool_call"] = "tool_call"
 
     def complaint(self, answer: str) -> str:
-        made = next(calls(answer), None)
-        if made is None:
+        call = next(calls(answer), None)
+        if call is None:
             return "no tool call"
-        name, arguments = made
+        name, arguments = call
         if name not in self.allowed:
             return f"calls {shown(name)}, which is not allowed"
         if name != self.name:
@@ -91,9 +91,9 @@ class NoToolCall:
     kind: Literal["no_tool_call"] = "no_tool_call"
 
     def complaint(self, answer: str) -> str:
-        made = next(calls(answer), None)
-        if made is not None:
-            return f"calls {shown(made[0])}, where a question was asked"
+        call = next(calls(answer), None)
+        if call is not None:
+            return f"calls {shown(call[0])}, where a question was asked"
         said = _said(answer).casefold()
         if not any(re.search(rf"\b{re.escape(word.casefold())}\b", said) for word in self.mentions):
             return f"mentions none of {', '.join(self.mentions)}"
@@ -112,19 +112,19 @@ def objects(answer: str) -> Iterator[dict[str, object]]:
         if at < 0:
             return
         try:
-            found, end = decoder.raw_decode(said, at)
+            document, end = decoder.raw_decode(said, at)
         except (ValueError, RecursionError):
             end = at + 1
         else:
-            yield found
+            yield document
         at = said.find("{", end)
 
 
 def calls(answer: str) -> Iterator[tuple[str, dict[str, object]]]:
     """The tool calls in a text, as (name, arguments), in the forms that models have for them. Never raises."""
-    for found in objects(answer):
-        inner = found.get("function")
-        call = inner if isinstance(inner, dict) else found
+    for document in objects(answer):
+        inner = document.get("function")
+        call = inner if isinstance(inner, dict) else document
         name = call.get("name", inner if isinstance(inner, str) else None)
         arguments = call.get("arguments", call.get("parameters"))
         if isinstance(arguments, str):  # OpenAI's form has them as JSON in a text

@@ -57,7 +57,7 @@ class FrozenPrompt(_CanaryModel):
 
     @property
     def chat(self) -> Messages:
-        return tuple((one.role, one.content) for one in self.messages)
+        return tuple((message.role, message.content) for message in self.messages)
 
 
 class Canary(FrozenPrompt):
@@ -86,20 +86,20 @@ P = TypeVar("P", bound=FrozenPrompt)
 def folded(chat: Messages) -> Messages:
     """With what the system says before the user's own, for templates that know no system."""
     system = "\n\n".join(said for role, said in chat if role == "system")
-    (role, said), *others = (one for one in chat if one[0] != "system")
+    (role, said), *others = (message for message in chat if message[0] != "system")
     return ((role, f"{system}\n\n{said}" if system else said), *others)
 
 
 def parse(text: str, source: str, kind: type[P]) -> tuple[P, ...]:
     """The prompts of a file. Raises PromptError, naming `source`, line and field."""
-    found: dict[str, P] = {}
+    prompts: dict[str, P] = {}
     for place, prompt in json_lines(text, source, kind):
-        if prompt.id in found:
+        if prompt.id in prompts:
             raise PromptError(f"{place}: id", prompt.id, "one that no line above has")
-        found[prompt.id] = prompt
-    if not 1 <= len(found) <= MOST_PROMPTS:
-        raise PromptError(source, f"{len(found)} prompts", f"1 to {MOST_PROMPTS}")
-    return tuple(found.values())
+        prompts[prompt.id] = prompt
+    if not 1 <= len(prompts) <= MOST_PROMPTS:
+        raise PromptError(source, f"{len(prompts)} prompts", f"1 to {MOST_PROMPTS}")
+    return tuple(prompts.values())
 
 
 def json_lines(text: str, source: str, kind: type[M]) -> Iterator[tuple[str, M]]:

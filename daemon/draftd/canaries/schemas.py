@@ -47,8 +47,8 @@ def mismatch(answer: str, schema: Schema) -> str:
 
 
 def _object(kinds: Mapping[str, str]) -> Schema | None:
-    known = {name: _SIMPLE[kind] for name, kind in kinds.items() if kind in _SIMPLE}
-    return _closed(known) if len(known) == len(kinds) else None
+    properties = {name: _SIMPLE[kind] for name, kind in kinds.items() if kind in _SIMPLE}
+    return _closed(properties) if len(properties) == len(kinds) else None
 
 
 def _closed(properties: Mapping[str, Schema]) -> Schema:

@@ -34,16 +34,16 @@ class Fault:
 
 def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
     """All that are found; empty where every checker is sound."""
-    found: list[Fault] = []
+    faulty: list[Fault] = []
     for canary in canaries:
         for answer in right(canary.check):
             if said := canary.check.complaint(answer):
-                found.append(Fault(canary.id, answer, f"rejects what is right: {said}"))
+                faulty.append(Fault(canary.id, answer, f"rejects what is right: {said}"))
         for answer in spoilt(canary.check):
             if not canary.check.complaint(answer):
-                found.append(Fault(canary.id, answer, "accepts what is wrong"))
-        found += _schema_faults(canary)
-    return tuple(found)
+                faulty.append(Fault(canary.id, answer, "accepts what is wrong"))
+        faulty += _schema_faults(canary)
+    return tuple(faulty)
 
 
 def _schema_faults(canary: Canary) -> Iterator[Fault]:
@@ -95,14 +95,14 @@ def spoilt(check: Check) -> Iterator[str]:
         for key, value in check.values.items():
             yield json.dumps({**whole, key: _other(value)})
     elif isinstance(check, ExpectedToolCall):
-        made = dict(check.arguments)
-        yield _call(check.name, made)[:-2]
-        yield _call("no_such_function", made)
-        yield from (_call(name, made) for name in sorted(check.allowed - {check.name}))
-        yield _call(check.name, {**made, "not_asked_for": 1})
-        for key, value in made.items():
-            yield _call(check.name, {name: kept for name, kept in made.items() if name != key})
-            yield _call(check.name, {**made, key: _other(value)})
+        arguments = dict(check.arguments)
+        yield _call(check.name, arguments)[:-2]
+        yield _call("no_such_function", arguments)
+        yield from (_call(name, arguments) for name in sorted(check.allowed - {check.name}))
+        yield _call(check.name, {**arguments, "not_asked_for": 1})
+        for key, value in arguments.items():
+            yield _call(check.name, {name: kept for name, kept in arguments.items() if name != key})
+            yield _call(check.name, {**arguments, key: _other(value)})
     else:
         for name in sorted(check.allowed):
             yield f"It is {check.mentions[0]}. {_call(name, {})}"

@@ -189,7 +189,7 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
 
         def run(**values: Any) -> None:
             for name, group in groups.items():
-                values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
+                values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
             function(**values)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -131,15 +131,15 @@ class Annotator:
         """Whether it was sent, failed for now or was refused for good, and why, without the token in it. `at` in
         milliseconds since 1970. Raises what aiohttp raises where there is no answer."""
         body = {"time": at, "tags": tags, "text": text}
-        status, told = asyncio.run(self._post(f"{self._url}/api/annotations", body))
+        status, text_back = asyncio.run(self._post(f"{self._url}/api/annotations", body))
         if 200 <= status < 300:
             return SENT, ""
         if 300 <= status < 400:
             return REFUSED, f"{self._url} redirects: set the final address"
         if self._token:
-            told = told.replace(self._token, "…")
+            text_back = text_back.replace(self._token, "…")
         final = 400 <= status < 500 and status not in (408, 429)
-        return REFUSED if final else FAILED, f"{self._url} answers {status} ({told[:200]})"
+        return REFUSED if final else FAILED, f"{self._url} answers {status} ({text_back[:200]})"
 
     async def _post(self, url: str, body: Mapping[str, object]) -> tuple[int, str]:
         """The status of the answer, and its text."""

@@ -113,9 +113,9 @@ class Fallback:
         """Raises ConfigError where the webhook cannot listen; then nothing runs."""
         state = self.controller.state()
         if state.position or state.hold is not None:
-            held = f", held {state.hold.evidence}" if state.hold is not None else ""
+            hold = f", held {state.hold.evidence}" if state.hold is not None else ""
             why = f": {state.signal.text}" if state.signal is not None and state.hold is None else ""
-            announce(f"level {state.ladder[state.position].label}, as before the restart{held}{why}")
+            announce(f"level {state.ladder[state.position].label}, as before the restart{hold}{why}")
         if self._listener is not None:
             port = self._listener.start()
             announce(f"alerts are taken on port {port} of {self._webhook.host}")

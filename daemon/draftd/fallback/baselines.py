@@ -66,7 +66,7 @@ class ProbeBaselines(Document):
     def forget(self) -> None:
         """The drafts with weights are others on purpose; prompt lookup has none. A probe that is under way is of an old
         draft still: what it teaches goes where it found `drafters`, and is forgotten with it."""
-        self.drafters = {kind: one for kind, one in self.drafters.items() if kind == PROMPT_LOOKUP}
+        self.drafters = {kind: baseline for kind, baseline in self.drafters.items() if kind == PROMPT_LOOKUP}
 
     def recall(self, earlier: ProbeBaselines) -> None:
         """What an earlier run learnt."""
@@ -76,8 +76,10 @@ class ProbeBaselines(Document):
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:
     """What the same prompts are to be compared with later. None where they showed too little."""
-    samples = [AcceptanceSample(one.counts.accepted, one.counts.rollbacks) for one in prompts]
+    samples = [AcceptanceSample(prompt.counts.accepted, prompt.counts.rollbacks) for prompt in prompts]
     samples = [sample for sample in samples if sample.reached]
     if len(samples) < 2:
         return None
-    return Baseline.learnt(samples, sum(one.accepted for one in samples) / sum(one.reached for one in samples))
+    return Baseline.learnt(
+        samples, sum(prompt.accepted for prompt in samples) / sum(prompt.reached for prompt in samples)
+    )

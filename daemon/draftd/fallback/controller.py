@@ -109,8 +109,8 @@ class Controller:
         self._saved_state = SavedState(store, self._levels, runner.baselines)
         saved = self._saved_state.restore(now)
         self._frozen = frozen_baselines(settings.baseline)
-        known = {**saved.baselines, **self._frozen}
-        self._guard = SignalState.new(settings, known, quality=saved.quality, position=saved.ladder.position)
+        baselines = {**saved.baselines, **self._frozen}
+        self._guard = SignalState.new(settings, baselines, quality=saved.quality, position=saved.ladder.position)
         self._machine = MachineFeed(hardware, self._clock.awake)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, ladder.settings, now)
         self._leases = saved.leases
@@ -236,7 +236,7 @@ class Controller:
 
     def _looked(self, now: float) -> QueueFull | None:
         """One look, and what follows; the error where that fails: nothing of it is in force yet, nor saved."""
-        reloads = [one for one in self._reloads if one[0].done()]
+        reloads = [reload for reload in self._reloads if reload[0].done()]
         failed: QueueFull | None = None
         try:
             for read, forget, _ in reloads:
@@ -249,9 +249,9 @@ class Controller:
             text = "a check of the fallback failed; it continues, and further failures are not logged"
             self._outage.began(text, type(error).__name__, level=logging.ERROR, error=error)
             failed = QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS)
-        for one in reloads:
-            self._reloads.remove(one)
-            read, _, done = one
+        for reload in reloads:
+            self._reloads.remove(reload)
+            read, _, done = reload
             with suppress(InvalidStateError):  # its caller has given up
                 if (why := failed or read.exception()) is not None:
                     done.set_exception(why)
@@ -318,7 +318,7 @@ class Controller:
             self._guard = self._guard.relearn(kind)
             why = "frozen prompts are accepted as before: the traffic has changed, its baseline is learnt again"
             self._ladder.note("traffic_changed", f"{drift.evidence}; {why}")
-        return signals if changed is False else [one for one in signals if one is not drift]
+        return signals if changed is False else [other for other in signals if other is not drift]
 
     def _move(self, now: float) -> None:
         ladder = self._ladder
@@ -349,7 +349,7 @@ class Controller:
             if level.kind >= FallbackLevel.SHORT_BLOCK:
                 allowed = frozenset(self._engine.info.drafters)
             else:  # its own drafter and those lighter than it
-                allowed = frozenset(one.drafter for one in self._levels[position:] if one.drafter is not None)
+                allowed = frozenset(rung.drafter for rung in self._levels[position:] if rung.drafter is not None)
                 allowed |= {GRAMMAR} if allowed else set()  # which costs nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:
@@ -369,7 +369,14 @@ class Controller:
     def _reconcile(self) -> None:
         """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told which
         level is in force now."""
-        last = next((one for one in reversed(self._journal.latest(_LOOK_BACK)) if one.subject is Subject.LEVEL), None)
+        last = next(
+            (
+                transition
+                for transition in reversed(self._journal.latest(_LOOK_BACK))
+                if transition.subject is Subject.LEVEL
+            ),
+            None,
+        )
         label, signal = self._ladder.level.label, self._ladder.state.signal
         if last is not None and last.current != label:
             cause, evidence = (signal.cause, signal.evidence) if signal is not None else ("restart", "")

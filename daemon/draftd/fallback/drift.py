@@ -52,8 +52,10 @@ class Baseline:
     @classmethod
     def learnt(cls, samples: Sequence[AcceptanceSample], mean: float) -> Baseline:
         """Of at least two samples, each of which reached something."""
-        between = sum((one.acceptance - mean) ** 2 for one in samples) / (len(samples) - 1)
-        counting = sum(one.acceptance * (1 - one.acceptance) / one.reached for one in samples) / len(samples)
+        between = sum((sample.acceptance - mean) ** 2 for sample in samples) / (len(samples) - 1)
+        counting = sum(sample.acceptance * (1 - sample.acceptance) / sample.reached for sample in samples) / len(
+            samples
+        )
         return cls(mean, math.sqrt(max(0.0, between - counting)))
 
     def deviation(self, sample: AcceptanceSample) -> float:
@@ -135,7 +137,7 @@ class Cusum:
     def _learn(self, samples: tuple[AcceptanceSample, ...], settings: CusumSettings) -> Cusum:
         if len(samples) < settings.learn:
             return replace(self, learning=samples)
-        return Cusum(Baseline.learnt(samples, sum(one.acceptance for one in samples) / len(samples)))
+        return Cusum(Baseline.learnt(samples, sum(sample.acceptance for sample in samples) / len(samples)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,10 +91,10 @@ def ladder_levels(
         if 0 < block < levels[-1].max_draft_tokens:
             levels.append(LadderLevel(FallbackLevel.SHORT_BLOCK, block, drafter))
     used = {drafter}
-    for one in lighter:
-        if one not in used:
-            used.add(one)
-            levels.append(LadderLevel(FallbackLevel.LIGHT_DRAFT, levels[-1].max_draft_tokens, one))
+    for drafter_name in lighter:
+        if drafter_name not in used:
+            used.add(drafter_name)
+            levels.append(LadderLevel(FallbackLevel.LIGHT_DRAFT, levels[-1].max_draft_tokens, drafter_name))
     return (*levels, LadderLevel(FallbackLevel.AUTOREGRESSIVE, 0, None))
 
 
@@ -243,8 +243,8 @@ class Ladder(Generic[LevelT]):
 
     def hold(self, kind: Kind, until: float | None) -> None:
         """Holds the first level of a kind, or the first one below it, from the next look on. `until`: as in `Hold`."""
-        held = self.state.hold
-        hold = Hold(highest(self.levels, kind), until, self.state.position if held is None else held.before)
+        previous = self.state.hold
+        hold = Hold(highest(self.levels, kind), until, self.state.position if previous is None else previous.before)
         self.state = replace(self.state, hold=hold)
         if hold.position == self.state.position:
             self.note(Cause.HOLD, hold.evidence)
@@ -278,15 +278,15 @@ def move(
         state = replace(state, since=now)
     if (hold := state.hold) is not None:
         if hold.until is None or now < hold.until:
-            held = Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence)
-            return _to(_explained(state, held), hold.position, held, now)
+            signal = Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence)
+            return _to(_explained(state, signal), hold.position, signal, now)
         return _unheld(state, hold, ladder, signals, now)
     wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]
     below = [(position, signal) for position, signal in wanted if position > state.position]
     waited = now - state.since
     if below:
         hard = [(position, signal) for position, signal in below if signal.hard]
-        position, signal = max(hard or below, key=lambda found: found[0])
+        position, signal = max(hard or below, key=lambda candidate: candidate[0])
         if hard:
             return _down(state, position, signal, settings, now)
         if waited >= settings.cooldown or state.signal is None:  # the first step of all has nothing to wait for
@@ -311,8 +311,8 @@ def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int
     whose drafter was not among them, or the level above again once all drafters were. None at the top."""
     if position == 0:
         return None
-    vain = {ladder[one].drafter for one in tried}
-    return next((one for one in range(position - 1, -1, -1) if ladder[one].drafter not in vain), position - 1)
+    vain = {ladder[index].drafter for index in tried}
+    return next((index for index in range(position - 1, -1, -1) if ladder[index].drafter not in vain), position - 1)
 
 
 def lowest(ladder: Sequence[Level], kind: Kind) -> int:
@@ -333,8 +333,11 @@ def _unheld(
     """The hold is over: back at once to where the ladder was before it, or lower where a signal asks for that. A ladder
     that was held higher stays there until one does. The next step is at least a cooldown away."""
     back = Signal(Cause.RELEASED, ladder[hold.before].kind, "the hold is over")
-    found = [(min(hold.before, state.position), back), *((lowest(ladder, one.asks_for), one) for one in signals)]
-    position, signal = max(found, key=lambda one: one[0])
+    candidates = [
+        (min(hold.before, state.position), back),
+        *((lowest(ladder, signal.asks_for), signal) for signal in signals),
+    ]
+    position, signal = max(candidates, key=lambda candidate: candidate[0])
     return _to(replace(_explained(state, signal), hold=None, since=now), position, signal, now)
 
 

@@ -105,8 +105,8 @@ class Leases:
         for notice in firing:
             state, _ = state.apply(replace(notice, firing=True), now, lease_seconds, polled=True)
         listed = {notice.fingerprint for notice in firing}
-        gone = {name: lease for name, lease in state.held.items() if lease.polled and name not in listed}
-        for name, lease in gone.items():
+        unlisted = {name: lease for name, lease in state.held.items() if lease.polled and name not in listed}
+        for name, lease in unlisted.items():
             state = state._end(name, lease.notice.starts_at)
         return state
 
@@ -127,9 +127,9 @@ class Leases:
         return tuple(lease.signal for lease in self.held.values() if lease.notice.remote is not None)
 
     def _end(self, fingerprint: str, starts_at: float) -> Leases:
-        held = {name: lease for name, lease in self.held.items() if name != fingerprint}
+        remaining = {name: lease for name, lease in self.held.items() if name != fingerprint}
         ended = {name: began for name, began in self.ended.items() if name != fingerprint}
         ended[fingerprint] = max(starts_at, self.ended.get(fingerprint, starts_at))
         while len(ended) > _MOST:
             del ended[next(iter(ended))]  # the one that ended first
-        return Leases(held, ended)
+        return Leases(remaining, ended)

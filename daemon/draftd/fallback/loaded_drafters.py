@@ -46,7 +46,7 @@ class LoadedDrafters:
         self._ahead: frozenset[DrafterName] = frozenset()
         self._borrowed: Counter[DrafterName] = Counter()
         self._revoked: Counter[DrafterName] = Counter()  # of those
-        self._asked: frozenset[DrafterName] | None = None  # of the engine, last
+        self._wanted_before: frozenset[DrafterName] | None = None  # of the engine, last
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
         self._step_up: tuple[LadderLevel, Future[int], float] | None = None  # what loads for it, and until when
@@ -114,16 +114,16 @@ class LoadedDrafters:
         wanted = self._own | self._ahead | frozenset(self._borrowed - self._revoked)
         again = retry or self._failed_at is None or self._clock() - self._failed_at >= _AGAIN_SECONDS
         failed = self._answer is not None and self._answer.done() and self._answer.exception() is not None
-        if self._answer is not None and wanted == self._asked and not (failed and again):
+        if self._answer is not None and wanted == self._wanted_before and not (failed and again):
             return self._answer
         try:
             answer = self._engine.keep(wanted)
         except DraftdError as error:
-            self._asked = self._answer = None
+            self._wanted_before = self._answer = None
             answer = Future()
             answer.set_exception(error)
             return answer
-        self._asked, self._answer = wanted, answer
+        self._wanted_before, self._answer = wanted, answer
         answer.add_done_callback(self._kept)
         return answer
 

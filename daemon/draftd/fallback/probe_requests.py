@@ -103,7 +103,7 @@ class ProbeRequests:
             if ended := reached():
                 return [], ended
             self._reference(prompt, origin)
-        found: list[ProbedPrompt] = []
+        compared: list[ProbedPrompt] = []
         with ExitStack() as weights:
             try:
                 weights.enter_context(self._borrow(level.drafter))
@@ -112,11 +112,11 @@ class ProbeRequests:
                 raise ProbeUnanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
             for prompt in prompts:
                 if ended := reached():
-                    return found, ended
+                    return compared, ended
                 reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
                 divergence = self._divergence(reference, drafted)
-                found.append(ProbedPrompt(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
-        return found, ""
+                compared.append(ProbedPrompt(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
+        return compared, ""
 
     def _limits(self, seconds: float, patience: float) -> Callable[[], str]:
         """Asked between two prompts, when the run itself has nothing in the queue: why it must end now; empty where it
@@ -147,11 +147,11 @@ class ProbeRequests:
         if (target := f"{info.model} {info.weight_bytes}") != self._target:
             self._references.clear()  # as many as there are frozen prompts, then
             self._target = target
-        kept = self._references.get(asked := (prompt.chat, prompt.max_tokens))
+        kept = self._references.get(key := (prompt.chat, prompt.max_tokens))
         if kept is None:
             level, reason = FallbackLevel.AUTOREGRESSIVE, f"{origin.value}: what is compared with"
             plan = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, level, origin.value, reason)
-            kept = self._references[asked] = self._ask(prompt, plan, origin)
+            kept = self._references[key] = self._ask(prompt, plan, origin)
         return kept
 
     def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> ProbeAnswer:
@@ -174,13 +174,13 @@ class ProbeRequests:
         if at is None:  # one ended where the other went on: no two tokens to compare
             return Divergence(min(len(reference.tokens), len(drafted.tokens)), None)
         before = reference.prompt + reference.tokens[:at]
-        found: Future[float] | None = None
+        gap: Future[float] | None = None
         try:
-            found = self._engine.logit_gap(before, reference.tokens[at], drafted.tokens[at])
-            return Divergence(at, found.result(_GAP_SECONDS))
+            gap = self._engine.logit_gap(before, reference.tokens[at], drafted.tokens[at])
+            return Divergence(at, gap.result(_GAP_SECONDS))
         except Exception:  # whatever it is, the divergence is reported without a gap
-            if found is not None:
-                found.cancel()
+            if gap is not None:
+                gap.cancel()
             return Divergence(at, None)
 
     def _ask(self, prompt: FrozenPrompt, plan: DecodePlan, origin: Origin) -> ProbeAnswer:

@@ -102,8 +102,8 @@ class ProbeRunner:
         """Raises NotNow while a run is under way, and where nothing can be drafted."""
         level = self._ladder.level
         if level.drafter is None:
-            drafting = [one for one in reversed(self._ladder.levels) if one.drafter is not None]
-            at_hand = (one for one in drafting if not why_missing(one.drafter, self._engine))
+            drafting = [rung for rung in reversed(self._ladder.levels) if rung.drafter is not None]
+            at_hand = (rung for rung in drafting if not why_missing(rung.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
         failed = CanaryReport(ProbeVerdict.FAILED, "")
@@ -155,26 +155,26 @@ class ProbeRunner:
 
     def _probe(self, level: LadderLevel, learn: bool) -> ProbeReport:
         assert level.drafter is not None
-        known, prompts = self.baselines.drafters, self._prompts.probe
+        baselines, prompts = self.baselines.drafters, self._prompts.probe
         probed, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
-        baseline, floor = known.get(level.drafter), self._settings.acceptance_floor
+        baseline, floor = baselines.get(level.drafter), self._settings.acceptance_floor
         report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
         if learn and not ended and report.verdict is ProbeVerdict.GOOD and (showed := learnt(probed)) is not None:
-            known[level.drafter] = showed
+            baselines[level.drafter] = showed
         return report
 
     def _canaries(self, level: LadderLevel) -> CanaryReport:
         canaries, limits = self._prompts.canaries, self._limits
         compared, ended = self._requests.compare(canaries, level, Origin.CANARY, limits.canaries, limits.patience)
-        outcomes = [self._outcome(canary, one) for canary, one in zip(canaries, compared, strict=False)]
+        outcomes = [self._outcome(canary, prompt) for canary, prompt in zip(canaries, compared, strict=False)]
         return judge_canaries(outcomes, ended, self._tolerated, self._settings.canary_tolerance)
 
-    def _outcome(self, canary: Canary, one: ProbedPrompt) -> CanaryOutcome:
+    def _outcome(self, canary: Canary, prompt: ProbedPrompt) -> CanaryOutcome:
         decode = self._engine.tokenizer.decode
-        plain, fast = (canary.check.complaint(decode(tokens)) for tokens in (one.reference, one.drafted))
+        plain, fast = (canary.check.complaint(decode(tokens)) for tokens in (prompt.reference, prompt.drafted))
         complaints = {"autoregressive": plain, "speculative": fast}
         shown = fast if plain == fast else "; ".join(f"{way}: {text}" for way, text in complaints.items() if text)
-        return CanaryOutcome(canary.id, not plain, not fast, one.divergence, shown)
+        return CanaryOutcome(canary.id, not plain, not fast, prompt.divergence, shown)
 
     @property
     def _tolerated(self) -> float | None:

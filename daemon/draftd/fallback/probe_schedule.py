@@ -59,8 +59,12 @@ class ProbeSchedule:
         there, and it must not bar the way."""
         if self._suspect is not None:
             return None
-        report, made = self.probed, self._probed_at
-        if report is not None and made is not None and permits(report, made, state, self._ladder, self._limits, now):
+        report, probed_at = self.probed, self._probed_at
+        if (
+            report is not None
+            and probed_at is not None
+            and permits(report, probed_at, state, self._ladder, self._limits, now)
+        ):
             return Permit(self._ladder.index(report.level), f"probe of {report.level.label}: {report.reason}")
         target = to_probe(self._ladder, state.position, self._vain)
         if target is not None and (why := why_missing(self._ladder[target].drafter, self._engine)):
@@ -161,8 +165,8 @@ class ProbeSchedule:
             return
         self._not_before = now + self._limits.cooldown * (1.0 if report.verdict is ProbeVerdict.BAD else 0.25)
         self._vain.add(self._ladder.index(report.level))
-        tried = {self._ladder[one].drafter for one in self._vain}
-        if all(one.drafter in tried for one in self._ladder[: max(self._vain)]):
+        tried = {self._ladder[index].drafter for index in self._vain}
+        if all(level.drafter in tried for level in self._ladder[: max(self._vain)]):
             self._vain = set()  # all over again: any of them may have been mended
 
     def _probe_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> int | None:
@@ -187,12 +191,14 @@ class ProbeSchedule:
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """Only where they would find something drafted."""
         level = self._ladder[state.position]
-        drafters = [one.drafter for one in (self._ladder if level.drafter is None else [level])]
-        if all(one is None or why_missing(one, self._engine) for one in drafters):
+        drafters = [rung.drafter for rung in (self._ladder if level.drafter is None else [level])]
+        if all(drafter is None or why_missing(drafter, self._engine) for drafter in drafters):
             return False
         others = [signal for signal in signals if signal.cause is not Cause.QUALITY]
         if len(others) < len(signals):  # the last ones were bad, and nothing but a good run ends that
-            forbidden = any(not self._ladder[lowest(self._ladder, one.asks_for)].max_draft_tokens for one in others)
+            forbidden = any(
+                not self._ladder[lowest(self._ladder, signal.asks_for)].max_draft_tokens for signal in others
+            )
             return not forbidden and now - self._canaries_at >= state.wait(self._limits)
         period = self._settings.canary_period_seconds
         return period > 0 and level.max_draft_tokens > 0 and now - self._canaries_at >= period

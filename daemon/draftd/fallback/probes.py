@@ -103,9 +103,9 @@ def judge_probe(
     if not prompts:
         return ProbeReport(level, ProbeVerdict.FAILED, ended or "there is nothing to probe")
     report = _figures(level, prompts, baseline, floor)
-    for one in prompts:
-        if one.divergence is not None and one.divergence.broken(tolerated):
-            reason = f"{one.id} {one.divergence}; {report.reason}"
+    for prompt in prompts:
+        if prompt.divergence is not None and prompt.divergence.broken(tolerated):
+            reason = f"{prompt.id} {prompt.divergence}; {report.reason}"
             return replace(report, verdict=ProbeVerdict.BAD, reason=reason, as_ever=False)
     return replace(report, reason=f"{report.reason}; {ended}") if ended else report
 
@@ -113,9 +113,11 @@ def judge_probe(
 def _figures(
     level: LadderLevel, prompts: Sequence[ProbedPrompt], baseline: Baseline | None, floor: float
 ) -> ProbeReport:
-    drafting = [one.counts for one in prompts if one.counts.drafts]
+    drafting = [prompt.counts for prompt in prompts if prompt.counts.drafts]
     drafts = sum(counts.drafts for counts in drafting)
-    whole = AcceptanceSample(sum(one.counts.accepted for one in prompts), sum(one.counts.rollbacks for one in prompts))
+    whole = AcceptanceSample(
+        sum(prompt.counts.accepted for prompt in prompts), sum(prompt.counts.rollbacks for prompt in prompts)
+    )
     if whole.reached < _LEAST_REACHED or not drafts:
         few = f"{whole.reached} drafted tokens reached in {len(prompts)} prompts, {_LEAST_REACHED} needed"
         return ProbeReport(level, ProbeVerdict.TOO_FEW_SAMPLES, few)
@@ -136,19 +138,19 @@ def _figures(
 
 def permits(
     report: ProbeReport,
-    made: float,
+    probed_at: float,
     state: LadderState,
     ladder: Sequence[LadderLevel],
     settings: LadderSettings,
     now: float,
 ) -> bool:
-    """Whether a probe that ended at `made` lets the ladder up: a good one, of a level above, since the last step. It
-    counts for one cooldown: a wait may be long, and what was good at its beginning need not be at its end."""
+    """Whether a probe that ended at `probed_at` lets the ladder up: a good one, of a level above, since the last step.
+    It counts for one cooldown: a wait may be long, and what was good at its beginning need not be at its end."""
     return (
         report.verdict is ProbeVerdict.GOOD
         and report.level in ladder[: state.position]
-        and made > state.since
-        and now - made <= settings.cooldown
+        and probed_at > state.since
+        and now - probed_at <= settings.cooldown
     )
 
 
@@ -235,7 +237,7 @@ def judge_canaries(
         if failed is not None and failed.complaint:
             reason += f"; {failed.id}: {failed.complaint}"
         reason += f"; tolerance {tolerance:.1%}"
-    if broken := [(name, found) for name, found in diverged if found.broken(tolerated)]:
+    if broken := [(name, divergence) for name, divergence in diverged if divergence.broken(tolerated)]:
         name, first = broken[0]
         reason = f"{len(broken)} of {count} texts are not the target's own: {name} {first}; {reason}"
     elif ended and not bad:

@@ -114,9 +114,9 @@ class RemoteSignalState:
             ),
         }
         return tuple(
-            Signal(cause, ASKS_FOR[cause], found, hard=cause is Cause.REMOTE_ERRORS)
-            for cause, found in evidence.items()
-            if found and settings.guard
+            Signal(cause, ASKS_FOR[cause], text, hard=cause is Cause.REMOTE_ERRORS)
+            for cause, text in evidence.items()
+            if text and settings.guard
         )
 
     @property
@@ -140,7 +140,7 @@ class RemoteSignalState:
 
 def streaming_pace(status: EngineStatus) -> dict[WorkloadClass, float]:
     """Seconds of a token that the remote streams by itself, as the engine measured it."""
-    rates = {kind: found.rates.get(RemoteMode.STREAM, 0.0) for kind, found in status.remote.estimates.items()}
+    rates = {kind: estimate.rates.get(RemoteMode.STREAM, 0.0) for kind, estimate in status.remote.estimates.items()}
     return {kind: 1 / rate for kind, rate in rates.items() if rate > 0}
 
 
@@ -190,20 +190,20 @@ class RemoteGuard:
     def look(
         self,
         answers: Iterable[RemoteAnswer],
-        asked: Sequence[Signal],
+        requests: Sequence[Signal],
         now: float,
         of: Callable[[float], float],
         *,
         slept: bool = False,
     ) -> None:
-        """Takes in the link and what has ended, and takes one step at most. `asked`: by alerts. `of`: what the ladder's
-        clock showed at a monotonic time. `slept`: the machine has, since the last look."""
+        """Takes in the link and what has ended, and takes one step at most. `requests`: by alerts. `of`: what the
+        ladder's clock showed at a monotonic time. `slept`: the machine has, since the last look."""
         before = self._guard.woken() if slept else self._guard
         guard = before.seen(self._link(), self._pace(), now)
         for answer in answers:
             if of(answer.arrival) >= guard.since:
                 guard = guard.finished(min(of(answer.at), now), answer)
-        self._guard, self._signals = guard, (*guard.signals(now), *asked)
+        self._guard, self._signals = guard, (*guard.signals(now), *requests)
         ladder = self.ladder
         after = ladder.next_state(self._signals, guard.permit(ladder.position, now), now)
         if (signal := ladder.take(after)) is not None:

@@ -24,10 +24,10 @@ from draftd.rate_limited_log import OutageLog
 log = logging.getLogger(__name__)
 
 
-def _readable(found: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselines | None:
+def _readable(document: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselines | None:
     """None where it cannot be read: it is learnt again, and the rest stays valid."""
     try:
-        baselines: ProbeBaselines | None = read(found)
+        baselines: ProbeBaselines | None = read(document)
         return baselines
     except ValidationError as error:
         why = explained(error, "probe_baselines.")
@@ -58,9 +58,9 @@ class SavedLevels(_Level):
     def of(cls, at: float, levels: Sequence[LadderLevel], ladder: LadderState, **more: Any) -> SavedLevels:
         """Of a ladder with these levels; `more` are the other fields. Raises ValueError where one cannot be saved."""
         level, hold = levels[ladder.position], ladder.hold
-        found = {"leases": Leases(), "baselines": {}, "quality": "", **more}
-        held, unheld = (None, None) if hold is None else (levels[hold.position], levels[hold.before])
-        return cls(at=at, level=level, hold_level=held, unheld_level=unheld, ladder=ladder, **found)
+        fields = {"leases": Leases(), "baselines": {}, "quality": "", **more}
+        held_at, unheld = (None, None) if hold is None else (levels[hold.position], levels[hold.before])
+        return cls(at=at, level=level, hold_level=held_at, unheld_level=unheld, ladder=ladder, **fields)
 
     def resumed(self, now: float) -> SavedLevels:
         """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
@@ -68,8 +68,8 @@ class SavedLevels(_Level):
         if ahead >= 0:
             return self
         ladder, remote = self.ladder.moved(ahead), self.remote and self.remote.moved(ahead)
-        held = {name: replace(lease, until=lease.until + ahead) for name, lease in self.leases.held.items()}
-        leases = replace(self.leases, held=held)
+        extended = {name: replace(lease, until=lease.until + ahead) for name, lease in self.leases.held.items()}
+        leases = replace(self.leases, held=extended)
         return self.model_copy(update={"at": now, "ladder": ladder, "remote": remote, "leases": leases})
 
 
@@ -77,15 +77,15 @@ def parse(text: str, levels: Sequence[LadderLevel]) -> SavedLevels:
     """What was saved, for a ladder with these levels: one that it lacks is the nearest lower one. Raises ValueError,
     which names the field, its value and what is allowed."""
     try:
-        found = SavedLevels.model_validate_json(text)
+        saved = SavedLevels.model_validate_json(text)
     except ValidationError as error:
         raise explained(error) from None
-    hold = found.ladder.hold
-    if hold is not None and found.hold_level is not None:
-        before = _position(found.unheld_level or found.hold_level, levels)
-        hold = replace(hold, position=_position(found.hold_level, levels), before=before)
-    ladder = replace(found.ladder, position=_position(found.level, levels), hold=hold)
-    return found.model_copy(update={"ladder": ladder})
+    hold = saved.ladder.hold
+    if hold is not None and saved.hold_level is not None:
+        before = _position(saved.unheld_level or saved.hold_level, levels)
+        hold = replace(hold, position=_position(saved.hold_level, levels), before=before)
+    ladder = replace(saved.ladder, position=_position(saved.level, levels), hold=hold)
+    return saved.model_copy(update={"ladder": ladder})
 
 
 def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> SavedLevels:
@@ -124,17 +124,17 @@ class SavedState:
             text = self._store.load()
             if text is None:
                 return SavedLevels.of(now, self._levels, LadderState())
-            found = parse(text, self._levels)
+            saved = parse(text, self._levels)
         except ValueError as error:
             log.warning("%s cannot be used: %s", self.path, error)
             self._store.set_aside()
             return safer(text, self._levels, now)
-        if found.probe_baselines is not None:
-            self._probe_baselines.recall(found.probe_baselines)
-        resumed = found.resumed(now)
+        if saved.probe_baselines is not None:
+            self._probe_baselines.recall(saved.probe_baselines)
+        resumed = saved.resumed(now)
         # Nothing is written before something changes. A clock that went back has changed all times: were they not
         # written, each restart would put off the end of a hold again.
-        self._kept = _timeless(found)
+        self._kept = _timeless(saved)
         return resumed
 
     def keep(self, at: float, ladder: LadderState, **more: Any) -> None:

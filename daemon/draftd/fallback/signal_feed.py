@@ -85,8 +85,10 @@ class RequestFeed(EngineObserver):
             return  # a lowered one drafted at two levels: its sums are neither's
         at, level, most = self._clock(), plan.level, plan.max_draft_tokens
         # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
-        for drafter, one in shared.items() or [(plan.drafter, counts)]:
-            self._events.append(FinishedRequest(at, request.arrival, level, most, drafter, request.workload, one))
+        for drafter, drafter_counts in shared.items() or [(plan.drafter, counts)]:
+            self._events.append(
+                FinishedRequest(at, request.arrival, level, most, drafter, request.workload, drafter_counts)
+            )
 
     def _remote(self, request: DecodeRequest, outcome: Outcome) -> None:
         """One of the remote's target."""

@@ -204,27 +204,27 @@ class SignalState:
             Cause.QUALITY: self.quality,
         }
         return tuple(
-            Signal(cause, LEVELS[cause], found, hard=cause in _HARD)
-            for cause, found in evidence.items()
-            if found and (settings.guard or cause is Cause.QUALITY)
+            Signal(cause, LEVELS[cause], text, hard=cause in _HARD)
+            for cause, text in evidence.items()
+            if text and (settings.guard or cause is Cause.QUALITY)
         )
 
     def drift(self) -> dict[str, float]:
         """By workload class, the CUSUM over its limit, of the drafter that is worst off; only where there is a
         baseline."""
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for (_, workload), stream in self.streams.items():
             if stream.baseline is not None:
                 share = stream.level / self.cusum.limit
-                found[workload.value] = max(found.get(workload.value, 0.0), share)
-        return found
+                shares[workload.value] = max(shares.get(workload.value, 0.0), share)
+        return shares
 
     def drifted(self, now: float) -> StreamKey | None:
         """The one that has drifted furthest from its baseline, and is seen still: one that is not could never be seen
         to recover."""
         since = now - WINDOWS * self.settings.window_seconds
         streams = self.streams.items()
-        seen = {kind: one.level for kind, one in streams if one.drifted(self.cusum) and one.last >= since}
+        seen = {kind: stream.level for kind, stream in streams if stream.drifted(self.cusum) and stream.last >= since}
         return max(seen, key=lambda kind: seen[kind], default=None)
 
     def relearn(self, kind: StreamKey) -> SignalState:
@@ -235,7 +235,7 @@ class SignalState:
         """The drafters with weights are others on purpose: what was learnt of the old ones is no baseline any more.
         `frozen` ones stay."""
         kept = {kind: stream for kind, stream in self.streams.items() if kind[0] == PROMPT_LOOKUP}
-        return replace(self, streams={**{kind: Cusum(one) for kind, one in frozen.items()}, **kept})
+        return replace(self, streams={**{kind: Cusum(baseline) for kind, baseline in frozen.items()}, **kept})
 
     def learnt(self) -> dict[StreamKey, Baseline]:
         """The baselines, for saving."""

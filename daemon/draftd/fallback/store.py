@@ -175,17 +175,19 @@ class LearntFile:
             self._store.set_aside()
             return None
         identity = dict(self._identity())
-        self._others = [one for one in pairs if one.of != identity]
-        found = next((one.learnt for one in pairs if one.of == identity), None)
-        alike = [one.of for one in pairs if _paths(one.of) == _paths(identity)]  # of other models nothing is expected
-        if found is None and alike:
+        self._others = [pair for pair in pairs if pair.of != identity]
+        learnt = next((pair.learnt for pair in pairs if pair.of == identity), None)
+        alike = [
+            pair.of for pair in pairs if _paths(pair.of) == _paths(identity)
+        ]  # of other models nothing is expected
+        if learnt is None and alike:
             names = sorted(name for name in {*identity, *alike[0]} if identity.get(name) != alike[0].get(name))
             log.warning(
                 "%s is of another pair or machine: it differs in %s; the costs of drafting are learnt again",
                 self._store.path,
                 ", ".join(names),
             )
-        return found
+        return learnt
 
     def read(self) -> Mapping[str, Any] | None:
         """Likewise, but changes nothing and says nothing: a daemon may be using the file."""
@@ -195,7 +197,7 @@ class LearntFile:
         except ValueError:
             return None
         identity = dict(self._identity())
-        return next((one.learnt for one in pairs if one.of == identity), None)
+        return next((pair.learnt for pair in pairs if pair.of == identity), None)
 
     def save(self, learnt: Mapping[str, Any]) -> bool:
         """Whether the disk has it now. What cannot be saved is logged once until it can be again."""
@@ -203,7 +205,7 @@ class LearntFile:
         if self._store.path is not None:
             with contextlib.suppress(OSError, ValueError):  # another daemon may keep another pair in the same file
                 self._others = _Learnt.model_validate_json(self._store.path.read_bytes()).pairs
-        others = [one for one in self._others if one.of != identity]
+        others = [pair for pair in self._others if pair.of != identity]
         try:
             document = _Learnt(pairs=[_Pair(of=identity, learnt=dict(learnt)), *others][:_MOST_PAIRS])
             self._store.save(document.model_dump_json(indent=1))

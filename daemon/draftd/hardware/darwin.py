@@ -72,11 +72,11 @@ def swap_sample(raw: bytes) -> HardwareSample:
 
 def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
     """struct vm_statistics64. psutil's swap-ins are all page-ins on macOS, files' too, so they are read here."""
-    found = _unpacked(_PAGES, raw)
+    values = _unpacked(_PAGES, raw)
     return HardwareSample(
-        memory_states={state: found[place] * page_size for state, place in _PLACES.items()},
-        swap_in_pages=found[_SWAP_INS],
-        swap_in_bytes=found[_SWAP_INS] * page_size,
+        memory_states={state: values[place] * page_size for state, place in _PLACES.items()},
+        swap_in_pages=values[_SWAP_INS],
+        swap_in_bytes=values[_SWAP_INS] * page_size,
     )
 
 
@@ -112,14 +112,14 @@ class _Macmon(BaseModel):
 def macmon_sample(text: str) -> HardwareSample:
     """The first line of `macmon pipe`. It writes 0 for a temperature or a total that this Mac does not give. Raises
     ValueError where that is no such line."""
-    found = _Macmon.model_validate_json(text.partition("\n")[0])
-    temperatures = {name: heat for name in ("cpu", "gpu") if (heat := found.temp.get(f"{name}_temp_avg", 0)) > 0}
-    power = {"cpu": found.cpu_power, "gpu": found.gpu_power, "ane": found.ane_power, "ram": found.ram_power}
-    known = {name: watts for name, watts in power.items() if watts is not None}
-    if found.sys_power:
-        known["system"] = found.sys_power
-    fans = {fan.name: fan.rpm for fan in found.fans or ()}
-    return HardwareSample(temperatures=temperatures or None, fans=fans or None, power=known or None)
+    report = _Macmon.model_validate_json(text.partition("\n")[0])
+    temperatures = {name: heat for name in ("cpu", "gpu") if (heat := report.temp.get(f"{name}_temp_avg", 0)) > 0}
+    power = {"cpu": report.cpu_power, "gpu": report.gpu_power, "ane": report.ane_power, "ram": report.ram_power}
+    watts_by_part = {name: watts for name, watts in power.items() if watts is not None}
+    if report.sys_power:
+        watts_by_part["system"] = report.sys_power
+    fans = {fan.name: fan.rpm for fan in report.fans or ()}
+    return HardwareSample(temperatures=temperatures or None, fans=fans or None, power=watts_by_part or None)
 
 
 def _int32(raw: bytes) -> int:

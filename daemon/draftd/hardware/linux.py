@@ -38,12 +38,12 @@ def linux_readings(root: Path = Path("/")) -> Readings:
 
 def pressure_level(stalls: str) -> MemoryPressure:
     """The level of `some avg10=… full avg10=…`. Raises ValueError where either is missing."""
-    found = {kind: float(share) for kind, share in re.findall(r"^(some|full) avg10=([\d.]+)", stalls, re.MULTILINE)}
-    if found.keys() != {"some", "full"}:
+    shares = {kind: float(share) for kind, share in re.findall(r"^(some|full) avg10=([\d.]+)", stalls, re.MULTILINE)}
+    if shares.keys() != {"some", "full"}:
         raise ValueError(f"no stalls of some and full in {stalls!r}")
-    if found["full"] >= _CRITICAL_FULL:
+    if shares["full"] >= _CRITICAL_FULL:
         return MemoryPressure.CRITICAL
-    return MemoryPressure.WARN if found["some"] >= _WARN_SOME else MemoryPressure.NORMAL
+    return MemoryPressure.WARN if shares["some"] >= _WARN_SOME else MemoryPressure.NORMAL
 
 
 def fields_of(text: str) -> dict[str, int]:
@@ -90,12 +90,12 @@ def processor_limit(root: Path) -> float | None:
 
 def _limited_group(root: Path) -> Path | None:
     """The group, from the daemon's own upwards, that leaves it the least memory; None where none has a limit."""
-    left: list[tuple[int, Path]] = []
+    rooms: list[tuple[int, Path]] = []
     for folder in _groups(root):
         limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
         if limit is not None and used is not None and limit.strip() != "max":
-            left.append((int(limit) - int(used), folder))
-    return min(left)[1] if left else None
+            rooms.append((int(limit) - int(used), folder))
+    return min(rooms)[1] if rooms else None
 
 
 def _groups(root: Path) -> Iterator[Path]:
@@ -124,19 +124,19 @@ def _swap(root: Path) -> HardwareSample:
 
 
 def _thermal_zones(root: Path) -> HardwareSample:
-    found: dict[str, float] = {}
+    temperatures: dict[str, float] = {}
     for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
         text = _text(zone / "temp")
         if text is not None:
             name = (_text(zone / "type") or "").strip()
-            found[f"{name}.{zone.name.removeprefix('thermal_zone')}" if name else zone.name] = int(text) / 1000
-    return HardwareSample(temperatures=found or None)
+            temperatures[f"{name}.{zone.name.removeprefix('thermal_zone')}" if name else zone.name] = int(text) / 1000
+    return HardwareSample(temperatures=temperatures or None)
 
 
 def _fans() -> HardwareSample:
     fans = psutil.sensors_fans() if hasattr(psutil, "sensors_fans") else {}
-    found = {f"{chip}.{n}": float(fan.current) for chip, some in fans.items() for n, fan in enumerate(some)}
-    return HardwareSample(fans=found or None)
+    speeds = {f"{chip}.{n}": float(fan.current) for chip, some in fans.items() for n, fan in enumerate(some)}
+    return HardwareSample(fans=speeds or None)
 
 
 def _text(path: Path) -> str | None:

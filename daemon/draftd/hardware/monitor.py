@@ -26,7 +26,7 @@ class HardwareProbe:
 
     def __init__(self, readings: Readings, reading_seconds: float = 3.0) -> None:
         self._readings, self._seconds = readings, reading_seconds
-        self._asked: dict[str, Future[HardwareSample]] = {}
+        self._pending: dict[str, Future[HardwareSample]] = {}
         self.errors: Mapping[str, int] = {}  # failures so far by reading
 
     def add(self, readings: Readings) -> None:
@@ -35,13 +35,13 @@ class HardwareProbe:
 
     def sample(self) -> HardwareSample:
         """What all readings found. What one of them raises costs its own values, and so does its silence."""
-        found = HardwareSample()
+        merged = HardwareSample()
         for name, read in self._readings.items():
             try:
-                found = found.merged(self._read(name, read))
+                merged = merged.merged(self._read(name, read))
             except Exception as error:
                 self.failed(name, error)
-        return found
+        return merged
 
     def failed(self, name: str, error: Exception) -> None:
         """Counts one failure of that reading, and logs the first."""
@@ -52,10 +52,10 @@ class HardwareProbe:
             _log.warning("cannot read %s: %r; its values are absent, further failures are only counted", name, error)
 
     def _read(self, name: str, read: Callable[[], HardwareSample]) -> HardwareSample:
-        earlier = self._asked.get(name)
+        earlier = self._pending.get(name)
         if earlier is not None and not earlier.done():
             raise TimeoutError("an earlier reading has still not returned")
-        answer = self._asked[name] = Future()
+        answer = self._pending[name] = Future()
         # Daemonic: a reading that never returns must not keep the process from ending.
         threading.Thread(target=_answer, args=(answer, read), name="draftd-reading", daemon=True).start()
         wait([answer], self._seconds)

@@ -57,8 +57,8 @@ class HardwareSample:
 
     def merged(self, other: HardwareSample) -> HardwareSample:
         """This sample, with all that the other one has."""
-        found = {field.name: getattr(other, field.name) for field in fields(other)}
-        return replace(self, **{name: value for name, value in found.items() if value is not None})
+        values = {field.name: getattr(other, field.name) for field in fields(other)}
+        return replace(self, **{name: value for name, value in values.items() if value is not None})
 
 
 # Left to the rest of the system where the settings name nothing: 10 GB of 24.
@@ -147,10 +147,10 @@ def measured_watts(state: HardwareState | None) -> float | None:
 
 
 def _available(sample: HardwareSample) -> int | None:
-    found = [] if sample.memory_available is None else [sample.memory_available]
+    amounts = [] if sample.memory_available is None else [sample.memory_available]
     if sample.cgroup_limit is not None and sample.cgroup_used is not None:
-        found.append(max(0, sample.cgroup_limit - sample.cgroup_used))
-    return min(found, default=None)
+        amounts.append(max(0, sample.cgroup_limit - sample.cgroup_used))
+    return min(amounts, default=None)
 
 
 def _critical_seconds(before: HardwareState, sample: HardwareSample, now: float) -> float | None:

@@ -81,13 +81,13 @@ def device(root: Path = Path("/")) -> Device:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Of those Python packages that are installed."""
-    found = {}
+    installed = {}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _chip() -> str:
@@ -97,5 +97,5 @@ def _chip() -> str:
 def _processor(root: Path) -> str:
     """On x86 the processor's own name; on Arm, which has none, the board's where it is known."""
     text = (root / "proc/cpuinfo").read_text(errors="replace")
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.+?)\s*$", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+?)\s*$", text, re.MULTILINE)
+    return match[1] if match else ""

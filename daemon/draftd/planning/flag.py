@@ -116,8 +116,8 @@ class FlagService:
         """Where a request is to be decoded: one of `Strategy`. Likewise."""
         if self._details(STRATEGY).error_code is ErrorCode.FLAG_NOT_FOUND:  # which is no failed evaluation
             return self._look(STRATEGY)
-        known = _known(context, prompt_tokens=context.prompt_tokens)
-        said = self._resolved(self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], known))
+        evaluation = _known(context, prompt_tokens=context.prompt_tokens)
+        said = self._resolved(self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], evaluation))
         if said.value in STRATEGY.variants:
             return said
         default = self._defaults[STRATEGY]
@@ -167,8 +167,8 @@ class FlagService:
             except ValueError as broken:
                 error = str(broken)
         look = self._look(flag)
-        known = tuple(flag.variants)
-        return FlagState(flag.key, look.variant, known, self._name, False, self._source, error, self._shared)
+        variants = tuple(flag.variants)
+        return FlagState(flag.key, look.variant, variants, self._name, False, self._source, error, self._shared)
 
     def set_variant(self, variant: str, flag: Flag = SPECULATION) -> str:
         """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the

@@ -77,8 +77,8 @@ def default_variant(document: Document, flag: Flag = SPECULATION) -> str:
 
 
 def variants(document: Document, flag: Flag = SPECULATION) -> tuple[str, ...]:
-    found = document["flags"].get(flag.key)
-    return tuple(flag.variants) if found is None else tuple(found["variants"])
+    entry = document["flags"].get(flag.key)
+    return tuple(flag.variants) if entry is None else tuple(entry["variants"])
 
 
 def with_default_variant(document: Document, variant: str, flag: Flag = SPECULATION) -> Document:
@@ -91,10 +91,10 @@ def with_default_variant(document: Document, variant: str, flag: Flag = SPECULAT
     if variant not in allowed:
         raise InvalidRequest("variant", variant, ", ".join(allowed))
     changed = copy.deepcopy(document)
-    found = changed["flags"].setdefault(flag.key, {"state": "ENABLED", "variants": dict(flag.variants)})
-    if found.get("state") == "DISABLED":
+    entry = changed["flags"].setdefault(flag.key, {"state": "ENABLED", "variants": dict(flag.variants)})
+    if entry.get("state") == "DISABLED":
         raise FlagReadOnly(f'flag "{flag.key}" is DISABLED in its file: set its state to ENABLED there first')
-    found["defaultVariant"] = variant
+    entry["defaultVariant"] = variant
     return changed
 
 

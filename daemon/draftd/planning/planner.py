@@ -132,7 +132,7 @@ class Planner:
             only = Strategy(str(self._flag.strategy(context).value))
         if only is Strategy.SPECULATIVE:
             only = self.router.lowered
-        asked = RouteRequest(
+        request = RouteRequest(
             prompt_tokens=context.prompt_tokens,
             tokens=self.router.expected(context.workload, max_tokens),
             only=None if only is Strategy.AUTO else only,
@@ -144,7 +144,7 @@ class Planner:
             here=wish.here,
             by_id=wish.by_id,
         )
-        return self.router.route(asked, context.caller, context.workload)
+        return self.router.route(request, context.caller, context.workload)
 
 
 def decide(

@@ -49,13 +49,13 @@ class PriceList(CostSettings):
         """Whether the remote daemon has a price: only then money can decide. A machine of one's own without a price
         costs nothing beside it."""
         return any(
-            one is not None for one in (self.remote_per_hour, self.remote_per_target_hour, self.remote_per_token)
+            price is not None for price in (self.remote_per_hour, self.remote_per_target_hour, self.remote_per_token)
         )
 
     def here(self, seconds: float, tokens: float) -> float | None:
         """Of so many seconds of this machine's engine, and of tokens that its model chose."""
-        found = _sum((_times(self.hourly, seconds / _HOUR), _times(self.per_token, tokens)))
-        return 0.0 if found is None and self.known else found
+        price = _sum((_times(self.hourly, seconds / _HOUR), _times(self.per_token, tokens)))
+        return 0.0 if price is None and self.known else price
 
     def there(self, seconds: float, target_seconds: float, tokens: float) -> float | None:
         """Of a request that is `seconds` long at the remote daemon, takes `target_seconds` of its target, and of the
@@ -86,8 +86,12 @@ def worth_of(
         target = 0.0 if stats.remote is None else stats.remote.target_seconds
         costs[Verifier.REMOTE] = prices.there(spent, target, theirs)
     classes = [quality for quality, chose in ((remote, theirs or not local_too), (local, local_too)) if chose]
-    known = {verifier: cost for verifier, cost in costs.items() if cost is not None}
-    return AnswerPrice(known, prices.currency, min((one for one in classes if one is not None), default=local))
+    priced = {verifier: cost for verifier, cost in costs.items() if cost is not None}
+    return AnswerPrice(
+        priced,
+        prices.currency,
+        min((quality_class for quality_class in classes if quality_class is not None), default=local),
+    )
 
 
 def money(currency: str, amount: float | None) -> str:
@@ -107,5 +111,5 @@ def _times(price: float | None, amount: float) -> float | None:
 
 
 def _sum(parts: Iterable[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
+    amounts = [part for part in parts if part is not None]
+    return sum(amounts) if amounts else None

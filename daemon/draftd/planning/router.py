@@ -70,12 +70,12 @@ class ObservedAnswers:
 
     def rate(self, strategy: Strategy, workload: WorkloadClass, now: float) -> float | None:
         """Of late."""
-        found = (self.rates.get((strategy, kind)) for kind in (workload, None))
-        return next((late for one in found if one is not None and (late := one.late(now))), None)
+        averages = (self.rates.get((strategy, kind)) for kind in (workload, None))
+        return next((late for average in averages if average is not None and (late := average.late(now))), None)
 
     def length(self, workload: WorkloadClass) -> float:
-        found = (self.lengths.get(kind) for kind in (workload, None))
-        return next((one.value for one in found if one is not None and one.value), EXPECTED_TOKENS)
+        averages = (self.lengths.get(kind) for kind in (workload, None))
+        return next((average.value for average in averages if average is not None and average.value), EXPECTED_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,10 @@ class Router:
             length = self._measured.length(workload)
         return length if max_tokens is None else min(length, max_tokens)
 
-    def route(self, asked: RouteRequest, caller: str, workload: WorkloadClass) -> Route:
+    def route(self, request: RouteRequest, caller: str, workload: WorkloadClass) -> Route:
         engine = self._engine()
-        local, remote = self._local(engine, workload), self._remote(engine, asked, caller, workload)
-        return choose(asked, local, remote, self.prices)
+        local, remote = self._local(engine, workload), self._remote(engine, request, caller, workload)
+        return choose(request, local, remote, self.prices)
 
     def finished(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> AnswerPrice:
         """Of a client's request that has ended: is learnt from, and priced."""
@@ -185,23 +185,23 @@ class Router:
     def _local(self, engine: EngineNow, workload: WorkloadClass) -> LocalState:
         now = self._clock()
         with self._lock:
-            found = self._measured
+            answers = self._measured
             step = engine.step or _GUESSED_STEP
             full = engine.active >= self._max_batch
             waiting = (engine.queued + 1) / self._max_batch if full else 0.0
             return LocalState(
                 self.quality,
                 step,
-                found.prefill.value or engine.prefill or _PREFILL * step,
+                answers.prefill.value or engine.prefill or _PREFILL * step,
                 engine.load,
-                waiting * (found.request.value or EXPECTED_TOKENS * step),
-                found.rate(Strategy.LOCAL, workload, now),
+                waiting * (answers.request.value or EXPECTED_TOKENS * step),
+                answers.rate(Strategy.LOCAL, workload, now),
                 min(engine.active + 1, self._max_batch),
             )
 
-    def _remote(self, engine: EngineNow, asked: RouteRequest, caller: str, workload: WorkloadClass) -> VerifierState:
+    def _remote(self, engine: EngineNow, request: RouteRequest, caller: str, workload: WorkloadClass) -> VerifierState:
         state, now = self._link(), self._clock()
-        if pinned := self.pinned(caller, workload) or asked.here:
+        if pinned := self.pinned(caller, workload) or request.here:
             return VerifierState(pinned, quality=self.remote_quality or self.quality)
         model, allowed = state.model, self._allowed()
         if allowed is RemoteLevel.LOCAL:
@@ -218,7 +218,7 @@ class Router:
             rates = {strategy: self._measured.rate(strategy, workload, now) for strategy in ways}
         step = model.step_seconds or _GUESSED_STEP
         return VerifierState(
-            _too_long(asked, model) or (asked.by_id if not model.shared_tokenizer else ""),
+            _too_long(request, model) or (request.by_id if not model.shared_tokenizer else ""),
             _no_speculation(model, allowed),
             quality=self.remote_quality or self.quality,
             step=step,
@@ -244,7 +244,7 @@ def _no_speculation(model: RemoteModel, allowed: RemoteLevel) -> str:
     return "" if allowed is RemoteLevel.SPECULATIVE else "the fallback has the remote stream for now (draftd level)"
 
 
-def _too_long(asked: RouteRequest, model: RemoteModel) -> str:
-    if asked.prompt_tokens < model.context_length:
+def _too_long(request: RouteRequest, model: RemoteModel) -> str:
+    if request.prompt_tokens < model.context_length:
         return ""
-    return f"a prompt of {asked.prompt_tokens} tokens has no room in the remote's context of {model.context_length}"
+    return f"a prompt of {request.prompt_tokens} tokens has no room in the remote's context of {model.context_length}"

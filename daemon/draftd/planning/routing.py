@@ -118,58 +118,62 @@ class Route:
         return next(way for way in self.ways if way.strategy is strategy)
 
 
-def choose(asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> Route:
+def choose(request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> Route:
     """The table, and the way taken. A class that the request names is demanded: where no way reaches it, the request is
     refused. Its limits of time and money are wishes: estimates promise nothing."""
-    ways = ways_of(asked, local, remote, prices)
+    ways = ways_of(request, local, remote, prices)
     considered, had, note = ways, [way for way in ways if not way.unavailable], ""
-    if asked.only is not None:
-        wanted = next(way for way in ways if way.strategy is asked.only)
-        if wanted.unavailable and asked.demanded:
-            return _refused(ways, f"strategy {asked.only} was demanded: {wanted.unavailable}", [wanted], asked, remote)
+    if request.only is not None:
+        wanted = next(way for way in ways if way.strategy is request.only)
+        if wanted.unavailable and request.demanded:
+            return _refused(
+                ways, f"strategy {request.only} was demanded: {wanted.unavailable}", [wanted], request, remote
+            )
         if wanted.unavailable:
-            note = f"{asked.only} is not to be had: {wanted.unavailable}"
-        had = [way for way in had if way.strategy is (Strategy.LOCAL if wanted.unavailable else asked.only)]
+            note = f"{request.only} is not to be had: {wanted.unavailable}"
+        had = [way for way in had if way.strategy is (Strategy.LOCAL if wanted.unavailable else request.only)]
         considered = [wanted, *had]
-    reaching = [way for way in had if way.quality >= (asked.quality or DEFAULT_QUALITY)]
-    if not reaching and asked.quality is not None:
+    reaching = [way for way in had if way.quality >= (request.quality or DEFAULT_QUALITY)]
+    if not reaching and request.quality is not None:
         whys = dict.fromkeys(way.unavailable or f"{way.strategy} is {way.quality.label}" for way in considered)
-        return _refused(ways, f"quality {asked.quality.label} is wanted: {'; '.join(whys)}", considered, asked, remote)
+        return _refused(
+            ways, f"quality {request.quality.label} is wanted: {'; '.join(whys)}", considered, request, remote
+        )
     if not reaching:  # none is good enough, and the request does not insist
         best = max(way.quality for way in had)
         reaching = [way for way in had if way.quality is best]
-    within = [way for way in reaching if not _missed(way, asked, prices)]
+    within = [way for way in reaching if not _missed(way, request, prices)]
     costs = [way.estimate.cost for way in within or reaching if way.estimate is not None]
     by_money = None not in costs
     chosen = min(
-        within or reaching, key=lambda way: _order(way, by_money) if within else (_excess(way, asked), *_order(way))
+        within or reaching, key=lambda way: _order(way, by_money) if within else (_excess(way, request), *_order(way))
     )
-    missed = "" if within else _missed(chosen, asked, prices)
-    told = tuple(_judged(way, chosen, asked, prices, reaching, missed) for way in ways)
-    reason = _reason(asked, told, chosen, prices, note, missed)
-    return Route(told, chosen.strategy, reason, asked.quality or DEFAULT_QUALITY)
+    missed = "" if within else _missed(chosen, request, prices)
+    rows = tuple(_judged(way, chosen, request, prices, reaching, missed) for way in ways)
+    reason = _reason(request, rows, chosen, prices, note, missed)
+    return Route(rows, chosen.strategy, reason, request.quality or DEFAULT_QUALITY)
 
 
-def ways_of(asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> list[RouteOption]:
+def ways_of(request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> list[RouteOption]:
     """Local, remote, speculative: what each would take, or why it cannot be had."""
-    tokens = max(1.0, asked.tokens)
+    tokens = max(1.0, request.tokens)
     rate = local.measured or 1 / local.step
-    prefill, decode, measured = asked.prompt_tokens * local.prefill, tokens / rate, bool(local.measured)
+    prefill, decode, measured = request.prompt_tokens * local.prefill, tokens / rate, bool(local.measured)
     cost = prices.here(prefill + decode / local.batch, tokens)
     at_home = RouteEstimate(local.load, local.queue, prefill, decode, 0.0, rate, measured, cost)
     ways = [RouteOption(Strategy.LOCAL, local.quality, "", at_home)]
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
         drafts = strategy is Strategy.SPECULATIVE
-        why = remote.unavailable or ((remote.speculation or asked.drafting) if drafts else "")
-        estimate = None if why else _away(asked, remote, prices, strategy)
+        why = remote.unavailable or ((remote.speculation or request.drafting) if drafts else "")
+        estimate = None if why else _away(request, remote, prices, strategy)
         ways.append(RouteOption(strategy, remote.quality, why, estimate))
     return ways
 
 
-def _away(asked: RouteRequest, remote: VerifierState, prices: PriceList, strategy: Strategy) -> RouteEstimate:
+def _away(request: RouteRequest, remote: VerifierState, prices: PriceList, strategy: Strategy) -> RouteEstimate:
     """For either way over the remote. Without an estimate drafts are taken to give what its own streaming does, which
     is what happens where they do not pay."""
-    tokens, rate, target, draft = max(1.0, asked.tokens), 1 / remote.step, remote.step, 0.0
+    tokens, rate, target, draft = max(1.0, request.tokens), 1 / remote.step, remote.step, 0.0
     if (expected := remote.expected) is not None:
         rate = expected.rates[RemoteMode.STREAM]
         if strategy is Strategy.SPECULATIVE:
@@ -178,7 +182,7 @@ def _away(asked: RouteRequest, remote: VerifierState, prices: PriceList, strateg
     rate = measured or rate
     if strategy is Strategy.REMOTE:
         target = min(target, 1 / rate)  # less than a plain step for each, where the remote drafts by itself
-    prefill = asked.prompt_tokens * remote.prefill
+    prefill = request.prompt_tokens * remote.prefill
     queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
     estimate = RouteEstimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
     there = prices.there(estimate.seconds, prefill + target * tokens, tokens)
@@ -186,23 +190,23 @@ def _away(asked: RouteRequest, remote: VerifierState, prices: PriceList, strateg
     return replace(estimate, cost=None if there is None else there + (here or 0.0))
 
 
-def _missed(way: RouteOption, asked: RouteRequest, prices: PriceList) -> str:
+def _missed(way: RouteOption, request: RouteRequest, prices: PriceList) -> str:
     """The limit that it does not keep, for people; a cost that is not known keeps any."""
     assert way.estimate is not None
     seconds, cost = way.estimate.seconds, way.estimate.cost
-    if asked.max_seconds is not None and seconds > asked.max_seconds:
-        return f"{_s(seconds)} is over max_seconds {asked.max_seconds:g}"
-    if asked.max_cost is not None and cost is not None and cost > asked.max_cost:
-        return f"{money(prices.currency, cost)} is over max_cost {asked.max_cost:g}"
+    if request.max_seconds is not None and seconds > request.max_seconds:
+        return f"{_s(seconds)} is over max_seconds {request.max_seconds:g}"
+    if request.max_cost is not None and cost is not None and cost > request.max_cost:
+        return f"{money(prices.currency, cost)} is over max_cost {request.max_cost:g}"
     return ""
 
 
-def _excess(way: RouteOption, asked: RouteRequest) -> float:
+def _excess(way: RouteOption, request: RouteRequest) -> float:
     """How far beyond its limits it is: the larger ratio."""
     assert way.estimate is not None
-    over = [way.estimate.seconds / asked.max_seconds] if asked.max_seconds else []
-    if asked.max_cost and way.estimate.cost is not None:
-        over.append(way.estimate.cost / asked.max_cost)
+    over = [way.estimate.seconds / request.max_seconds] if request.max_seconds else []
+    if request.max_cost and way.estimate.cost is not None:
+        over.append(way.estimate.cost / request.max_cost)
     return max(over, default=0.0)
 
 
@@ -214,20 +218,20 @@ def _order(way: RouteOption, by_money: bool = True) -> tuple[float, float]:
 def _judged(
     way: RouteOption,
     chosen: RouteOption,
-    asked: RouteRequest,
+    request: RouteRequest,
     prices: PriceList,
     reaching: Sequence[RouteOption],
     missed: str,
 ) -> RouteOption:
     if way is not chosen:
-        return replace(way, why=_why_not(way, asked, chosen, prices, reaching))
-    if asked.only is chosen.strategy:
-        why = "demanded" if asked.demanded else "by the flag decoding-strategy"
+        return replace(way, why=_why_not(way, request, chosen, prices, reaching))
+    if request.only is chosen.strategy:
+        why = "demanded" if request.demanded else "by the flag decoding-strategy"
     elif missed:
         why = f"comes nearest: {missed}"
     elif len(reaching) == 1:
-        why = f"alone reaches {(asked.quality or DEFAULT_QUALITY).label}"
-        if way.quality < (asked.quality or DEFAULT_QUALITY):
+        why = f"alone reaches {(request.quality or DEFAULT_QUALITY).label}"
+        if way.quality < (request.quality or DEFAULT_QUALITY):
             why = "has the best class"
     else:
         why = "cheapest" if prices.known else "fastest"
@@ -235,18 +239,18 @@ def _judged(
 
 
 def _why_not(
-    way: RouteOption, asked: RouteRequest, chosen: RouteOption, prices: PriceList, reaching: Sequence[RouteOption]
+    way: RouteOption, request: RouteRequest, chosen: RouteOption, prices: PriceList, reaching: Sequence[RouteOption]
 ) -> str:
     """In few words, its name among them."""
     if way.unavailable:
         return f"{way.strategy} is not to be had: {way.unavailable}"
-    if asked.only is not None and asked.only is not way.strategy:
+    if request.only is not None and request.only is not way.strategy:
         return f"{way.strategy} was not asked for"
     if way not in reaching:
         return f"{way.strategy} is {way.quality.label}"
     assert way.estimate is not None
     assert chosen.estimate is not None
-    if missed := _missed(way, asked, prices):
+    if missed := _missed(way, request, prices):
         return f"{way.strategy}: {missed}"
     mine, its = way.estimate, chosen.estimate
     if mine.cost is not None and its.cost is not None and mine.cost > its.cost:
@@ -255,11 +259,11 @@ def _why_not(
 
 
 def _reason(
-    asked: RouteRequest, ways: Sequence[RouteOption], chosen: RouteOption, prices: PriceList, note: str, missed: str
+    request: RouteRequest, ways: Sequence[RouteOption], chosen: RouteOption, prices: PriceList, note: str, missed: str
 ) -> str:
     assert chosen.estimate is not None
-    if asked.only is not None:
-        said = f"strategy: {'request' if asked.demanded else 'flag'}: {chosen.strategy}"
+    if request.only is not None:
+        said = f"strategy: {'request' if request.demanded else 'flag'}: {chosen.strategy}"
         return "; ".join(part for part in (said, note, missed) if part)
     spent = "" if chosen.estimate.cost is None else f" and {money(prices.currency, chosen.estimate.cost)}"
     said = f"strategy: auto: {chosen.strategy}, {_s(chosen.estimate.seconds)}{spent} for {chosen.quality.label}"
@@ -272,12 +276,16 @@ def _reason(
 
 
 def _refused(
-    ways: Sequence[RouteOption], why: str, considered: Sequence[RouteOption], asked: RouteRequest, remote: VerifierState
+    ways: Sequence[RouteOption],
+    why: str,
+    considered: Sequence[RouteOption],
+    request: RouteRequest,
+    remote: VerifierState,
 ) -> Route:
     """A retry helps where one of those considered is down."""
     down = remote.down and any(way.unavailable for way in considered)
-    told = tuple(replace(way, why=way.unavailable or f"{way.strategy} is {way.quality.label}") for way in ways)
-    return Route(told, None, "", asked.quality or DEFAULT_QUALITY, why, down, remote.retry_after if down else None)
+    rows = tuple(replace(way, why=way.unavailable or f"{way.strategy} is {way.quality.label}") for way in ways)
+    return Route(rows, None, "", request.quality or DEFAULT_QUALITY, why, down, remote.retry_after if down else None)
 
 
 def _s(seconds: float) -> str:

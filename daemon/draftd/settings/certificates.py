@@ -127,17 +127,17 @@ def load_certificate(file: CertificateFile, now: float) -> Certificates:
     pem = _read(file.setting, file.path)
     try:
         chain = tuple(x509.load_pem_x509_certificates(pem))
-        for one in chain:
-            one.public_key()
+        for certificate in chain:
+            certificate.public_key()
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigError(file.setting, str(file.path), "a PEM file with a CERTIFICATE") from None
     key_pem = b""
     if file.key is not None:
         key_pem = _read(file.key_setting, file.key)
         _check_key(file, key_pem, chain)
-    valid = [one for one in chain if _begin(one) <= now < _end(one)]
+    valid = [certificate for certificate in chain if _begin(certificate) <= now < _end(certificate)]
     if len(valid) < (1 if file.key is None else len(chain)):
-        raise _not_valid(file, next(one for one in chain if one not in valid), now)
+        raise _not_valid(file, next(certificate for certificate in chain if certificate not in valid), now)
     expires = (max if file.key is None else min)(map(_end, chain))
     return Certificates(file, pem, key_pem, chain, expires, tuple(_warnings(file, chain, expires, now)))
 
@@ -182,7 +182,7 @@ def _check_key(file: CertificateFile, key_pem: bytes, chain: Sequence[x509.Certi
         raise ConfigError(file.key_setting, path, "a private key without a passphrase") from None
     except Exception:  # ValueError, UnsupportedAlgorithm, and what OpenSSL finds
         raise ConfigError(file.key_setting, path, "a PEM file with a PRIVATE KEY") from None
-    owners = [number for number, one in enumerate(chain, 1) if one.public_key() == key.public_key()]
+    owners = [number for number, certificate in enumerate(chain, 1) if certificate.public_key() == key.public_key()]
     if not owners:
         raise ConfigError(file.key_setting, path, f"the private key of the certificate in {file.setting} ({file.path})")
     if owners[0] != 1:
@@ -196,12 +196,12 @@ def _check_key(file: CertificateFile, key_pem: bytes, chain: Sequence[x509.Certi
         raise ConfigError(file.setting, str(file.path), allowed)
 
 
-def _not_valid(file: CertificateFile, one: x509.Certificate, now: float) -> ConfigError:
-    if now < _begin(one):
-        why = f"is valid from {in_local_time(_begin(one))} on: is this machine's clock right?"
+def _not_valid(file: CertificateFile, certificate: x509.Certificate, now: float) -> ConfigError:
+    if now < _begin(certificate):
+        why = f"is valid from {in_local_time(_begin(certificate))} on: is this machine's clock right?"
     else:
-        why = f"expired on {in_local_time(_end(one))}"
-    allowed = f"certificates that are valid now; that of {one.subject.rfc4514_string()} {why}"
+        why = f"expired on {in_local_time(_end(certificate))}"
+    allowed = f"certificates that are valid now; that of {certificate.subject.rfc4514_string()} {why}"
     return ConfigError(file.setting, str(file.path), allowed)
 
 
@@ -212,17 +212,17 @@ def _warnings(
     if expires - now < min(_SOON_SECONDS, life * _LAST_PART):
         yield CertificateWarning(f"expires on {in_local_time(expires)}", "renew it, then send the daemon SIGHUP")
     if file.key is None:
-        for one in chain:
-            if _end(one) <= now:
-                found = f"{one.subject.rfc4514_string()} expired on {in_local_time(_end(one))}"
-                yield CertificateWarning(found, "remove it: gRPC may choose it over a newer one of the same name")
+        for certificate in chain:
+            if _end(certificate) <= now:
+                fault = f"{certificate.subject.rfc4514_string()} expired on {in_local_time(_end(certificate))}"
+                yield CertificateWarning(fault, "remove it: gRPC may choose it over a newer one of the same name")
         return
-    for one, issuer in pairwise(chain):
+    for certificate, issuer in pairwise(chain):
         try:
-            one.verify_directly_issued_by(issuer)
+            certificate.verify_directly_issued_by(issuer)
         except (ValueError, TypeError, InvalidSignature):
-            found = f"{one.subject.rfc4514_string()} was not issued by the one after it in the file"
-            yield CertificateWarning(found, "put its own first, then that of its issuer, and so on")
+            fault = f"{certificate.subject.rfc4514_string()} was not issued by the one after it in the file"
+            yield CertificateWarning(fault, "put its own first, then that of its issuer, and so on")
     if file.host is not None:
         yield from _server_warnings(file.host, chain[0])
 
@@ -242,19 +242,22 @@ def _server_warnings(host: str, own: x509.Certificate) -> Iterator[CertificateWa
         yield CertificateWarning("is not for servers", "make it again with extendedKeyUsage serverAuth, or without any")
 
 
-def _names(one: x509.Certificate) -> list[str]:
+def _names(certificate: x509.Certificate) -> list[str]:
     """Its subjectAltNames: host names and addresses."""
     try:
-        found = one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
         return []
-    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+    return [
+        *alternatives.get_values_for_type(x509.DNSName),
+        *map(str, alternatives.get_values_for_type(x509.IPAddress)),
+    ]
 
 
 def _covers(names: Sequence[str], hosts: Sequence[str]) -> bool:
     """Whether one of `hosts` is among the names; `*.lan` stands for one label."""
-    known = {name.lower() for name in names}
-    return any(host in known or f"*.{host.partition('.')[2]}" in known for host in hosts)
+    lower_names = {name.lower() for name in names}
+    return any(host in lower_names or f"*.{host.partition('.')[2]}" in lower_names for host in hosts)
 
 
 def _any_address(host: str) -> bool:
@@ -278,9 +281,9 @@ def _kind(key: CertificatePublicKeyTypes) -> str:
     return type(key).__name__.removesuffix("PublicKey")
 
 
-def _begin(one: x509.Certificate) -> float:
-    return one.not_valid_before_utc.timestamp()
+def _begin(certificate: x509.Certificate) -> float:
+    return certificate.not_valid_before_utc.timestamp()
 
 
-def _end(one: x509.Certificate) -> float:
-    return one.not_valid_after_utc.timestamp()
+def _end(certificate: x509.Certificate) -> float:
+    return certificate.not_valid_after_utc.timestamp()

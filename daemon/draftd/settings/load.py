@@ -86,7 +86,7 @@ def describe_settings() -> Iterator[SettingDoc]:
     schema = Settings.model_json_schema()
     for section, table in schema["properties"].items():
         for key, shape in _resolved(schema, table)["properties"].items():
-            value = next((one for one in shape.get("anyOf", ()) if one.get("type") != "null"), shape)
+            value = next((option for option in shape.get("anyOf", ()) if option.get("type") != "null"), shape)
             value = _resolved(schema, value)
             yield SettingDoc(
                 name=f"{section}.{key}",
@@ -99,8 +99,8 @@ def describe_settings() -> Iterator[SettingDoc]:
 
 
 def _resolved(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-    return found
+    definition: Mapping[str, Any] = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    return definition
 
 
 def shown(value: object) -> str:
@@ -137,10 +137,12 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     names = _names()
     variables = {variable_of(name): name for name in names}
     _refuse_unknown(overrides, names)
-    _refuse_unknown((one for one in environ if one.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES])
+    _refuse_unknown(
+        (variable for variable in environ if variable.startswith(ENV_PREFIX)), [*variables, *COMMAND_VARIABLES]
+    )
     sources: dict[str, dict[str, Any]] = {
         "": {name: value for name, value in overrides.items() if value is not None},
-        _ENVIRONMENT: {variables[one]: value for one, value in environ.items() if one in variables},
+        _ENVIRONMENT: {variables[variable]: value for variable, value in environ.items() if variable in variables},
         str(file): _said_in(file, names),
         CAPTURE_CONTENT_VARIABLE: _captures(environ),
     }
@@ -176,15 +178,15 @@ def _said_in(file: Path | None, names: Collection[str]) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at (.*)\)", str(error))
         raise ConfigError("--config", str(file), f"valid TOML{f': see {place[1]}' if place else ''}") from None
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for section, table in tables.items():
         if section not in Settings.model_fields:
             raise UnknownSetting(f"{section} in {file}", _meant_at_the_top(section, names))
         if not isinstance(table, dict):
             raise ConfigError(f"{section} in {file}", table, f"a table: [{section}]")
-        found |= {f"{section}.{key}": value for key, value in table.items()}
-    _refuse_unknown(found, names, f" in {file}")
-    return found
+        settings |= {f"{section}.{key}": value for key, value in table.items()}
+    _refuse_unknown(settings, names, f" in {file}")
+    return settings
 
 
 def _captures(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def _captures(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _explained(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]]) -> ConfigError:
     name = ".".join(str(part) for part in error["loc"][:2])
-    source, value = next((label, found[name]) for label, found in sources.items() if name in found)
+    source, value = next((label, values[name]) for label, values in sources.items() if name in values)
     doc = next(doc for doc in describe_settings() if doc.name == name)
     if isinstance(value, str) and "@" in value:
         value = "…@" + value.rpartition("@")[2]  # what precedes it may be a password
@@ -204,24 +206,30 @@ def _explained(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]])
     return ConfigError(f"{name} (from {place})" if place else name, "***" if doc.secret else value, doc.allowed)
 
 
-def _refuse_unknown(names: Iterable[str], known: Collection[str], place: str = "") -> None:
+def _refuse_unknown(names: Iterable[str], allowed: Collection[str], place: str = "") -> None:
     for name in names:
-        if name not in known:
-            raise UnknownSetting(name + place, _meant(name, known))
+        if name not in allowed:
+            raise UnknownSetting(name + place, _meant(name, allowed))
 
 
-def _meant(name: str, known: Collection[str]) -> str:
+def _meant(name: str, allowed: Collection[str]) -> str:
     """What may have been meant by a name that is not known: a setting that is called so in another section, the name
     that is written most alike, or else those that there are."""
     section, _, key = _dotted(name).rpartition(".")
-    same = [one for one in known if _dotted(one).rpartition(".")[2] == key]
+    same = [candidate for candidate in allowed if _dotted(candidate).rpartition(".")[2] == key]
     if same and section:
-        same.sort(key=lambda one: difflib.SequenceMatcher(None, _dotted(one), _dotted(name)).ratio(), reverse=True)
-    siblings = {_dotted(one).rpartition(".")[2]: one for one in known if _dotted(one).startswith(f"{section}.")}
+        same.sort(
+            key=lambda candidate: difflib.SequenceMatcher(None, _dotted(candidate), _dotted(name)).ratio(), reverse=True
+        )
+    siblings = {
+        _dotted(candidate).rpartition(".")[2]: candidate
+        for candidate in allowed
+        if _dotted(candidate).startswith(f"{section}.")
+    }
     if section and siblings and not same:
-        alike = [siblings[one] for one in difflib.get_close_matches(key, siblings, n=1)]
+        alike = [siblings[match] for match in difflib.get_close_matches(key, siblings, n=1)]
     else:
-        alike = difflib.get_close_matches(name, known, n=1)
+        alike = difflib.get_close_matches(name, allowed, n=1)
     if close := same or alike:
         return f"did you mean {close[0]}?"
     if section and siblings:
@@ -231,7 +239,7 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 def _meant_at_the_top(name: str, names: Collection[str]) -> str:
     """What may have been meant by a name that stands in no table of the file: a setting, or a table."""
-    keys = [one for one in names if one.rpartition(".")[2] == name.partition(".")[0].lower()]
+    keys = [candidate for candidate in names if candidate.rpartition(".")[2] == name.partition(".")[0].lower()]
     if keys:
         return f"did you mean {keys[0]}: the key {name} below [{keys[0].partition('.')[0]}]?"
     return _meant(name, [*Settings.model_fields, *names])

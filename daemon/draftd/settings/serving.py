@@ -156,10 +156,10 @@ class EngineSettings(Section):
     """Most tokens of an answer if the request does not say; fewer where the context, or the memory for it, has room for
     fewer. Memory for them is reserved: with fewer, more requests run together."""
 
-    def limits(self, **asked: Any) -> Limits:
-        """The engine's own limits, which have the same names. `asked`: what it asks the machine while it runs."""
+    def limits(self, **overrides: Any) -> Limits:
+        """The engine's own limits, which have the same names. `overrides`: what it asks the machine while it runs."""
         named = {field.name for field in fields(Limits)}
-        return Limits(**{name: value for name, value in self if name in named}, **asked)
+        return Limits(**{name: value for name, value in self if name in named}, **overrides)
 
 
 class FlagSettings(Section):

@@ -123,14 +123,14 @@ class FallbackRecorder:
             values = zip(metric.attributes, (self._on.naming.model(), *labels), strict=True)
             self._on.metrics.count(metric, {attribute.name: value for attribute, value in values})
 
-    def _span(self, level: FallbackLevel, seconds: float, told: Mapping[Attribute, str | float | None]) -> None:
+    def _span(self, level: FallbackLevel, seconds: float, attributes: Mapping[Attribute, str | float | None]) -> None:
         with self._on.guard.part("control"):
             now = time.time_ns()
             self._on.tracer.start_span(
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
                 start_time=now - round(seconds * 1e9),
-                attributes=named({a.PLAN_LEVEL: level.label, **told}),
+                attributes=named({a.PLAN_LEVEL: level.label, **attributes}),
             ).end(now)
 
 
@@ -139,13 +139,13 @@ def observed_decisions(
 ) -> dict[str, Observe]:
     """What the gauges of the fallback and of the flag show, by their name. Each function answers None while that is not
     known."""
-    asked: dict[str, int] = {}  # a collector goes on showing a series that ends, so each one is kept up
+    ceilings: dict[str, int] = {}  # a collector goes on showing a series that ends, so each one is kept up
 
     def demands(now: FallbackState) -> Values:
-        asked.update(dict.fromkeys(asked, FallbackLevel.FULL))
+        ceilings.update(dict.fromkeys(ceilings, FallbackLevel.FULL))
         for signal in now.signals:
-            asked[signal.cause.value] = min(asked.get(signal.cause.value, FallbackLevel.FULL), signal.asks_for)
-        return dict(asked)
+            ceilings[signal.cause.value] = min(ceilings.get(signal.cause.value, FallbackLevel.FULL), signal.asks_for)
+        return dict(ceilings)
 
     table: Mapping[Metric, Callable[[FallbackState], Values]] = {
         catalog.FALLBACK_LEVEL: lambda now: now.ladder[now.position].kind,

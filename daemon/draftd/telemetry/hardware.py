@@ -54,8 +54,8 @@ def hardware_attributes(state: HardwareState | None) -> dict[str, int]:
     """What a request's span says of the machine; only what is known."""
     if state is None:
         return {}
-    found = {metric.name: _TABLE[metric](state) for metric in _ON_SPANS}
-    return {name: int(value) for name, value in found.items() if isinstance(value, (int, float))}
+    values = {metric.name: _TABLE[metric](state) for metric in _ON_SPANS}
+    return {name: int(value) for name, value in values.items() if isinstance(value, (int, float))}
 
 
 def _shares(states: Mapping[str, int] | None, total: int | None) -> Mapping[str, float]:

@@ -81,8 +81,8 @@ class _Followed(HttpCall):
             attributes = {a.HTTP_STATUS.name: status}
             failed: dict[str, str] = {}
             if error is not None:
-                gone = isinstance(error, (ConnectionError, asyncio.CancelledError))
-                failed = {a.ERROR_TYPE.name: "Cancelled" if gone else type(error).__name__}
+                disconnected = isinstance(error, (ConnectionError, asyncio.CancelledError))
+                failed = {a.ERROR_TYPE.name: "Cancelled" if disconnected else type(error).__name__}
             elif status >= 500:
                 failed = {a.ERROR_TYPE.name: str(status)}
             if failed and failed[a.ERROR_TYPE.name] != "Cancelled":

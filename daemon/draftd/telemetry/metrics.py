@@ -42,8 +42,8 @@ def observed(
     """
 
     def observe(metric: Metric, read: Callable[[_S], Values]) -> list[Observation]:
-        found, shared = source(), labels()
-        return [] if found is None or shared is None else observations(metric, read(found), shared)
+        value, shared = source(), labels()
+        return [] if value is None or shared is None else observations(metric, read(value), shared)
 
     return {metric.name: partial(observe, metric, read) for metric, read in table.items()}
 
@@ -254,17 +254,19 @@ def observed_engine(
 
     def sums(metric: Metric, read: Callable[[LedgerEntry], Values]) -> list[Observation]:
         entries = ledger.read(metric.name)
-        return [one for entry in entries for one in observations(metric, read(entry), entry.labels)]
+        return [observation for entry in entries for observation in observations(metric, read(entry), entry.labels)]
 
     def errors() -> Mapping[str, int]:
-        counts, found = guard.counts(), status()
-        if found is not None and found.observer_errors:  # what the engine had to catch: the guard missed it
-            counts["observer"] = counts.get("observer", 0) + found.observer_errors
+        counts, engine_status = guard.counts(), status()
+        if (
+            engine_status is not None and engine_status.observer_errors
+        ):  # what the engine had to catch: the guard missed it
+            counts["observer"] = counts.get("observer", 0) + engine_status.observer_errors
         return counts
 
     def counted(read: Callable[[DraftCounts], float | list[int]], entry: LedgerEntry) -> Values:
-        found = read(entry.counts)
-        return dict(enumerate(found)) if isinstance(found, list) else found
+        value = read(entry.counts)
+        return dict(enumerate(value)) if isinstance(value, list) else value
 
     return {
         **{metric.name: partial(sums, metric, partial(counted, read)) for metric, read in COUNTS.items()},

@@ -137,22 +137,25 @@ def build(*, scraped: bool = False, group: str = "", port: int | None = None) ->
 
 def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Resource, scraped: bool) -> None:
     def exporters(signal: str) -> list[Any]:
-        made = [_exporter(signal, name, pipeline.meters) for name in wanted[signal]]
-        pipeline.exporters += made
-        return [one if isinstance(one, MetricReader) else WatchedExporter(one, signal, pipeline.link) for one in made]
+        built = [_exporter(signal, name, pipeline.meters) for name in wanted[signal]]
+        pipeline.exporters += built
+        return [
+            exporter if isinstance(exporter, MetricReader) else WatchedExporter(exporter, signal, pipeline.link)
+            for exporter in built
+        ]
 
     # Metrics first: the other signals' queues and exporters are counted on them.
     metrics = exporters("metrics")
     if metrics or scraped:
-        readers = [one if isinstance(one, MetricReader) else _LastingReader(one) for one in metrics]
+        readers = [exporter if isinstance(exporter, MetricReader) else _LastingReader(exporter) for exporter in metrics]
         if scraped:
             reader, pipeline.exposition = prometheus.scraped(resource)
             readers.append(reader)
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
-        for one in metrics:
-            if hasattr(one, "set_meter_provider"):
-                one.set_meter_provider(pipeline.meters)
+        for exporter in metrics:
+            if hasattr(exporter, "set_meter_provider"):
+                exporter.set_meter_provider(pipeline.meters)
     if traces := exporters("traces"):
         pipeline.tracers = tracers = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
         for spans in traces:
@@ -206,8 +209,8 @@ def wanted_exporters(signal: str) -> list[str]:
     """
     if _variable("OTEL_SDK_DISABLED").lower() == "true":
         return []
-    if asked := _variable(f"OTEL_{signal.upper()}_EXPORTER"):
-        return [name for part in asked.split(",") if (name := part.strip().lower()) and name != "none"]
+    if configured := _variable(f"OTEL_{signal.upper()}_EXPORTER"):
+        return [name for part in configured.split(",") if (name := part.strip().lower()) and name != "none"]
     own = _variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
     return ["otlp"] if own or _variable("OTEL_EXPORTER_OTLP_ENDPOINT") else []
 
@@ -221,22 +224,22 @@ def _exporter(signal: str, name: str, meters: MeterProvider) -> Any:
         if protocol not in _PROTOCOLS:
             raise ValueError(f"OTLP protocol {protocol!r}; allowed: {', '.join(_PROTOCOLS)}")
         name = _PROTOCOLS[protocol]
-    made: Callable[..., Any] = _entry(f"opentelemetry_{signal}_exporter", name)
+    factory: Callable[..., Any] = _entry(f"opentelemetry_{signal}_exporter", name)
     if name not in _PROTOCOLS.values():
-        return made()
+        return factory()
     channel = {"channel_options": _CHANNEL_OPTIONS} if name == _PROTOCOLS["grpc"] else {}
-    return made(meter_provider=meters, **channel)
+    return factory(meter_provider=meters, **channel)
 
 
 def propagator() -> TextMapPropagator:
     """What OTEL_PROPAGATORS asks for; W3C trace context and baggage by default."""
-    asked = _variable("OTEL_PROPAGATORS") or "tracecontext,baggage"
-    names = [name for part in asked.split(",") if (name := part.strip()) and name != "none"]
+    configured = _variable("OTEL_PROPAGATORS") or "tracecontext,baggage"
+    names = [name for part in configured.split(",") if (name := part.strip()) and name != "none"]
     return CompositePropagator([_entry("opentelemetry_propagator", name)() for name in dict.fromkeys(names)])
 
 
 def _entry(group: str, name: str) -> Any:
-    found = {entry.name: entry for entry in entry_points(group=group)}
-    if name not in found:
-        raise ValueError(f"{name!r} is not installed in {group}; there are: {', '.join(sorted(found))}")
-    return found[name].load()
+    entries = {entry.name: entry for entry in entry_points(group=group)}
+    if name not in entries:
+        raise ValueError(f"{name!r} is not installed in {group}; there are: {', '.join(sorted(entries))}")
+    return entries[name].load()

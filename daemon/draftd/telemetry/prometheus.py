@@ -31,9 +31,9 @@ class _AsCollected:
         self._registry = registry
         names = (metric.prometheus for metric in catalog.METRICS)
         self._names = {name.removesuffix("_ratio"): name for name in names if name.endswith("_ratio")}
-        space, name, instance = (str(resource.attributes.get(f"service.{one}", "")) for one in _SERVICE)
+        space, name, instance = (str(resource.attributes.get(f"service.{key}", "")) for key in _SERVICE)
         self._own = {"job": f"{space}/{name}" if space else name, "instance": instance}
-        self._left_out = {f"service_{one.replace('.', '_')}" for one in _SERVICE}
+        self._left_out = {f"service_{key.replace('.', '_')}" for key in _SERVICE}
 
     def collect(self) -> Iterator[Any]:
         for family in map(copy.copy, self._registry.collect()):  # one of them is made once

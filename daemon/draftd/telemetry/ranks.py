@@ -34,12 +34,12 @@ def observed_ranks(status: Callable[[], EngineStatus | None], naming: ModelNames
     """What the metrics of a group show, by their name."""
 
     def group() -> GroupStatus | None:
-        found = status()
-        return None if found is None else found.group
+        engine_status = status()
+        return None if engine_status is None else engine_status.group
 
     ranks = {metric: _each(read) for metric, read in _RANK.items()}
     return observed(group, {**_GROUP, **ranks}, naming.model_label)
 
 
 def _each(read: Callable[[RankStatus], float | None]) -> Callable[[GroupStatus], Values]:
-    return lambda group: {(one.rank, one.host): read(one) for one in group.ranks}
+    return lambda group: {(rank.rank, rank.host): read(rank) for rank in group.ranks}

@@ -79,12 +79,12 @@ class ModelNames:
     def __init__(self, ask: Callable[[], ModelInfo | None] = lambda: None) -> None:
         self.ask = ask
         self.address: tuple[str, int] | None = None
-        self._known: ModelInfo | None = None
+        self._model: ModelInfo | None = None
 
     def info(self) -> ModelInfo | None:
-        if self._known is None:
-            self._known = self.ask()
-        return self._known
+        if self._model is None:
+            self._model = self.ask()
+        return self._model
 
     def model(self) -> str:
         info = self.info()
@@ -103,7 +103,7 @@ class ModelNames:
 
     def labels(self, plan: DecodePlan | None, workload: WorkloadClass, tier: ContextTier | None) -> Labels:
         """`plan` and `tier` are None for a request that was refused before it had them."""
-        found = {
+        labels = {
             a.MODEL: self.model(),
             a.DRAFT_MODEL: self.draft(plan),
             a.WORKLOAD: workload.value,
@@ -112,7 +112,7 @@ class ModelNames:
             a.PLAN_LEVEL: None if plan is None else plan.level.label,
             a.CONTEXT_TIER: None if tier is None else tier.value,
         }
-        return {attribute.name: label for attribute, label in found.items() if label is not None}
+        return {attribute.name: label for attribute, label in labels.items() if label is not None}
 
     def server(self) -> Mapping[Attribute, AttributeValue | None]:
         """Where the daemon listens."""

@@ -98,8 +98,8 @@ class RpcCall:
     def _status(self, context: Any) -> grpc.StatusCode:
         if self.error is None and not context.done():
             # Cut off: no status was sent. `cancelled()` stays False here; the clock tells a deadline from a departure.
-            left = context.time_remaining()
-            over = left is not None and left <= DEADLINE_SLACK_SECONDS
+            remaining = context.time_remaining()
+            over = remaining is not None and remaining <= DEADLINE_SLACK_SECONDS
             return grpc.StatusCode.DEADLINE_EXCEEDED if over else grpc.StatusCode.CANCELLED
         code = context.code()
         if isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK:

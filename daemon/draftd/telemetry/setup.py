@@ -117,7 +117,9 @@ class Telemetry:
                 **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
                 **observed(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
                 **observed(lambda: began, {catalog.STARTED: lambda seconds: seconds}),
-                **observed(sources.state, {catalog.STATE: lambda now: {one.value: one is now for one in DaemonState}}),
+                **observed(
+                    sources.state, {catalog.STATE: lambda now: {state.value: state is now for state in DaemonState}}
+                ),
                 **observed_ranks(sources.status, naming),
                 **observed_remote(sources.status, sources.link, sources.verification, sources.fallback, naming),
             }

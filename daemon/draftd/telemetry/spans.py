@@ -98,7 +98,7 @@ class InferenceSpan:
         if not self._ended:
             with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
-                found = {
+                attributes = {
                     a.DRAFT_MODEL: self._on.naming.draft(plan),
                     a.MODE: plan.mode.value,
                     a.STRATEGY: plan.strategy.value,
@@ -111,7 +111,7 @@ class InferenceSpan:
                     a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
                     a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
                 }
-                self._span.set_attributes(named(found))
+                self._span.set_attributes(named(attributes))
 
     @property
     def trace(self) -> str:
@@ -177,8 +177,8 @@ class InferenceSpan:
         if kind is None:
             strategy = self._plan.strategy.value if self._plan is not None else "unknown"
             worth = (self._on.naming.model(), strategy, self._quality)
-            told = zip(remote.ANSWERS.attributes, worth, strict=True)
-            self._on.metrics.count(remote.ANSWERS, {one.name: value for one, value in told}, self._context)
+            pairs = zip(remote.ANSWERS.attributes, worth, strict=True)
+            self._on.metrics.count(remote.ANSWERS, {attribute.name: value for attribute, value in pairs}, self._context)
             self._record(catalog.TIME_TO_FIRST_TOKEN, stats.time_to_first_token, self._gen_ai())
             self._record(catalog.TIME_PER_OUTPUT_TOKEN, stats.time_per_output_token, self._gen_ai())
 
@@ -247,15 +247,15 @@ class InferenceSpan:
         if not self._on.capture_content:
             return
         if self._start.messages:
-            left, said = CONTENT_LIMIT, []
+            room, said = CONTENT_LIMIT, []
             for role, parts in self._start.messages:
-                bounded, left = _bounded(parts, left)
+                bounded, room = _bounded(parts, room)
                 said.append({"role": role, "parts": bounded})
             self._span.set_attribute(a.INPUT_MESSAGES.name, json.dumps(said, ensure_ascii=False))
         if answer is not None:
             bounded, _ = _bounded(answer, CONTENT_LIMIT)
-            told = [{"role": "assistant", "parts": bounded, "finish_reason": finish}]
-            self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(told, ensure_ascii=False))
+            messages = [{"role": "assistant", "parts": bounded, "finish_reason": finish}]
+            self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(messages, ensure_ascii=False))
 
     def _nanos(self, monotonic: float) -> int:
         return int((monotonic + self._epoch) * 1e9)
@@ -263,15 +263,15 @@ class InferenceSpan:
 
 def _bounded(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], int]:
     """With `most` characters of content, and how many are left."""
-    made = []
+    bounded = []
     for part in parts:
-        one = dict(part)
+        copy = dict(part)
         for name in _CONTENTS:
-            if name in one:
-                one[name] = one[name][:most]
-                most -= len(one[name])
-        made.append(one)
-    return made, most
+            if name in copy:
+                copy[name] = copy[name][:most]
+                most -= len(copy[name])
+        bounded.append(copy)
+    return bounded, most
 
 
 def _request_attributes(start: InferenceStart, naming: ModelNames) -> dict[str, AttributeValue]:
@@ -306,10 +306,10 @@ def _request_attributes(start: InferenceStart, naming: ModelNames) -> dict[str, 
 
 def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     stats, counts = outcome.stats, outcome.stats.counts
-    found: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
+    attributes: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
     if counts.drafts and counts.draft_cost is None:
-        del found[catalog.BREAK_EVEN_TOKENS.name]
-    found |= named(
+        del attributes[catalog.BREAK_EVEN_TOKENS.name]
+    attributes |= named(
         {
             a.RESPONSE_FINISH: (outcome.reason.value,),
             a.USAGE_INPUT: stats.prompt_tokens,
@@ -327,7 +327,7 @@ def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
         }
     )
     if stats.remote is not None:
-        found |= remote_attributes(stats.remote)
+        attributes |= remote_attributes(stats.remote)
     times = {catalog.QUEUE_DURATION: stats.queue_seconds, catalog.PREFILL_DURATION: stats.prefill_seconds}
-    found |= {metric.name: seconds for metric, seconds in times.items() if seconds is not None}
-    return found
+    attributes |= {metric.name: seconds for metric, seconds in times.items() if seconds is not None}
+    return attributes

@@ -121,7 +121,7 @@ def compare(
 def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
     summaries = by_strategy.summarise(answers)
     if json:
-        output.print_json({"strategies": {way: rounded(one) for way, one in summaries.items()}, "answers": answers})
+        output.print_json({"strategies": {way: rounded(row) for way, row in summaries.items()}, "answers": answers})
     else:
         output.print_table(by_strategy.COLUMNS, by_strategy.rows(summaries))
 
@@ -230,7 +230,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _held_out(model: str, each: int, workload: WorkloadClass = WorkloadClass.UNSPECIFIED) -> list[prompts.Prompt]:
     """`each` of the package's prompts of a class; of all that suit the model where none is named."""
     classes = prompts.suited_classes(model) if workload is WorkloadClass.UNSPECIFIED else (workload,)
-    return [p for one in classes for p in prompts.spread(prompts.held_out(one), each)]
+    return [p for kind in classes for p in prompts.spread(prompts.held_out(kind), each)]
 
 
 def _rows(pairs: Sequence[Pair], summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -321,7 +321,7 @@ def demo(
             pairs.append(pair)
     summary, groups = summarise(pairs), {name: summarise(group) for name, group in by_group(pairs).items()}
     columns = ("workload", *(heading for heading, _ in _DEMO.values()))
-    out.print(output.table(out, columns, [_demo_row(*one) for one in (groups | {"all": summary}).items()]))
+    out.print(output.table(out, columns, [_demo_row(*entry) for entry in (groups | {"all": summary}).items()]))
     out.print("")
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
@@ -329,8 +329,8 @@ def demo(
     document = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
     differ = summary["comparable"] - summary["identical"]
     if ranks > 1:
-        as_one = [one.autoregressive.answer.tokens for one in alone]
-        same = sum(one == pair.speculative.answer.tokens for one, pair in zip(as_one, pairs, strict=True))
+        as_one = [pair.autoregressive.answer.tokens for pair in alone]
+        same = sum(tokens == pair.speculative.answer.tokens for tokens, pair in zip(as_one, pairs, strict=True))
         out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
         document |= {"ranks": ranks, "same_as_one_rank": same}
         differ = max(differ, len(pairs) - same)

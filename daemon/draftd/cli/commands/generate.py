@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Stream one answer; on a terminal, without a prompt, hold a chat. A line of figures goes to stderr."""
     wanted = _format(schema, regex, choice, bool(prompt))
-    talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
+    talks = not prompt and not json and all(stream.isatty() for stream in (sys.stdin, sys.stdout))
     text = "" if talks else " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
         with contextlib.closing(output.WaitingBar()) as loading:

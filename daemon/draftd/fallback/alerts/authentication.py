@@ -75,13 +75,13 @@ class Authentication:
 
         Raises Refused.
         """
-        given = _all(headers, "Authorization")
-        if len(given) == 1 and is_bearer(given[0], self._tokens):
+        credentials = _all(headers, "Authorization")
+        if len(credentials) == 1 and is_bearer(credentials[0], self._tokens):
             return None
         signatures = _all(headers, SIGNATURE_HEADER)
         if self._secrets and signatures:
             return self._signed(signatures, _all(headers, self._timestamp_header), now)
-        if self._tokens and given:
+        if self._tokens and credentials:
             raise NotificationRefused(401, NotificationResult.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
         raise NotificationRefused(
             401, NotificationResult.NO_CREDENTIALS, f"the sender is not known; allowed: {self._ways}"
@@ -115,9 +115,9 @@ class Authentication:
 
 
 def _signature(secret: bytes, timestamp: bytes, body: bytes) -> bytes:
-    made = hmac.new(secret, timestamp + b":", hashlib.sha256)
-    made.update(body)
-    return made.hexdigest().encode()
+    digest = hmac.new(secret, timestamp + b":", hashlib.sha256)
+    digest.update(body)
+    return digest.hexdigest().encode()
 
 
 def _all(headers: MultiMapping[str], name: str) -> list[bytes]:

@@ -127,8 +127,8 @@ class AlertConnections:
                 for listener in listening:
                     accepting.create_task(self._accept(listener))
         finally:
-            for one in [one for one in self._open if not one.proven]:
-                self._end(one, NotificationResult.CUT_SHORT)
+            for connection in [connection for connection in self._open if not connection.proven]:
+                self._end(connection, NotificationResult.CUT_SHORT)
             await self._server.shutdown(_GRACE_SECONDS)
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -148,44 +148,44 @@ class AlertConnections:
                 self._outage.ended("connections are accepted again")
                 await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
 
-    def count(self, one: AlertConnection, why: NotificationResult) -> None:
+    def count(self, connection: AlertConnection, why: NotificationResult) -> None:
         """It ends without a notification."""
-        if not one.counted:
-            one.counted = True
+        if not connection.counted:
+            connection.counted = True
             self._lost(why)
 
     def _take(self, accepted: socket.socket) -> None:
         while len(self._open) >= self._most:
-            oldest = next((one for one in self._open if not one.proven), None)
+            oldest = next((connection for connection in self._open if not connection.proven), None)
             if oldest is None:  # the senders of all of them are known
                 accepted.close()
                 self._lost(NotificationResult.CROWDED_OUT)
                 return
             self._end(oldest, NotificationResult.CROWDED_OUT)
-        one = AlertConnection(self, self._server, asyncio.timeout(self._seconds))
-        self._open[one] = asyncio.create_task(self._hold(one, accepted))
+        connection = AlertConnection(self, self._server, asyncio.timeout(self._seconds))
+        self._open[connection] = asyncio.create_task(self._hold(connection, accepted))
 
-    async def _hold(self, one: AlertConnection, accepted: socket.socket) -> None:
+    async def _hold(self, connection: AlertConnection, accepted: socket.socket) -> None:
         """Until it is closed, or cancelled. Its deadline includes the handshake."""
         loop = asyncio.get_running_loop()
         try:
-            async with one.deadline:
-                await loop.connect_accepted_socket(lambda: one, accepted, ssl=self._tls())
-                await one.ended.wait()
+            async with connection.deadline:
+                await loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls())
+                await connection.ended.wait()
         except TimeoutError:
-            self.count(one, NotificationResult.SLOW)
+            self.count(connection, NotificationResult.SLOW)
         except OSError:  # no TLS
-            self.count(one, NotificationResult.BAD_HTTP)
+            self.count(connection, NotificationResult.BAD_HTTP)
         finally:
-            self._open.pop(one, None)
-            if isinstance(one.transport, asyncio.Transport):
-                one.transport.abort()
+            self._open.pop(connection, None)
+            if isinstance(connection.transport, asyncio.Transport):
+                connection.transport.abort()
             else:
                 accepted.close()
 
-    def _end(self, one: AlertConnection, why: NotificationResult) -> None:
-        self.count(one, why)
-        self._open.pop(one).cancel()
+    def _end(self, connection: AlertConnection, why: NotificationResult) -> None:
+        self.count(connection, why)
+        self._open.pop(connection).cancel()
 
 
 def tls(settings: WebhookSettings) -> ssl.SSLContext | None:

@@ -145,11 +145,11 @@ class Poller:
             if not alert.firing:
                 continue
             try:
-                found = notice_of(alert, f"alerts[{i}]", instance, now)
+                notice = notice_of(alert, f"alerts[{i}]", instance, now)
             except InvalidRequest as error:  # a rule of another's: no reason to miss the others
                 name = alert.labels.get("alertname", "")
                 self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}", name)
                 continue
-            if isinstance(found, Notice):
-                notices.append(found)
+            if isinstance(notice, Notice):
+                notices.append(notice)
         return notices

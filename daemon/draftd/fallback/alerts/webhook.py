@@ -107,8 +107,8 @@ class WebhookListener:
         """True when nothing of it is left within `seconds`."""
         deadline = time.monotonic() + seconds
         ended = self._thread is None or self._thread.close(seconds)
-        for one in self._listening if ended else ():  # only now: the thread may begin again, and needs them then
-            one.close()
+        for listening in self._listening if ended else ():  # only now: the thread may begin again, and needs them then
+            listening.close()
         try:
             with contextlib.suppress(RuntimeError):  # closed before
                 self._acting.submit(int).result(max(0.0, deadline - time.monotonic()))
@@ -139,8 +139,8 @@ class WebhookListener:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            result, told = await self._notified(request)
-            response = web.json_response(told)
+            result, answer = await self._notified(request)
+            response = web.json_response(answer)
         except NotificationRefused as refused:
             result, response = refused.result, self._refusal(refused, request.remote or "")
         except Exception as error:
@@ -238,15 +238,15 @@ class WebhookListener:
             ) from None
 
     async def _act(self, body: bytes) -> tuple[NotificationResult, dict[str, object]]:
-        found = self._understood(body)
-        notices = [one for one in found if isinstance(one, Notice)]
-        ignored = [one for one in found if isinstance(one, IgnoredAlert)]
-        listed = {"ignored": [str(one) for one in ignored[:_MOST_SHOWN]]} if ignored else {}
+        alerts = self._understood(body)
+        notices = [alert for alert in alerts if isinstance(alert, Notice)]
+        ignored = [alert for alert in alerts if isinstance(alert, IgnoredAlert)]
+        listed = {"ignored": [str(alert) for alert in ignored[:_MOST_SHOWN]]} if ignored else {}
         if not notices:
-            results = {one.result for one in ignored}
+            results = {alert.result for alert in ignored}
             if results == {NotificationResult.UNKNOWN_ALERT}:
-                known = ", ".join(sorted(ACCEPTED_ALERTS))
-                raise NotificationRefused(422, NotificationResult.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {known}")
+                allowed = ", ".join(sorted(ACCEPTED_ALERTS))
+                raise NotificationRefused(422, NotificationResult.UNKNOWN_ALERT, f"{ignored[0]}; allowed: {allowed}")
             result = (
                 NotificationResult.NO_LEVEL
                 if NotificationResult.NO_LEVEL in results
@@ -262,8 +262,8 @@ class WebhookListener:
         else:
             result = NotificationResult.DUPLICATE if counts[Applied.DUPLICATE] else NotificationResult.OUT_OF_ORDER
         said = ", ".join(
-            f"{one.name} {'fires' if one.firing else 'is resolved'}: {became}"
-            for one, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
+            f"{notice.name} {'fires' if notice.firing else 'is resolved'}: {became}"
+            for notice, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
         if counts[Applied.ACCEPTED] + counts[Applied.RESOLVED]:  # what is asked for is another thing now
             log.info("webhook: %s", said)
