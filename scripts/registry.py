@@ -138,7 +138,7 @@ def _metric(metric: Metric) -> Group:
 
 
 def _reference(attribute: Attribute) -> Group:
-    level = {"conditionally_required": attribute.given} if attribute.given else "required"
+    level = {"conditionally_required": attribute.condition} if attribute.condition else "required"
     return {"ref": attribute.name, "requirement_level": level}
 
 

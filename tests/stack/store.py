@@ -168,7 +168,7 @@ def _label_sets(metric: Metric) -> Iterator[dict[str, str]]:
         for place in range(2 if rest else 1)
     ]
     if metric in _EARLY:
-        some = [one for one in rest if one.given or one is a.HTTP_ROUTE]
+        some = [one for one in rest if one.condition or one is a.HTTP_ROUTE]
         early = [(one, _value(one, 1)) for one in rest if one not in some or one is a.ERROR_TYPE]
         made.append([(one, "refused" if one is a.OUTCOME else value) for one, value in early])
     told = {

@@ -29,7 +29,7 @@ class Attribute:
     """One attribute: its name, its type in OpenTelemetry's words, what it says.
 
     A text of draftd's own has `values`, where those are all there are, or else `examples` of them, here or
-    in backticks in the brief. `given` says when a
+    in backticks in the brief. `condition` says when a
     metric or an event has the attribute, where it has not always.
     """
 
@@ -38,7 +38,7 @@ class Attribute:
     brief: str
     values: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
-    given: str = ""
+    condition: str = ""
 
 
 class InstrumentKind(enum.StrEnum):
@@ -124,7 +124,7 @@ ERROR_TYPE = _string(
     "error.type",
     "Class of what went wrong: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or that of the refusal, as "
     "`QueueFull`; absent on success. On an RPC, the status; between two daemons, a reason of remote.md",
-    given=_FAILED,
+    condition=_FAILED,
 )
 DRAFT_MODEL = _string(
     "draftd.draft_model",
@@ -136,7 +136,7 @@ MODE = _string(
     "draftd.mode",
     "`speculative` or `autoregressive`, as the request started; absent if refused before",
     values=tuple(DecodeMode),
-    given=_PLANNED,
+    condition=_PLANNED,
 )
 WORKLOAD = _string(
     "draftd.workload",
@@ -147,7 +147,7 @@ CONTEXT_TIER = _string(
     "draftd.context_tier",
     "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` above",
     values=tuple(ContextTier),
-    given=_PLANNED,
+    condition=_PLANNED,
 )
 OUTCOME = _string(
     "draftd.outcome",
@@ -214,7 +214,7 @@ PLAN_REASON = _string(
     examples=("flag: STATIC", "request: autoregressive"),
 )
 PLAN_LEVEL = _string(
-    "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], given=_PLANNED
+    "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], condition=_PLANNED
 )
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
 PLAN_DRAFTER = _string(
@@ -328,7 +328,7 @@ STRATEGY = _string(
     "draftd.strategy",
     "`local`, `remote` (another daemon's model answers) or `speculative` (drafted here, verified there), as planned",
     values=tuple(one for one in Strategy if one is not Strategy.AUTO),
-    given=_PLANNED,
+    condition=_PLANNED,
 )
 QUALITY = _string(
     "draftd.quality",

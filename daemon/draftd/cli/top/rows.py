@@ -172,8 +172,8 @@ def _why(text: str) -> tuple[str, str]:
 def _prompts(seen: StatusHistory) -> Text:
     """How fast prompts are computed, and how far the one is that has most to go."""
     now = None if seen.now is None else seen.now.prompt_tokens_per_second
-    left = max(seen.status.prompts, key=lambda one: one.prompt_tokens - one.processed_tokens, default=None)
-    far = "" if left is None else f", {left.processed_tokens:,} of {left.prompt_tokens:,}"
+    longest = max(seen.status.prompts, key=lambda prompt: prompt.prompt_tokens - prompt.processed_tokens, default=None)
+    far = "" if longest is None else f", {longest.processed_tokens:,} of {longest.prompt_tokens:,}"
     more = len(seen.status.prompts) - 1
     return Text.assemble(f"{figures.rate(now)} tokens/s", far, (f", {more} more" if more > 0 else "", DIM))
 
@@ -216,7 +216,7 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     if hold_text := ladder.held(state, now):
         lines.append(("held", Text(hold_text, WARN)))
     if state.demands:
-        lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first
+        lowest = min(state.demands, key=lambda d: (not d.hard, ladder.rank(d.level)))  # what is obeyed first
         others = f", {len(state.demands) - 1} more" if len(state.demands) > 1 else ""
         demand_text = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
         lines.append(("asked", Text.assemble(demand_text, others, _why(lowest.evidence))))
