@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from draftd.canaries.prompts import MOST_TOKENS, Canary, FrozenPrompts, folded
+from draftd.canaries.prompts import MOST_TOKENS, Canary, FrozenPrompts, fold_system
 from draftd.canaries.schemas import Schema, mismatch, schema_of
 from draftd.canaries.selftest import Fault, faults
 from draftd.client.client import ModelReply
@@ -66,7 +66,7 @@ def run_quality(session: Session, options: QualityOptions, model: ModelReply, pr
             left = took / at * (len(missing) - at) if at else None
             progress(Advance(Stage.QUALITY, total - len(missing) + at, total, left, f"{step.arm.id} · {prompt.name}"))
             schema = schemas[prompt.name] if prompt.group == SCHEMAS else ""
-            other = replace(step, prompts=(replace(prompt, messages=folded(prompt.messages)),))
+            other = replace(step, prompts=(replace(prompt, messages=fold_system(prompt.messages)),))
             (tick,) = ask(other if folding else step, json_schema=schema)
             refused = refused or _refusal(tick) != ""
             if tick.error.startswith(_REFUSED) and not refused and not folding and other != step:

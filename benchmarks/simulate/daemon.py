@@ -120,13 +120,13 @@ class Daemon:
     def finished(self, f: Finished) -> None:
         """One of another level says nothing."""
         if f.position == self.position:
-            self._guard = self._guard.finished(f.at, f.drafter, f.workload, f.counts)
+            self._guard = self._guard.add_request(f.at, f.drafter, f.workload, f.counts)
 
     def machine(self, reading: MachineReading, now: float) -> None:
         self._guard = self._guard.machine(reading, now + self._offset)
 
     def failed(self, cause: Cause, now: float) -> None:
-        self._guard = self._guard.failed(cause, now + self._offset)
+        self._guard = self._guard.add_failure(cause, now + self._offset)
 
     def notice(self, notice: Notice, now: float) -> Applied:
         self._leases, applied = self._leases.apply(notice, now + self._offset, self._settings.lease_seconds)
@@ -158,7 +158,7 @@ class Daemon:
         step = Step.between(before, self._ladder, now)
         if step is None:
             return None
-        self._guard = self._guard.stepped(own, self.position)
+        self._guard = self._guard.on_step(own, self.position)
         self._tried, self._running, self._good, self._check = set(), None, None, None
         self.steps.append(step)
         self.on_disk = self._document(own)
@@ -171,7 +171,7 @@ class Daemon:
     def restart(self, now: float, ahead: float, saved: str | None = None) -> None:
         """Killed, and started with a wall clock that is `ahead` of simulated time."""
         own = now + ahead
-        restored = parse(self.on_disk if saved is None else saved, self._levels).resumed(own)
+        restored = parse(self.on_disk if saved is None else saved, self._levels).resume_at(own)
         self._offset = ahead
         self._ladder = restored.ladder
         self._leases = restored.leases
@@ -194,7 +194,7 @@ class Daemon:
 
     def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
         """Without drift, where no probe has said yet that the draft is worse than it was."""
-        kind = self._guard.drifted(now + self._offset)
+        kind = self._guard.worst_drift(now + self._offset)
         if kind is None:
             self._check = None
             return signals

@@ -83,7 +83,7 @@ M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P", bound=FrozenPrompt)
 
 
-def folded(chat: Messages) -> Messages:
+def fold_system(chat: Messages) -> Messages:
     """With what the system says before the user's own, for templates that know no system."""
     system = "\n\n".join(said for role, said in chat if role == "system")
     (role, said), *others = (message for message in chat if message[0] != "system")

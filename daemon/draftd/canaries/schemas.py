@@ -32,7 +32,7 @@ def schema_of(check: Check) -> Schema | None:
     if isinstance(check, ExpectedToolCall):
         arguments = _object({name: _NAMES.get(type(value), "") for name, value in check.arguments.items()})
         if arguments is not None:
-            return _closed({"name": {"enum": sorted(check.allowed)}, "arguments": arguments})
+            return _closed_object({"name": {"enum": sorted(check.allowed)}, "arguments": arguments})
     return None
 
 
@@ -48,10 +48,10 @@ def mismatch(answer: str, schema: Schema) -> str:
 
 def _object(kinds: Mapping[str, str]) -> Schema | None:
     properties = {name: _SIMPLE[kind] for name, kind in kinds.items() if kind in _SIMPLE}
-    return _closed(properties) if len(properties) == len(kinds) else None
+    return _closed_object(properties) if len(properties) == len(kinds) else None
 
 
-def _closed(properties: Mapping[str, Schema]) -> Schema:
+def _closed_object(properties: Mapping[str, Schema]) -> Schema:
     return {
         "type": "object",
         "properties": dict(properties),

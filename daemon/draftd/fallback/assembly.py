@@ -88,7 +88,7 @@ class Fallback:
         if settings.poll_url:
             from draftd.fallback.alerts.poller import Poller
 
-            poller = Poller(settings, self.controller.polled, telemetry, lambda: instance)
+            poller = Poller(settings, self.controller.apply_poll, telemetry, lambda: instance)
         return listener, poller
 
     def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:

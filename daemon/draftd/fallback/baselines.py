@@ -19,7 +19,7 @@ from draftd.core import PROMPT_LOOKUP, DrafterName, WorkloadClass
 from draftd.errors import ConfigError
 from draftd.fallback.drift import AcceptanceSample, Baseline, StreamKey
 from draftd.fallback.probes import ProbedPrompt
-from draftd.fallback.store import Document, explained
+from draftd.fallback.store import Document, first_fault
 
 _WORKLOADS = {workload.value: workload for workload in WorkloadClass}
 
@@ -49,7 +49,7 @@ def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
     try:
         return _Frozen.model_validate_json(path.read_text(encoding="utf-8")).baselines
     except (OSError, ValueError) as error:
-        raise ConfigError("fallback.baseline", str(path), f"a file of baselines ({explained(error)})") from None
+        raise ConfigError("fallback.baseline", str(path), f"a file of baselines ({first_fault(error)})") from None
 
 
 class ProbeBaselines(Document):

@@ -150,21 +150,21 @@ class Controller:
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
         """What became of each; it is obeyed then, and on the disk unless the state says why not."""
         results: list[Applied] = []
-        with self._asked() as now:
+        with self._locked_look() as now:
             for notice in notices:
                 self._leases, applied = self._leases.apply(notice, now, self._lease_seconds)
                 results.append(applied)
         return results
 
-    def polled(self, firing: Sequence[Notice]) -> None:
+    def apply_poll(self, firing: Sequence[Notice]) -> None:
         """What the source of alerts lists as firing."""
-        with self._asked() as now:
+        with self._locked_look() as now:
             self._leases = self._leases.reconcile(firing, now, self._lease_seconds)
 
     def hold(self, level: FallbackLevel | RemoteLevel, expires_in: float | None) -> None:
         """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
         until it is released. Raises InvalidRequest for a level of the remote where there is none."""
-        with self._asked() as now:
+        with self._locked_look() as now:
             until = None if expires_in is None else now + expires_in
             if not isinstance(level, RemoteLevel):
                 self._ladder.hold(level, until)
@@ -175,20 +175,20 @@ class Controller:
 
     def release(self) -> bool:
         """Ends the holds of the ladder and of the remote. Whether there was one."""
-        with self._asked() as now:
+        with self._locked_look() as now:
             remote = self._remote is not None and self._remote.ladder.release(now)
             return self._ladder.release(now) or remote
 
     def probe(self) -> Future[ProbeReport]:
         """Tries the level above. Raises NotNow where there is none, or while something is tried out."""
-        with self._asked():
+        with self._locked_look():
             running = self._schedule.probe_now(self._ladder.state)
         running.add_done_callback(self._wake)
         return running
 
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Raises NotNow while something is tried out."""
-        with self._asked():
+        with self._locked_look():
             running = self._schedule.canaries_now()
         running.add_done_callback(self._wake)
         return running
@@ -203,7 +203,7 @@ class Controller:
         return done
 
     @contextmanager
-    def _asked(self) -> Iterator[float]:
+    def _locked_look(self) -> Iterator[float]:
         """What is asked is done within, at the ladder's time that it gives; a look at its end obeys it and saves it."""
         if not self._lock.acquire(timeout=_ANSWER_SECONDS):
             raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS)
@@ -212,7 +212,7 @@ class Controller:
                 raise NotServing("the daemon is stopping")
             now = self._clock()
             yield now
-            if (failed := self._looked(now)) is not None:
+            if (failed := self._look_once(now)) is not None:
                 raise failed
         finally:
             self._lock.release()
@@ -232,16 +232,16 @@ class Controller:
     def tick(self) -> None:
         """One look, and what follows."""
         with self._lock:
-            self._looked(self._clock())
+            self._look_once(self._clock())
 
-    def _looked(self, now: float) -> QueueFull | None:
+    def _look_once(self, now: float) -> QueueFull | None:
         """One look, and what follows; the error where that fails: nothing of it is in force yet, nor saved."""
         reloads = [reload for reload in self._reloads if reload[0].done()]
         failed: QueueFull | None = None
         try:
             for read, forget, _ in reloads:
                 if read.exception() is None:
-                    self._reloaded(forget, now)
+                    self._reset_signals(forget, now)
             self._look(now)
             self._state = self._shown()
             self._outage.ended("checks of the fallback succeed again")
@@ -259,14 +259,14 @@ class Controller:
                     done.set_result(read.result())
         return failed
 
-    def _reloaded(self, forget: bool, now: float) -> None:
-        self._guard = self._guard.stepped(now, self._ladder.state.position)
+    def _reset_signals(self, forget: bool, now: float) -> None:
+        self._guard = self._guard.on_step(now, self._ladder.state.position)
         if forget:
             self._guard = self._guard.forget(self._frozen)
             self._schedule.forget(now)
             self._ladder.note("reload", _OTHER_DRAFT)
             log.info("the draft was read again: %s", _OTHER_DRAFT)
-        self._schedule.reloaded(now)
+        self._schedule.on_reload(now)
 
     def _look(self, now: float) -> None:
         """Takes in all there is, and takes one step at most."""
@@ -294,13 +294,13 @@ class Controller:
             if isinstance(event, RemoteAnswer):
                 self._answers.append(event)
             elif isinstance(event, DraftFailure):
-                guard = guard.failed(event.cause, at)
+                guard = guard.add_failure(event.cause, at)
             elif (
                 event.level is level.kind
                 and event.max_draft_tokens <= level.max_draft_tokens
                 and self._clock.of(event.arrival) >= guard.since
             ):
-                guard = guard.finished(at, event.drafter, event.workload, event.counts)
+                guard = guard.add_request(at, event.drafter, event.workload, event.counts)
         if (reading := self._machine.reading()) is not None:
             guard = guard.machine(reading, now)
         self._guard = guard.advance(now)
@@ -309,7 +309,7 @@ class Controller:
         """Drift asks for nothing until a probe of the level in force was made. Where frozen prompts are accepted as
         ever, the traffic has changed: its baseline is learnt anew."""
         drift = next((signal for signal in signals if signal.cause is Cause.ACCEPTANCE_DRIFT), None)
-        kind = None if drift is None else self._guard.drifted(now)
+        kind = None if drift is None else self._guard.worst_drift(now)
         if drift is None or kind is None:
             self._schedule.traffic_changed(None, now)
             return signals
@@ -331,8 +331,8 @@ class Controller:
         if signal is None:
             self._drafters.hold(level)
             return
-        self._guard = self._guard.stepped(now, position)
-        self._schedule.stepped(now)
+        self._guard = self._guard.on_step(now, position)
+        self._schedule.on_step(now)
         if down:
             self._save(now)
         ladder.move(position, signal)
@@ -394,7 +394,7 @@ class Controller:
         engine, ahead = self._engine.status(), self._clock.ahead
         if abs(ahead) < _SET_SECONDS:
             ahead = 0.0
-        ladder = self._ladder.state.moved(ahead)
+        ladder = self._ladder.state.shift_clock(ahead)
         leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.held.values()]
         return FallbackState(
             ladder=self._levels,

@@ -122,7 +122,7 @@ class Cusum:
         """The sum begins anew; what was learnt stays."""
         return Cusum(self.baseline, learning=self.learning, since=at, last=at)
 
-    def drifted(self, settings: CusumSettings) -> bool:
+    def exceeds_limit(self, settings: CusumSettings) -> bool:
         return self.level > settings.limit
 
     def evidence(self, settings: CusumSettings) -> str:
@@ -164,7 +164,7 @@ class Floor:
             return self
         state = self
         for _ in range(min(over, WINDOWS + 2)):  # more silent ones change nothing
-            state = state._closed(settings)
+            state = state._close_window(settings)
         return replace(state, began=self.began + over * settings.window_seconds)
 
     def add(self, numerator: float, denominator: float) -> Floor:
@@ -186,7 +186,7 @@ class Floor:
             return ""
         return f"{shown} {self.last_requests} requests, {least}, in {self.below} windows of {window:g} s in a row"
 
-    def _closed(self, settings: FallbackSettings) -> Floor:
+    def _close_window(self, settings: FallbackSettings) -> Floor:
         empty = replace(self, requests=0, numerator=0.0, denominator=0.0)
         least = settings.least_requests
         if self.requests < least or self.denominator < _REACHED_PER_REQUEST * least:

@@ -143,10 +143,10 @@ class Hold:
     def evidence(self) -> str:
         if self.until is None:
             return "by an operator, until it is released"
-        return f"by an operator, until {dated(self.until)}"
+        return f"by an operator, until {utc_text(self.until)}"
 
 
-def dated(seconds: float) -> str:
+def utc_text(seconds: float) -> str:
     """A time since 1970, for people."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -163,7 +163,7 @@ class LadderState:
     hold: Hold | None = None
     forgave: float | None = None  # when a relapse was last forgotten
 
-    def moved(self, seconds: float) -> LadderState:
+    def shift_clock(self, seconds: float) -> LadderState:
         """Returns it by a clock that is so much ahead. `since` stays 0 for a ladder that never moved."""
         since = self.since and self.since + seconds
         stepped_up = None if self.stepped_up is None else self.stepped_up + seconds
@@ -279,7 +279,7 @@ def move(
     if (hold := state.hold) is not None:
         if hold.until is None or now < hold.until:
             signal = Signal(Cause.HOLD, ladder[hold.position].kind, hold.evidence)
-            return _to(_explained(state, signal), hold.position, signal, now)
+            return _to(_replace_hold_signal(state, signal), hold.position, signal, now)
         return _unheld(state, hold, ladder, signals, now)
     wanted = [(lowest(ladder, signal.asks_for), signal) for signal in signals]
     below = [(position, signal) for position, signal in wanted if position > state.position]
@@ -338,10 +338,10 @@ def _unheld(
         *((lowest(ladder, signal.asks_for), signal) for signal in signals),
     ]
     position, signal = max(candidates, key=lambda candidate: candidate[0])
-    return _to(replace(_explained(state, signal), hold=None, since=now), position, signal, now)
+    return _to(replace(_replace_hold_signal(state, signal), hold=None, since=now), position, signal, now)
 
 
-def _explained(state: LadderState, signal: Signal) -> LadderState:
+def _replace_hold_signal(state: LadderState, signal: Signal) -> LadderState:
     """A level that a hold led to is explained by the hold as it is now, or by what replaces it."""
     return replace(state, signal=signal) if state.signal is not None and state.signal.cause is Cause.HOLD else state
 

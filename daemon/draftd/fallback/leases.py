@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from draftd.core import FallbackLevel
-from draftd.fallback.ladder import Cause, Signal, dated
+from draftd.fallback.ladder import Cause, Signal, utc_text
 from draftd.strategies import RemoteLevel
 
 _MOST = 256  # leases held, and ends remembered
@@ -58,7 +58,7 @@ class Lease:
     @property
     def signal(self) -> Signal:
         notice = self.notice
-        evidence = f"{notice.name} has fired since {dated(notice.starts_at)}"
+        evidence = f"{notice.name} has fired since {utc_text(notice.starts_at)}"
         return Signal(Cause.ALERT, notice.level if notice.remote is None else notice.remote, evidence, notice.hard)
 
 

@@ -20,7 +20,7 @@ LOAD_SECONDS = 120.0  # a draft that is not loaded by then is taken not to be ha
 _AGAIN_SECONDS = 30.0  # after weights could not be loaded, until they are tried again unasked
 
 
-def needed(level: LadderLevel) -> frozenset[DrafterName]:
+def needed_drafters(level: LadderLevel) -> frozenset[DrafterName]:
     """What requests may draft with at this level. Down to SHORT_BLOCK a client may name the draft model, whatever the
     level's own drafter is."""
     if level.drafter is None:
@@ -57,7 +57,7 @@ class LoadedDrafters:
         what is borrowed now is released too: its borrowers' requests go on autoregressively."""
         self._step_up = None
         with self._lock:
-            self._own, self._ahead = needed(level), frozenset()
+            self._own, self._ahead = needed_drafters(level), frozenset()
             if revoke:
                 self._revoked = Counter(self._borrowed)
             self._ask(retry=False)
@@ -70,7 +70,7 @@ class LoadedDrafters:
             return False
         if self._step_up is None or self._step_up[0] != level:
             with self._lock:
-                self._ahead = needed(level)
+                self._ahead = needed_drafters(level)
                 self._step_up = level, self._ask(retry=True), self._clock() + LOAD_SECONDS
         _, answer, deadline = self._step_up
         if not answer.done() and self._clock() < deadline:
@@ -124,10 +124,10 @@ class LoadedDrafters:
             answer.set_exception(error)
             return answer
         self._wanted_before, self._answer = wanted, answer
-        answer.add_done_callback(self._kept)
+        answer.add_done_callback(self._note_answer)
         return answer
 
-    def _kept(self, done: Future[int]) -> None:
+    def _note_answer(self, done: Future[int]) -> None:
         """On the engine thread, or on the one that asks where it is done already: takes no lock."""
         error = done.exception()
         self._failed_at = None if error is None else self._clock()

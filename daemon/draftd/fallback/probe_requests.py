@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from draftd.canaries.prompts import FrozenPrompt, Messages, folded
+from draftd.canaries.prompts import FrozenPrompt, Messages, fold_system
 from draftd.core import (
     DecodeMode,
     DecodePlan,
@@ -59,7 +59,7 @@ class ProbeAnswer:
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
     template takes neither a system message nor one that is put in front of the user's own."""
-    chat = folded(prompt.chat)
+    chat = fold_system(prompt.chat)
     if tokenizer.has_chat_template:
         for messages in (prompt.chat, chat):
             try:
@@ -113,7 +113,7 @@ class ProbeRequests:
             for prompt in prompts:
                 if ended := reached():
                     return compared, ended
-                reference, drafted = self._reference(prompt, origin), self._drafted(prompt, level, origin)
+                reference, drafted = self._reference(prompt, origin), self._draft(prompt, level, origin)
                 divergence = self._divergence(reference, drafted)
                 compared.append(ProbedPrompt(prompt.id, drafted.counts, divergence, reference.tokens, drafted.tokens))
         return compared, ""
@@ -154,7 +154,7 @@ class ProbeRequests:
             kept = self._references[key] = self._ask(prompt, plan, origin)
         return kept
 
-    def _drafted(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> ProbeAnswer:
+    def _draft(self, prompt: FrozenPrompt, level: LadderLevel, origin: Origin) -> ProbeAnswer:
         plan = DecodePlan(
             DecodeMode.SPECULATIVE,
             level.max_draft_tokens,

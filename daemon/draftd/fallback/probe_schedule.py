@@ -71,7 +71,7 @@ class ProbeSchedule:
             return Permit(target, f"its drafter is not there ({why})")
         return None
 
-    def stepped(self, now: float) -> None:
+    def on_step(self, now: float) -> None:
         """Another level is in force: what was found is of no use any more."""
         self._probed_at, self._void, self._at_once = None, True, False
         self._not_before, self._vain = now, set()
@@ -92,9 +92,9 @@ class ProbeSchedule:
             self._innocent = False
         return self._innocent
 
-    def reloaded(self, now: float) -> None:
+    def on_reload(self, now: float) -> None:
         """The draft's weights are others: what drafts with them is tried first, and now."""
-        self.stepped(now)
+        self.on_step(now)
         self._vain = {i for i, level in enumerate(self._ladder) if level.drafter == PROMPT_LOOKUP}
         self._at_once = True
         self._canaries_at = float("-inf")
@@ -117,7 +117,7 @@ class ProbeSchedule:
         self.probed = report
         log.info("probe of %s: %s: %s", report.level.label, report.verdict, report.reason)
         if not self._checks and not self._void:
-            self._probed(report, now)
+            self._note_probe(report, now)
         elif not self._void and report.level == self._suspect:
             self._innocent = report.as_ever
         return None
@@ -127,11 +127,11 @@ class ProbeSchedule:
         target = to_probe(self._ladder, state.position, self._vain)
         if target is None:
             raise NotNow("there is no level above the one in force")
-        return self._begun(self._runner.probe(self._ladder[target]))
+        return self._begin(self._runner.probe(self._ladder[target]))
 
     def canaries_now(self) -> Future[CanaryReport]:
         """Raises NotNow while something is being tried out."""
-        return self._begun(self._runner.canaries())
+        return self._begin(self._runner.canaries())
 
     def consider(self, state: LadderState, signals: Sequence[Signal], now: float) -> None:
         """Begins what is due, where it can be afforded."""
@@ -140,26 +140,26 @@ class ProbeSchedule:
         try:
             if (suspect := self._suspect) is not None and self._innocent is None and state.hold is None:
                 if self._affordable(now, urgent=self._settings.probe_share > 0):
-                    self._begun(self._runner.probe(suspect))
+                    self._begin(self._runner.probe(suspect))
                     self._checks = True
             elif (target := self._probe_due(state, signals, now)) is not None:
                 if self._affordable(now, urgent=self._at_once):
-                    self._begun(self._runner.probe(self._ladder[target]))
+                    self._begin(self._runner.probe(self._ladder[target]))
             elif self._learning_due(state, signals, now):
                 if self._affordable(now):
-                    self._begun(self._runner.probe(self._ladder[0], learn=True))
+                    self._begin(self._runner.probe(self._ladder[0], learn=True))
                     wait = min(self._limits.cooldown * 2.0 ** min(self._learns, 30), self._limits.longest_wait)
                     self._learn_at, self._learns = now + wait, self._learns + 1
             elif self._canaries_due(state, signals, now) and self._affordable(now):
-                self._begun(self._runner.canaries())
+                self._begin(self._runner.canaries())
         except DraftdError as error:
             log.debug("no probe can run now: %s", error)
 
-    def _begun(self, future: Future[Report]) -> Future[Report]:
+    def _begin(self, future: Future[Report]) -> Future[Report]:
         self._running, self._void, self._checks = future, False, False
         return future
 
-    def _probed(self, report: ProbeReport, now: float) -> None:
+    def _note_probe(self, report: ProbeReport, now: float) -> None:
         self._at_once, self._probed_at = False, now
         if report.verdict is ProbeVerdict.GOOD:
             return

@@ -85,7 +85,7 @@ class RemoteSignalState:
         """As `Guard.woken`."""
         return replace(self, slow=Spell())
 
-    def finished(self, at: float, answer: RemoteAnswer) -> RemoteSignalState:
+    def add_answer(self, at: float, answer: RemoteAnswer) -> RemoteSignalState:
         """One request ended. Of one that was drafted for, the tokens count over those that the remote alone would have
         streamed in its time, where that pace is known."""
         settings, ok = self.settings, 0 if answer.failed else _WEIGHT
@@ -95,7 +95,7 @@ class RemoteSignalState:
             speed = speed.advance(at, settings).add(answer.tokens, answer.seconds / pace)
         return replace(self, kept=kept, speed=speed)
 
-    def stepped(self, now: float) -> RemoteSignalState:
+    def on_step(self, now: float) -> RemoteSignalState:
         """Windows begin anew; the link stays as it is."""
         speed, kept = Floor(self.speed.least, began=now), Floor(self.kept.least, began=now)
         return replace(self, since=now, speed=speed, kept=kept, errors=CounterGrowth(self.errors.marks[-1:]))
@@ -202,14 +202,14 @@ class RemoteGuard:
         guard = before.seen(self._link(), self._pace(), now)
         for answer in answers:
             if of(answer.arrival) >= guard.since:
-                guard = guard.finished(min(of(answer.at), now), answer)
+                guard = guard.add_answer(min(of(answer.at), now), answer)
         self._guard, self._signals = guard, (*guard.signals(now), *requests)
         ladder = self.ladder
         after = ladder.next_state(self._signals, guard.permit(ladder.position, now), now)
         if (signal := ladder.take(after)) is not None:
-            self._guard = guard.stepped(now)
+            self._guard = guard.on_step(now)
             ladder.move(after.position, signal)
 
     def state(self, ahead: float) -> RemoteState:
         """`ahead`: how far the clock that its times are told by is ahead of the ladder's."""
-        return RemoteState(self.ladder.state.moved(ahead), self._signals, self.ladder.wait, self._guard.speedup)
+        return RemoteState(self.ladder.state.shift_clock(ahead), self._signals, self.ladder.wait, self._guard.speedup)

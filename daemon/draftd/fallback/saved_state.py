@@ -18,7 +18,7 @@ from draftd.core import FallbackLevel, LadderLevel, drafter_cost_rank
 from draftd.fallback.baselines import Baselines, ProbeBaselines
 from draftd.fallback.ladder import Cause, LadderState, Signal, lowest
 from draftd.fallback.leases import Leases
-from draftd.fallback.store import Document, StateStore, explained
+from draftd.fallback.store import Document, StateStore, first_fault
 from draftd.rate_limited_log import OutageLog
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def _readable(document: object, read: ValidatorFunctionWrapHandler) -> ProbeBase
         baselines: ProbeBaselines | None = read(document)
         return baselines
     except ValidationError as error:
-        why = explained(error, "probe_baselines.")
+        why = first_fault(error, "probe_baselines.")
         log.warning("the probes' baselines cannot be used and are learnt again: %s", why)
         return None
 
@@ -62,12 +62,12 @@ class SavedLevels(_Level):
         held_at, unheld = (None, None) if hold is None else (levels[hold.position], levels[hold.before])
         return cls(at=at, level=level, hold_level=held_at, unheld_level=unheld, ladder=ladder, **fields)
 
-    def resumed(self, now: float) -> SavedLevels:
+    def resume_at(self, now: float) -> SavedLevels:
         """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
         ahead = now - self.at
         if ahead >= 0:
             return self
-        ladder, remote = self.ladder.moved(ahead), self.remote and self.remote.moved(ahead)
+        ladder, remote = self.ladder.shift_clock(ahead), self.remote and self.remote.shift_clock(ahead)
         extended = {name: replace(lease, until=lease.until + ahead) for name, lease in self.leases.held.items()}
         leases = replace(self.leases, held=extended)
         return self.model_copy(update={"at": now, "ladder": ladder, "remote": remote, "leases": leases})
@@ -79,7 +79,7 @@ def parse(text: str, levels: Sequence[LadderLevel]) -> SavedLevels:
     try:
         saved = SavedLevels.model_validate_json(text)
     except ValidationError as error:
-        raise explained(error) from None
+        raise first_fault(error) from None
     hold = saved.ladder.hold
     if hold is not None and saved.hold_level is not None:
         before = _position(saved.unheld_level or saved.hold_level, levels)
@@ -131,7 +131,7 @@ class SavedState:
             return safer(text, self._levels, now)
         if saved.probe_baselines is not None:
             self._probe_baselines.recall(saved.probe_baselines)
-        resumed = saved.resumed(now)
+        resumed = saved.resume_at(now)
         # Nothing is written before something changes. A clock that went back has changed all times: were they not
         # written, each restart would put off the end of a hold again.
         self._kept = _timeless(saved)

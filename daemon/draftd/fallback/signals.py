@@ -124,7 +124,7 @@ class SignalState:
         floor, speed = Floor(settings.acceptance_floor), Floor(1.0)
         return cls(settings, cusum or CusumSettings(), streams, position, quality, floor, speed)
 
-    def finished(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> SignalState:
+    def add_request(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> SignalState:
         """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
         if not counts.drafts:
             return self
@@ -144,7 +144,7 @@ class SignalState:
             speed=guard.speed if cost is None else guard.speed.add(counts.gained, counts.drafts * cost),
         )
 
-    def failed(self, cause: Cause, at: float) -> SignalState:
+    def add_failure(self, cause: Cause, at: float) -> SignalState:
         """A speculative step, or a draft, failed."""
         times = (*self.errors.get(cause, ()), at)[-_MOST_ERRORS:]
         return replace(self, errors={**self.errors, cause: times})
@@ -172,7 +172,7 @@ class SignalState:
         floor, speed = self.floor.advance(now, self.settings), self.speed.advance(now, self.settings)
         return self if floor is self.floor and speed is self.speed else replace(self, floor=floor, speed=speed)
 
-    def stepped(self, now: float, position: int) -> SignalState:
+    def on_step(self, now: float, position: int) -> SignalState:
         """The ladder has stepped, to `position`: windows, sums and errors begin anew, and what was swapped before says
         nothing of what comes after. Baselines, pressure, heat and the canaries' verdict stay."""
         return replace(
@@ -194,9 +194,9 @@ class SignalState:
         faster = f"speed-up {speed.last:.2f} over autoregressive decoding in"
         evidence = {
             Cause.ACCEPTANCE_FLOOR: floor.evidence(accepted, f"floor {floor.least:.2f}", window),
-            Cause.ACCEPTANCE_DRIFT: self._drifted(now),
+            Cause.ACCEPTANCE_DRIFT: self._drift_evidence(now),
             Cause.BREAK_EVEN: speed.evidence(faster, f"minimum {speed.least:g}", window),
-            Cause.SWAP: self._swapped(now),
+            Cause.SWAP: self._swap_evidence(now),
             Cause.MEMORY: self.critical.evidence("memory pressure critical", settings.critical_seconds),
             Cause.THERMAL: self.heavy.evidence("thermal level heavy", settings.thermal_seconds),
             Cause.VERIFIER_ERRORS: self._failures(Cause.VERIFIER_ERRORS, "failed speculative steps", now),
@@ -219,12 +219,14 @@ class SignalState:
                 shares[workload.value] = max(shares.get(workload.value, 0.0), share)
         return shares
 
-    def drifted(self, now: float) -> StreamKey | None:
+    def worst_drift(self, now: float) -> StreamKey | None:
         """The one that has drifted furthest from its baseline, and is seen still: one that is not could never be seen
         to recover."""
         since = now - WINDOWS * self.settings.window_seconds
         streams = self.streams.items()
-        seen = {kind: stream.level for kind, stream in streams if stream.drifted(self.cusum) and stream.last >= since}
+        seen = {
+            kind: stream.level for kind, stream in streams if stream.exceeds_limit(self.cusum) and stream.last >= since
+        }
         return max(seen, key=lambda kind: seen[kind], default=None)
 
     def relearn(self, kind: StreamKey) -> SignalState:
@@ -241,14 +243,14 @@ class SignalState:
         """The baselines, for saving."""
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
 
-    def _drifted(self, now: float) -> str:
-        kind = self.drifted(now)
+    def _drift_evidence(self, now: float) -> str:
+        kind = self.worst_drift(now)
         if kind is None:
             return ""
         drafter, workload = kind
         return f"{workload.value} by {drafter}: {self.streams[kind].evidence(self.cusum)}"
 
-    def _swapped(self, now: float) -> str:
+    def _swap_evidence(self, now: float) -> str:
         window, most = self.settings.window_seconds, self.settings.swap_bytes
         grown = self.swap.within(now, window)
         return f"{grown} bytes read back from swap within {window:g} s, limit {most}" if grown > most else ""

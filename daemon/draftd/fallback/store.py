@@ -31,7 +31,7 @@ class Document(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-def explained(error: Exception, prefix: str = "") -> Exception:
+def first_fault(error: Exception, prefix: str = "") -> Exception:
     """The first thing that is wrong with a document: the field, its value, and what is allowed. Any other error says
     that itself."""
     if not isinstance(error, ValidationError):
@@ -170,7 +170,7 @@ class LearntFile:
             pairs = _Learnt.model_validate_json(document).pairs
         except ValueError as error:
             log.warning(
-                "%s cannot be used: %s; the costs of drafting are learnt again", self._store.path, explained(error)
+                "%s cannot be used: %s; the costs of drafting are learnt again", self._store.path, first_fault(error)
             )
             self._store.set_aside()
             return None

@@ -66,13 +66,13 @@ def free_share_sample(raw: bytes) -> HardwareSample:
 
 def swap_sample(raw: bytes) -> HardwareSample:
     """struct xsw_usage, in bytes."""
-    _, available, used = _unpacked(_SWAP, raw)
+    _, available, used = _unpack(_SWAP, raw)
     return HardwareSample(swap_used=used, swap_free=available)
 
 
 def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
     """struct vm_statistics64. psutil's swap-ins are all page-ins on macOS, files' too, so they are read here."""
-    values = _unpacked(_PAGES, raw)
+    values = _unpack(_PAGES, raw)
     return HardwareSample(
         memory_states={state: values[place] * page_size for state, place in _PLACES.items()},
         swap_in_pages=values[_SWAP_INS],
@@ -128,7 +128,7 @@ def _int32(raw: bytes) -> int:
     return int.from_bytes(raw, "little", signed=True)
 
 
-def _unpacked(layout: struct.Struct, raw: bytes) -> tuple[int, ...]:
+def _unpack(layout: struct.Struct, raw: bytes) -> tuple[int, ...]:
     """Later systems may add fields at a structure's end."""
     if len(raw) < layout.size:
         raise ValueError(f"{len(raw)} bytes, expected {layout.size} or more")

@@ -110,14 +110,16 @@ class FlagService:
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
         """About 0.1 ms. Never raises."""
-        return self._resolved(self._client.get_boolean_details(SPECULATION.key, self._default, _known(context)))
+        return self._resolution(
+            self._client.get_boolean_details(SPECULATION.key, self._default, _evaluation_context(context))
+        )
 
     def strategy(self, context: FlagContext) -> FlagResolution:
         """Where a request is to be decoded: one of `Strategy`. Likewise."""
         if self._details(STRATEGY).error_code is ErrorCode.FLAG_NOT_FOUND:  # which is no failed evaluation
             return self._look(STRATEGY)
-        evaluation = _known(context, prompt_tokens=context.prompt_tokens)
-        said = self._resolved(self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], evaluation))
+        evaluation = _evaluation_context(context, prompt_tokens=context.prompt_tokens)
+        said = self._resolution(self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], evaluation))
         if said.value in STRATEGY.variants:
             return said
         default = self._defaults[STRATEGY]
@@ -134,14 +136,14 @@ class FlagService:
         return None if self._file is None else self._file.errors
 
     def _look(self, flag: Flag) -> FlagResolution:
-        return self._resolved(self._details(flag), flag)
+        return self._resolution(self._details(flag), flag)
 
     def _details(self, flag: Flag) -> FlagEvaluationDetails[bool] | FlagEvaluationDetails[str]:
         if flag is SPECULATION:
             return self._looking.get_boolean_details(flag.key, self._default)
         return self._looking.get_string_details(flag.key, self._defaults[flag])
 
-    def _resolved(
+    def _resolution(
         self, details: FlagEvaluationDetails[bool] | FlagEvaluationDetails[str], flag: Flag = SPECULATION
     ) -> FlagResolution:
         said = details.value
@@ -184,7 +186,7 @@ class FlagService:
                 previous = self._file.set_default(flag, variant)
                 self._note(flag, previous or self._noted[flag], self._edited)
                 self._note(flag, variant, "set over gRPC")
-            if previous != variant and not self._settled(flag, variant):
+            if previous != variant and not self._wait_until_set(flag, variant):
                 raise DeadlineExceeded(
                     f"{self._source} was written but is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
                 )
@@ -265,7 +267,7 @@ class FlagService:
                 "flag source %s: %s; the last good state, or else the default, is in force", self._source, reason
             )
 
-    def _settled(self, flag: Flag, variant: str) -> bool:
+    def _wait_until_set(self, flag: Flag, variant: str) -> bool:
         """Waits until the provider answers with the new default."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while self._changed.wait(max(0.0, deadline - time.monotonic())):
@@ -280,7 +282,7 @@ class FlagService:
         return False
 
 
-def _known(context: FlagContext, **more: int) -> EvaluationContext:
+def _evaluation_context(context: FlagContext, **more: int) -> EvaluationContext:
     attributes = {"model": context.model, "workload": context.workload.value, "caller": context.caller, **more}
     return EvaluationContext(context.caller or None, attributes)
 

@@ -134,7 +134,7 @@ class Planner:
             only = self.router.lowered
         request = RouteRequest(
             prompt_tokens=context.prompt_tokens,
-            tokens=self.router.expected(context.workload, max_tokens),
+            tokens=self.router.expected_tokens(context.workload, max_tokens),
             only=None if only is Strategy.AUTO else only,
             demanded=wish.demanded is not None,
             quality=wish.quality,
@@ -157,15 +157,15 @@ def decide(
     """The plan. `ceiling` is the most that the fallback allows now; `depth_mode` is for a wish that names none. Raises
     SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
     if (why := _no_drafts(wish, flag, ceiling)) is not None:
-        return _lowered(wish, flag, ceiling, why)
+        return _autoregressive_plan(wish, flag, ceiling, why)
     drafter = _drafter(wish, ceiling)
     if drafter == GRAMMAR and not wish.constrained:
-        return _lowered(wish, flag, ceiling, "request: drafter grammar needs a response_format")
+        return _autoregressive_plan(wish, flag, ceiling, "request: drafter grammar needs a response_format")
     mode, notes = wish.depth_mode or depth_mode, [_said(flag)]
     if drafter not in model.drafters:
         missing = _missing(drafter, wish, model)
         if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
-            return _lowered(wish, flag, ceiling, missing)
+            return _autoregressive_plan(wish, flag, ceiling, missing)
         # It costs next to nothing, and automatic depth finds out in which texts it pays.
         drafter = PROMPT_LOOKUP
         notes.append(f"{missing}, so only text that repeats itself is drafted ({drafter})")
@@ -223,7 +223,7 @@ def _missing(drafter: DrafterName, wish: RequestedPlan, model: ModelInfo) -> str
     return f"model: drafter {drafter} is not available{why}"
 
 
-def _lowered(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel, reason: str) -> DecodePlan:
+def _autoregressive_plan(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel, reason: str) -> DecodePlan:
     if wish.preference is ModePreference.SPECULATIVE:
         raise SpeculationUnavailable(f"speculation was demanded, and is not available: {reason}")
     return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, ceiling.kind, flag.variant, reason)

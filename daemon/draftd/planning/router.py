@@ -150,12 +150,12 @@ class Router:
     def quality_of(self, strategy: Strategy) -> QualityClass:
         return self.quality if strategy is Strategy.LOCAL else self.remote_quality or self.quality
 
-    def relayed(self, strategy: Strategy) -> bool:
+    def relays_text(self, strategy: Strategy) -> bool:
         """Whether the remote answers in text, since its token ids are not this daemon's."""
         model = self._link().model
         return strategy is Strategy.REMOTE and model is not None and not model.shared_tokenizer
 
-    def pinned(self, caller: str, workload: WorkloadClass) -> str:
+    def why_local(self, caller: str, workload: WorkloadClass) -> str:
         """Why a request never leaves this machine; empty where it may."""
         if not self._settings.enabled:
             return "remote.enabled is false"
@@ -165,7 +165,7 @@ class Router:
             return f"workload {workload.value} is one of remote.local_workloads"
         return ""
 
-    def expected(self, workload: WorkloadClass, max_tokens: int | None) -> float:
+    def expected_tokens(self, workload: WorkloadClass, max_tokens: int | None) -> float:
         """Tokens of an answer, by those of its class that ended, or else by all."""
         with self._lock:
             length = self._measured.length(workload)
@@ -176,7 +176,7 @@ class Router:
         local, remote = self._local(engine, workload), self._remote(engine, request, caller, workload)
         return choose(request, local, remote, self.prices)
 
-    def finished(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> AnswerPrice:
+    def learn_answer(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> AnswerPrice:
         """Of a client's request that has ended: is learnt from, and priced."""
         with self._lock:
             self._measured.add(plan, workload, outcome, self._clock())
@@ -201,7 +201,7 @@ class Router:
 
     def _remote(self, engine: EngineNow, request: RouteRequest, caller: str, workload: WorkloadClass) -> VerifierState:
         state, now = self._link(), self._clock()
-        if pinned := self.pinned(caller, workload) or request.here:
+        if pinned := self.why_local(caller, workload) or request.here:
             return VerifierState(pinned, quality=self.remote_quality or self.quality)
         model, allowed = state.model, self._allowed()
         if allowed is RemoteLevel.LOCAL:

@@ -126,7 +126,7 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
     if request.only is not None:
         wanted = next(way for way in ways if way.strategy is request.only)
         if wanted.unavailable and request.demanded:
-            return _refused(
+            return _refusal(
                 ways, f"strategy {request.only} was demanded: {wanted.unavailable}", [wanted], request, remote
             )
         if wanted.unavailable:
@@ -136,20 +136,20 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
     reaching = [way for way in had if way.quality >= (request.quality or DEFAULT_QUALITY)]
     if not reaching and request.quality is not None:
         whys = dict.fromkeys(way.unavailable or f"{way.strategy} is {way.quality.label}" for way in considered)
-        return _refused(
+        return _refusal(
             ways, f"quality {request.quality.label} is wanted: {'; '.join(whys)}", considered, request, remote
         )
     if not reaching:  # none is good enough, and the request does not insist
         best = max(way.quality for way in had)
         reaching = [way for way in had if way.quality is best]
-    within = [way for way in reaching if not _missed(way, request, prices)]
+    within = [way for way in reaching if not _missed_limit(way, request, prices)]
     costs = [way.estimate.cost for way in within or reaching if way.estimate is not None]
     by_money = None not in costs
     chosen = min(
         within or reaching, key=lambda way: _order(way, by_money) if within else (_excess(way, request), *_order(way))
     )
-    missed = "" if within else _missed(chosen, request, prices)
-    rows = tuple(_judged(way, chosen, request, prices, reaching, missed) for way in ways)
+    missed = "" if within else _missed_limit(chosen, request, prices)
+    rows = tuple(_with_reason(way, chosen, request, prices, reaching, missed) for way in ways)
     reason = _reason(request, rows, chosen, prices, note, missed)
     return Route(rows, chosen.strategy, reason, request.quality or DEFAULT_QUALITY)
 
@@ -190,7 +190,7 @@ def _away(request: RouteRequest, remote: VerifierState, prices: PriceList, strat
     return replace(estimate, cost=None if there is None else there + (here or 0.0))
 
 
-def _missed(way: RouteOption, request: RouteRequest, prices: PriceList) -> str:
+def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) -> str:
     """The limit that it does not keep, for people; a cost that is not known keeps any."""
     assert way.estimate is not None
     seconds, cost = way.estimate.seconds, way.estimate.cost
@@ -215,7 +215,7 @@ def _order(way: RouteOption, by_money: bool = True) -> tuple[float, float]:
     return (way.estimate.cost or 0.0) if by_money else 0.0, way.estimate.seconds
 
 
-def _judged(
+def _with_reason(
     way: RouteOption,
     chosen: RouteOption,
     request: RouteRequest,
@@ -250,7 +250,7 @@ def _why_not(
         return f"{way.strategy} is {way.quality.label}"
     assert way.estimate is not None
     assert chosen.estimate is not None
-    if missed := _missed(way, request, prices):
+    if missed := _missed_limit(way, request, prices):
         return f"{way.strategy}: {missed}"
     mine, its = way.estimate, chosen.estimate
     if mine.cost is not None and its.cost is not None and mine.cost > its.cost:
@@ -275,7 +275,7 @@ def _reason(
     return "; ".join(part for part in (said, missed, *others) if part)
 
 
-def _refused(
+def _refusal(
     ways: Sequence[RouteOption],
     why: str,
     considered: Sequence[RouteOption],

@@ -205,7 +205,7 @@ class InferenceService:
         ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
         most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
         route = planner.route(valid.wish, _context(valid, model, ids), most)
-        expected = planner.router.expected(valid.workload, most)
+        expected = planner.router.expected_tokens(valid.workload, most)
         return RouteAnswer(route, len(ids), round(expected), planner.router.prices.currency)
 
     def token_bytes(self, token: int) -> bytes:
@@ -260,7 +260,7 @@ class InferenceService:
             if must.grammar:
                 span.constrained(must.kind, must.seconds)
             handed: tuple[Events, RelayStarted] | None = None
-            if self._planner.router.relayed(plan.strategy) and self._remote is not None:
+            if self._planner.router.relays_text(plan.strategy) and self._remote is not None:
                 try:
                     # The default of max_tokens is the other daemon's own.
                     relayed = replace(valid, max_tokens=request.max_tokens)
@@ -383,7 +383,7 @@ class InferenceService:
                     outcome = call.relay.joined(outcome)
                 if (rest := answer.finish(outcome)) is not None:
                     await write(send(rest))
-                worth = self._planner.router.finished(started.plan, call.request.workload, outcome)
+                worth = self._planner.router.learn_answer(started.plan, call.request.workload, outcome)
                 # Before the client learns of the end: whoever looks then finds it counted.
                 choice.span.priced(worth.quality, worth.costs, worth.currency)
                 choice.span.finished(outcome, answer.parts())

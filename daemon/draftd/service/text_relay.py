@@ -222,7 +222,7 @@ class TextRelay:
         choice.over, choice.stats.finished = True, time.monotonic()
         end = end or RelayFinished(index, reason, choice.stats.counts)
         outcome = Outcome(reason, choice.stats, end.degraded, error, unavailable=unavailable)
-        worth = self._router.finished(plan, self._request.workload, outcome)
+        worth = self._router.learn_answer(plan, self._request.workload, outcome)
         choice.span.priced(worth.quality, worth.costs, worth.currency)
         choice.span.finished(outcome, choice.parts)
         self._ended(outcome)

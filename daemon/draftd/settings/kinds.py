@@ -117,7 +117,7 @@ def _home(value: object) -> object:
     return os.path.expanduser(value) if isinstance(value, (str, Path)) else value
 
 
-def _listed(value: object) -> object:
+def _split_list(value: object) -> object:
     """`4, 3, 2` as variables and flags spell a list; empty is none."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -146,14 +146,14 @@ HeaderName = Annotated[
 ]
 BlockLengths = Annotated[
     tuple[Annotated[int, Ge(1), Le(16)], ...],
-    BeforeValidator(_listed),
+    BeforeValidator(_split_list),
     _allowed("whole numbers from 1 to 16, with commas between them"),
 ]
 Drafters = Annotated[
-    tuple[DrafterName, ...], BeforeValidator(_listed), _allowed("names of drafters, with commas between them")
+    tuple[DrafterName, ...], BeforeValidator(_split_list), _allowed("names of drafters, with commas between them")
 ]
 #: 0 picks one.
 HttpPort = Annotated[
     Annotated[int, Ge(0), Le(65535)] | Literal["off"], _allowed("a whole number from 0 to 65535, or off")
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed), _allowed("names, with commas between them")]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), _allowed("names, with commas between them")]

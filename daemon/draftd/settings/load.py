@@ -85,9 +85,9 @@ def describe_settings() -> Iterator[SettingDoc]:
     """Every setting there is, in order."""
     schema = Settings.model_json_schema()
     for section, table in schema["properties"].items():
-        for key, shape in _resolved(schema, table)["properties"].items():
+        for key, shape in _definition(schema, table)["properties"].items():
             value = next((option for option in shape.get("anyOf", ()) if option.get("type") != "null"), shape)
-            value = _resolved(schema, value)
+            value = _definition(schema, value)
             yield SettingDoc(
                 name=f"{section}.{key}",
                 variable=variable_of(f"{section}.{key}"),
@@ -98,7 +98,7 @@ def describe_settings() -> Iterator[SettingDoc]:
             )
 
 
-def _resolved(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _definition(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
     definition: Mapping[str, Any] = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
     return definition
 
@@ -215,16 +215,17 @@ def _refuse_unknown(names: Iterable[str], allowed: Collection[str], place: str =
 def _meant(name: str, allowed: Collection[str]) -> str:
     """What may have been meant by a name that is not known: a setting that is called so in another section, the name
     that is written most alike, or else those that there are."""
-    section, _, key = _dotted(name).rpartition(".")
-    same = [candidate for candidate in allowed if _dotted(candidate).rpartition(".")[2] == key]
+    section, _, key = _dotted_name(name).rpartition(".")
+    same = [candidate for candidate in allowed if _dotted_name(candidate).rpartition(".")[2] == key]
     if same and section:
         same.sort(
-            key=lambda candidate: difflib.SequenceMatcher(None, _dotted(candidate), _dotted(name)).ratio(), reverse=True
+            key=lambda candidate: difflib.SequenceMatcher(None, _dotted_name(candidate), _dotted_name(name)).ratio(),
+            reverse=True,
         )
     siblings = {
-        _dotted(candidate).rpartition(".")[2]: candidate
+        _dotted_name(candidate).rpartition(".")[2]: candidate
         for candidate in allowed
-        if _dotted(candidate).startswith(f"{section}.")
+        if _dotted_name(candidate).startswith(f"{section}.")
     }
     if section and siblings and not same:
         alike = [siblings[match] for match in difflib.get_close_matches(key, siblings, n=1)]
@@ -245,6 +246,6 @@ def _meant_at_the_top(name: str, names: Collection[str]) -> str:
     return _meant(name, [*Settings.model_fields, *names])
 
 
-def _dotted(name: str) -> str:
+def _dotted_name(name: str) -> str:
     """A setting's name from the name of its variable; other names as they are."""
     return name.removeprefix(ENV_PREFIX).lower().replace("__", ".") if name.startswith(ENV_PREFIX) else name

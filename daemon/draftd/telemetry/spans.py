@@ -249,11 +249,11 @@ class InferenceSpan:
         if self._start.messages:
             room, said = CONTENT_LIMIT, []
             for role, parts in self._start.messages:
-                bounded, room = _bounded(parts, room)
+                bounded, room = _limit_parts(parts, room)
                 said.append({"role": role, "parts": bounded})
             self._span.set_attribute(a.INPUT_MESSAGES.name, json.dumps(said, ensure_ascii=False))
         if answer is not None:
-            bounded, _ = _bounded(answer, CONTENT_LIMIT)
+            bounded, _ = _limit_parts(answer, CONTENT_LIMIT)
             messages = [{"role": "assistant", "parts": bounded, "finish_reason": finish}]
             self._span.set_attribute(a.OUTPUT_MESSAGES.name, json.dumps(messages, ensure_ascii=False))
 
@@ -261,7 +261,7 @@ class InferenceSpan:
         return int((monotonic + self._epoch) * 1e9)
 
 
-def _bounded(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], int]:
+def _limit_parts(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], int]:
     """With `most` characters of content, and how many are left."""
     bounded = []
     for part in parts:

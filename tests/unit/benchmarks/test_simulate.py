@@ -122,7 +122,7 @@ def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
         streams, np.array([norm.mean]), np.array([norm.spread]), settings.slack, [settings.limit]
     )
     state, alarm = Cusum(norm), 0
-    while not state.drifted(settings):
+    while not state.exceeds_limit(settings):
         state = state.observe(AcceptanceSample(int(accepted[alarm]), int(rollbacks[alarm])), settings)
         alarm += 1
     assert first.tolist() == [alarm]

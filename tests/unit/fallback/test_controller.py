@@ -247,10 +247,10 @@ def test_a_critical_alert_binds_running_requests_and_runs_out_where_it_is_not_re
 
 def test_the_alert_source_ends_what_it_lists_no_more() -> None:
     controlled = Controlled()
-    controlled.controller.polled([notice(PLAIN)])
+    controlled.controller.apply_poll([notice(PLAIN)])
     controlled.at(1)
     assert [lease.notice.name for lease in controlled.controller.state().leases] == ["DraftdSomething"]
-    controlled.controller.polled([])
+    controlled.controller.apply_poll([])
     controlled.at(2)
     assert controlled.controller.state().leases == ()
 

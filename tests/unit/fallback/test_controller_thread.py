@@ -108,7 +108,7 @@ def test_a_disk_that_hangs_keeps_a_caller_no_longer_than_a_few_seconds(monkeypat
     with Running(store) as running:
         assert store.entered.wait(10)
         controller = running.controller
-        for ask in (lambda: controller.notices([notice()]), lambda: controller.polled([]), controller.probe):
+        for ask in (lambda: controller.notices([notice()]), lambda: controller.apply_poll([]), controller.probe):
             with pytest.raises(QueueFull, match="busy") as caught:
                 ask()
             assert caught.value.retry_after

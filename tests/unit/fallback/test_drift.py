@@ -37,7 +37,7 @@ def until_drifted(state: Cusum, samples: Iterator[AcceptanceSample], most: int) 
     """Returns the samples before drift was found; None after `most` without it."""
     for count in range(1, most + 1):
         state = state.observe(next(samples), CUSUM)
-        if state.drifted(CUSUM):
+        if state.exceeds_limit(CUSUM):
             return count
     return None
 
@@ -56,7 +56,7 @@ def test_a_baseline_is_learnt_from_as_many_samples_as_tell_it_from_chance() -> N
         assert state.baseline is None
     state = state.observe(next(samples), CUSUM)
     assert state.baseline is not None
-    assert not state.drifted(CUSUM)
+    assert not state.exceeds_limit(CUSUM)
     assert state.baseline.mean == pytest.approx(0.7, abs=0.1)
     assert state.baseline.spread == pytest.approx(0.2, abs=0.08)
 
@@ -68,7 +68,7 @@ def test_a_learnt_baseline_raises_few_false_alarms_even_where_chance_was_unkind(
         state, samples = learnt(0.7, seed), requests(0.7, 5000 + seed)
         for _ in range(2000):
             state = state.observe(next(samples), CUSUM)
-            if state.drifted(CUSUM):
+            if state.exceeds_limit(CUSUM):
                 alarms, state = alarms + 1, state.reset()
     assert alarms <= 20
 
@@ -90,7 +90,7 @@ def test_steady_acceptance_raises_at_most_two_false_alarms() -> None:
     samples = requests(0.7, 7)
     for _ in range(20_000):
         state = state.observe(next(samples), CUSUM)
-        if state.drifted(CUSUM):
+        if state.exceeds_limit(CUSUM):
             alarms, state = alarms + 1, state.reset()
     assert alarms <= 2
 
@@ -101,7 +101,7 @@ def test_a_rise_is_no_drift_and_one_odd_request_is_none() -> None:
         state = state.observe(AcceptanceSample(40, 0), CUSUM)
     assert state.level == 0.0
     state = state.observe(AcceptanceSample(0, 40), CUSUM)
-    assert not state.drifted(CUSUM)
+    assert not state.exceeds_limit(CUSUM)
 
 
 def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None:
@@ -109,7 +109,7 @@ def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None
     for _ in range(5000):
         state = state.observe(next(bad), CUSUM)
     for count in range(200):  # noqa: B007
-        if not state.drifted(CUSUM):
+        if not state.exceeds_limit(CUSUM):
             break
         state = state.observe(next(good), CUSUM)
     assert count < 60

@@ -9,7 +9,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, LadderLevel
 from draftd.errors import ModelLoadError, NotServing
-from draftd.fallback.loaded_drafters import LoadedDrafters, needed
+from draftd.fallback.loaded_drafters import LoadedDrafters, needed_drafters
 from tests.unit.fallback.controlled import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
 from tests.wait_until import until
 
@@ -21,11 +21,11 @@ def asked(engine: FakeEngine) -> list[str]:
 
 
 def test_a_level_needs_its_drafter_and_the_draft_model_down_to_short_block() -> None:
-    assert needed(LADDER[TOP]) == needed(LADDER[SHORTER]) == {DRAFT}
-    assert needed(LADDER[LIGHT]) == {LOOKUP}
-    assert needed(LADDER[BOTTOM]) == frozenset()
-    assert needed(LadderLevel(FallbackLevel.FULL, 4, LOOKUP)) == {LOOKUP, DRAFT}
-    assert needed(LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHTER)) == {LIGHTER}
+    assert needed_drafters(LADDER[TOP]) == needed_drafters(LADDER[SHORTER]) == {DRAFT}
+    assert needed_drafters(LADDER[LIGHT]) == {LOOKUP}
+    assert needed_drafters(LADDER[BOTTOM]) == frozenset()
+    assert needed_drafters(LadderLevel(FallbackLevel.FULL, 4, LOOKUP)) == {LOOKUP, DRAFT}
+    assert needed_drafters(LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHTER)) == {LIGHTER}
 
 
 def test_the_engine_is_asked_once_for_what_stays_the_same() -> None:

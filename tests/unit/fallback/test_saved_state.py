@@ -54,11 +54,11 @@ def test_saved_state_is_read_as_it_was_written(position: int, hold: Hold | None)
 
 
 def test_time_that_passed_has_passed() -> None:
-    assert state().resumed(NOW + 5000) == state()
+    assert state().resume_at(NOW + 5000) == state()
 
 
 def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
-    resumed = state(hold=Hold(0, NOW + 60)).resumed(NOW - 10_000)
+    resumed = state(hold=Hold(0, NOW + 60)).resume_at(NOW - 10_000)
     assert resumed.at == NOW - 10_000
     assert resumed.ladder == LadderState(2, NOW - 10_100, FIRES, 3, NOW - 10_200, Hold(0, NOW - 9_940), NOW - 10_300)
     assert resumed.leases.held["a1"].until == NOW - 9_100

@@ -48,7 +48,7 @@ class Watched:
         for _ in range(count):
             self.now += seconds
             accepted = round(100 * acceptance)
-            self.guard = self.guard.finished(self.now, *kind, counts(40, accepted, 100 - accepted, costs, cut))
+            self.guard = self.guard.add_request(self.now, *kind, counts(40, accepted, 100 - accepted, costs, cut))
         return self
 
     def read(self, count: int, reading: MachineReading, *, seconds: float = 5.0) -> Watched:
@@ -140,7 +140,7 @@ def test_unpriced_drafts_count_neither_for_nor_against_speed() -> None:
     guard = Watched().guard
     unpriced = counts(20, 16, 4)
     unpriced.unpriced_drafts = 20
-    assert guard.finished(1.0, *CODE, unpriced).speed == guard.advance(1.0).speed
+    assert guard.add_request(1.0, *CODE, unpriced).speed == guard.advance(1.0).speed
 
 
 def test_too_few_requests_in_a_window_move_nothing() -> None:
@@ -150,17 +150,17 @@ def test_too_few_requests_in_a_window_move_nothing() -> None:
 
 def test_a_request_without_a_draft_says_nothing() -> None:
     before = Watched().guard
-    assert before.finished(1.0, *CODE, counts(0, 0, 0)) is before
+    assert before.add_request(1.0, *CODE, counts(0, 0, 0)) is before
 
 
 def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None:
     watched = Watched().requests(100, 0.3, costs=90.0)
     for _ in range(3):
-        watched.guard = watched.guard.failed(Cause.VERIFIER_ERRORS, watched.now).failed(
+        watched.guard = watched.guard.add_failure(Cause.VERIFIER_ERRORS, watched.now).add_failure(
             Cause.DRAFTER_ERRORS, watched.now
         )
     assert len(watched.asked()) == 5
-    watched.guard = watched.guard.stepped(watched.now, 1)
+    watched.guard = watched.guard.on_step(watched.now, 1)
     assert watched.asked() == {}
     assert watched.guard.learnt() == KNOWN
     assert Cause.ACCEPTANCE_DRIFT in watched.requests(100, 0.3).asked()
@@ -176,13 +176,13 @@ def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None
 def test_errors_within_a_window_are_hard_and_forgotten_after_it(cause: Cause, level: FallbackLevel) -> None:
     watched = Watched()
     for at in (0.0, 299.0):
-        watched.guard = watched.guard.failed(cause, at)
+        watched.guard = watched.guard.add_failure(cause, at)
     watched.now = 299.0
     assert watched.asked() == {}
     watched.now = 310.0
-    watched.guard = watched.guard.failed(cause, 310.0)
+    watched.guard = watched.guard.add_failure(cause, 310.0)
     assert watched.asked() == {}, "the first is a window ago"
-    watched.guard = watched.guard.failed(cause, 310.0)
+    watched.guard = watched.guard.add_failure(cause, 310.0)
     assert watched.asked() == {cause: level}
     assert watched.hard(cause)
     assert watched.evidence(cause).startswith("3 failed ")
@@ -215,7 +215,7 @@ def test_a_spell_outlasts_a_step_and_what_was_swapped_before_it_does_not() -> No
     for read in range(5):
         watched.read(1, MachineReading(True, None, read * 64 * 2**20))
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE, Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
-    watched.guard = watched.guard.stepped(watched.now, 1)
+    watched.guard = watched.guard.on_step(watched.now, 1)
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
 
 
@@ -241,7 +241,7 @@ def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
     for verdict in (None, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES):
         if verdict is not None:
             watched.guard = watched.guard.canaries(CanaryReport(verdict, "busy"))
-        watched.guard = watched.guard.stepped(1.0, 5)
+        watched.guard = watched.guard.on_step(1.0, 5)
         watched.now += 1e6
         assert watched.asked() == {Cause.QUALITY: FallbackLevel.AUTOREGRESSIVE}
         assert watched.hard(Cause.QUALITY)
@@ -272,15 +272,15 @@ def test_signals_survive_any_order_of_events_and_have_reasons(
     for what, seconds, one, other in events:
         now += seconds
         if what == "request":
-            guard = guard.finished(now, *CODE, counts(one % 5, one, other, other / 2))
+            guard = guard.add_request(now, *CODE, counts(one % 5, one, other, other / 2))
         elif what == "verifier":
-            guard = guard.failed(Cause.VERIFIER_ERRORS, now)
+            guard = guard.add_failure(Cause.VERIFIER_ERRORS, now)
         elif what == "drafter":
-            guard = guard.failed(Cause.DRAFTER_ERRORS, now)
+            guard = guard.add_failure(Cause.DRAFTER_ERRORS, now)
         elif what == "machine":
             guard = guard.machine(MachineReading(one % 3 == 0, other % 2 == 0 or None, one * 2**23), now)
         elif what == "step":
-            guard = guard.stepped(now, one % 2)
+            guard = guard.on_step(now, one % 2)
         else:
             guard = guard.advance(now)
         for signal in guard.signals(now):

@@ -125,8 +125,8 @@ def test_requests_only_the_local_target_can_answer_stay_local() -> None:
 def test_another_tokenizer_leaves_answers_in_text() -> None:
     by = planner(OTHER, flag=FixedFlag(strategy=Strategy.REMOTE))
     plan = planned(by)
-    assert (plan.strategy, by.router.relayed(plan.strategy)) == (Strategy.REMOTE, True)
-    assert not planner().router.relayed(Strategy.REMOTE)
+    assert (plan.strategy, by.router.relays_text(plan.strategy)) == (Strategy.REMOTE, True)
+    assert not planner().router.relays_text(Strategy.REMOTE)
     assert by.plan(RequestedPlan(by_id="logprobs of this model"), FlagContext("m"), MODEL).strategy is Strategy.LOCAL
 
 
@@ -163,12 +163,14 @@ def test_estimates_follow_what_was_measured_of_late() -> None:
     now = 0.0
     by = planner(clock=lambda: now)
     local, remote = (planned(by, strategy=one) for one in (Strategy.LOCAL, Strategy.REMOTE))
-    assert by.router.expected(WorkloadClass.CODE, None) == 256
-    assert by.router.expected(WorkloadClass.CODE, 100) == 100
+    assert by.router.expected_tokens(WorkloadClass.CODE, None) == 256
+    assert by.router.expected_tokens(WorkloadClass.CODE, 100) == 100
     for plan in (local, remote):
-        by.router.finished(plan, WorkloadClass.CODE, finished(51, 0.5))
-    by.router.finished(remote, WorkloadClass.CODE, finished(4096, 0.1, failed_over="gone"))  # says nothing of either
-    assert by.router.expected(WorkloadClass.CODE, 100) == pytest.approx(51)
+        by.router.learn_answer(plan, WorkloadClass.CODE, finished(51, 0.5))
+    by.router.learn_answer(
+        remote, WorkloadClass.CODE, finished(4096, 0.1, failed_over="gone")
+    )  # says nothing of either
+    assert by.router.expected_tokens(WorkloadClass.CODE, 100) == pytest.approx(51)
     rows = by.route(RequestedPlan(), FlagContext("m", WorkloadClass.CODE, prompt_tokens=100), 100).ways
     assert [way.estimate.tokens_per_second for way in rows[:2] if way.estimate] == pytest.approx([100, 100])
     assert rows[0].estimate is not None

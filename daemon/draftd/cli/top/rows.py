@@ -100,16 +100,16 @@ def serving(seen: StatusHistory, now: datetime) -> list[Row]:
         *_ladder(status.fallback, now),
         ("requests", Text.assemble(f"{status.active_requests} running, ", (waiting, BAD if full else ""))),
         ("prompts", _prompts(seen)),
-        ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
+        ("finished", _count(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
         ("failed", _failed(seen, lately.failed if lately else None)),
-        ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
+        ("refused", _count(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
         ("telemetry", Text(figures.export_state(exporting), GOOD if exporting else DIM)),
     ]
 
 
 def essential(seen: StatusHistory, now: datetime) -> list[Row]:
     """What comes first where there is no room for all."""
-    drafted = [compared(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
+    drafted = [compare_row(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
     return [
         *drafted,
         *(row for row in (*serving(seen, now), *ranks(seen), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL),
@@ -178,14 +178,14 @@ def _prompts(seen: StatusHistory) -> Text:
     return Text.assemble(f"{figures.rate(now)} tokens/s", far, (f", {more} more" if more > 0 else "", DIM))
 
 
-def _counted(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
+def _count(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
     style = "" if not bad else BAD if lately else WARN if whole else ""
     return Text.assemble((str(whole), style), (f", {lately} in {period(seen)}" if lately else "", DIM))
 
 
 def _failed(seen: StatusHistory, lately: int | None) -> Text:
     status = seen.status
-    shown = _counted(failures(status), lately, seen, bad=True)
+    shown = _count(failures(status), lately, seen, bad=True)
     errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
     if text := ", ".join(f"{count} {what}" for count, what in errors if count):
         shown.append(f", errors: {text}", WARN)

@@ -80,7 +80,7 @@ class Authentication:
             return None
         signatures = _all(headers, SIGNATURE_HEADER)
         if self._secrets and signatures:
-            return self._signed(signatures, _all(headers, self._timestamp_header), now)
+            return self._unproven_signature(signatures, _all(headers, self._timestamp_header), now)
         if self._tokens and credentials:
             raise NotificationRefused(401, NotificationResult.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
         raise NotificationRefused(
@@ -93,7 +93,7 @@ class Authentication:
             wanted = "the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret"
             raise NotificationRefused(401, NotificationResult.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
 
-    def _signed(self, signatures: list[bytes], times: list[bytes], now: float) -> UnprovenSignature:
+    def _unproven_signature(self, signatures: list[bytes], times: list[bytes], now: float) -> UnprovenSignature:
         name = self._timestamp_header
         if not times:
             why = "without its time a signature could be repeated for ever"

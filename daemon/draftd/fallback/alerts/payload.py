@@ -138,7 +138,7 @@ def parse_notification(body: bytes) -> list[NotifiedAlert]:
     try:
         return _Notification.model_validate_json(body).alerts
     except ValidationError as error:
-        raise _explained(error, body, "") from None
+        raise _first_fault(error, body, "") from None
 
 
 def parse_alerts(body: bytes) -> list[ListedAlert]:
@@ -146,10 +146,10 @@ def parse_alerts(body: bytes) -> list[ListedAlert]:
     try:
         return _ANSWER.validate_json(body)
     except ValidationError as error:
-        raise _explained(error, body, "alerts") from None
+        raise _first_fault(error, body, "alerts") from None
 
 
-def _explained(error: ValidationError, body: bytes, root: str) -> InvalidRequest:
+def _first_fault(error: ValidationError, body: bytes, root: str) -> InvalidRequest:
     """The first thing that is wrong."""
     first = error.errors(include_url=False, include_context=True)[0]
     if first["type"] == "json_invalid":

@@ -95,17 +95,17 @@ class Poller:
             firing = self._understood(await self._answer())
             await asyncio.to_thread(self._polled, firing)
         except PollFailed as failure:
-            self._failed(failure.result, str(failure))
+            self._report_failure(failure.result, str(failure))
         except (QueueFull, NotServing) as error:
-            self._failed(PollResult.BUSY, error.message)
+            self._report_failure(PollResult.BUSY, error.message)
         except Exception as error:
-            self._failed(PollResult.FAILED, repr(error), error)
+            self._report_failure(PollResult.FAILED, repr(error), error)
         else:
             self._outage.ended(f"alerts are polled at {self._url} again, after {self._failures} failures")
             self._failures = 0
             self._telemetry.poll(PollResult.OK)
 
-    def _failed(self, result: PollResult, why: str, error: Exception | None = None) -> None:
+    def _report_failure(self, result: PollResult, why: str, error: Exception | None = None) -> None:
         self._telemetry.poll(result)
         then = "until then, alerts expire unless they are repeated"
         self._outage.began(f"alerts cannot be polled at {self._url}: {why}; {then}", result, error=error)

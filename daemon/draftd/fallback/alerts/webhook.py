@@ -139,7 +139,7 @@ class WebhookListener:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            result, answer = await self._notified(request)
+            result, answer = await self._answer_notification(request)
             response = web.json_response(answer)
         except NotificationRefused as refused:
             result, response = refused.result, self._refusal(refused, request.remote or "")
@@ -167,13 +167,13 @@ class WebhookListener:
             response.headers["Allow"] = "POST"
         return response
 
-    async def _notified(self, request: web.BaseRequest) -> tuple[NotificationResult, dict[str, object]]:
+    async def _answer_notification(self, request: web.BaseRequest) -> tuple[NotificationResult, dict[str, object]]:
         if request.path != PATH:
             raise NotificationRefused(404, NotificationResult.BAD_PATH, f"path: allowed: {PATH}")
         if request.method != "POST":
             raise NotificationRefused(405, NotificationResult.BAD_METHOD, "method: allowed: POST, of a notification")
         try:
-            body, claim = await self._authenticated(request)
+            body, claim = await self._authenticate(request)
         except NotificationRefused as refused:
             # Unknown senders have an allowance of their own, so that they do not use up that of known ones.
             if refused.status == 401 and (wait := self._unproven.take()):
@@ -188,7 +188,7 @@ class WebhookListener:
                 self._replay_guard.pop(claim.signature, None)
             raise
 
-    async def _authenticated(self, request: web.BaseRequest) -> tuple[bytes, UnprovenSignature | None]:
+    async def _authenticate(self, request: web.BaseRequest) -> tuple[bytes, UnprovenSignature | None]:
         """The body of a sender that is known, and within its rate. What the headers tell is told before any of the
         body is read; a signature can only be judged with all of it."""
         claim = self._authentication.claim(request.headers, self._wall())
