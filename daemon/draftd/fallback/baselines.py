@@ -69,13 +69,13 @@ class ProbeBaselines(Document):
         self.drafters = {kind: baseline for kind, baseline in self.drafters.items() if kind == PROMPT_LOOKUP}
 
     def recall(self, earlier: ProbeBaselines) -> None:
-        """What an earlier run learnt."""
+        """Restores the baselines of an earlier run, if they are of the same prompts."""
         if earlier.prompts == self.prompts:
             self.drafters = dict(earlier.drafters)
 
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:
-    """What the same prompts are to be compared with later. None where they showed too little."""
+    """Returns the baseline for later runs of these prompts; None if they showed too little."""
     samples = [AcceptanceSample(prompt.counts.accepted, prompt.counts.rollbacks) for prompt in prompts]
     samples = [sample for sample in samples if sample.reached]
     if len(samples) < 2:

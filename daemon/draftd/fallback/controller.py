@@ -142,7 +142,7 @@ class Controller:
         return not self._thread.is_alive()
 
     def state(self) -> FallbackState:
-        """As of the last look."""
+        """Returns the state as of the last look."""
         return self._state
 
     # What is asked for from outside. Raises QueueFull where it cannot be done soon, NotServing once it is closed.
@@ -157,7 +157,7 @@ class Controller:
         return results
 
     def apply_poll(self, firing: Sequence[Notice]) -> None:
-        """What the source of alerts lists as firing."""
+        """Applies the alerts that the polled source lists as firing."""
         with self._locked_look() as now:
             self._leases = self._leases.reconcile(firing, now, self._lease_seconds)
 

@@ -26,7 +26,7 @@ StreamKey = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceSample:
-    """What one request, or a probe, showed: accepted tokens, and speculative steps that rejected one."""
+    """The result of one request or probe: accepted tokens, and speculative steps that rejected one."""
 
     accepted: int
     rollbacks: int
@@ -44,14 +44,14 @@ class AcceptanceSample:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What acceptance was while all was well: its mean, and the spread between requests beyond that of counting."""
+    """The acceptance while all was well: its mean, and the spread between requests beyond that of counting."""
 
     mean: Annotated[float, Field(ge=0, le=1)]
     spread: Annotated[float, Field(ge=0, le=1)]
 
     @classmethod
     def learnt(cls, samples: Sequence[AcceptanceSample], mean: float) -> Baseline:
-        """Of at least two samples, each of which reached something."""
+        """Returns the baseline of at least two samples, each of which reached something."""
         between = sum((sample.acceptance - mean) ** 2 for sample in samples) / (len(samples) - 1)
         counting = sum(sample.acceptance * (1 - sample.acceptance) / sample.reached for sample in samples) / len(
             samples

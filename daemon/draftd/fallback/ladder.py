@@ -153,7 +153,7 @@ def utc_text(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LadderState:
-    """Where the ladder is. Times are the caller's clock, in seconds."""
+    """The position of the ladder. Times are the caller's clock, in seconds."""
 
     position: int = 0
     since: float = 0.0
@@ -181,7 +181,7 @@ class LadderState:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What allows a step up: the position it leads to, and what was found there."""
+    """Permission for a step up: the position it leads to, and the evidence for it."""
 
     position: int
     evidence: str = ""
@@ -221,7 +221,7 @@ class Ladder(Generic[LevelT]):
         self.state, self.position = state, state.position
 
     def next_state(self, signals: Iterable[Signal], permit: Permit | None, now: float) -> LadderState:
-        """Where `move` leads."""
+        """Returns the state that `move` leads to."""
         return move(self.state, self.levels, signals, permit, self.settings, now)
 
     def take(self, state: LadderState) -> Signal | None:

@@ -23,7 +23,7 @@ Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # from 1970 to the y
 
 
 class Applied(enum.StrEnum):
-    """What became of a notification."""
+    """The outcome of a notification."""
 
     ACCEPTED = "accepted"
     RENEWED = "renewed"
@@ -117,13 +117,13 @@ class Leases:
         return replace(self, held={name: lease for name, lease in self.held.items() if lease.until > now})
 
     def signals(self) -> tuple[Signal, ...]:
-        """What the alerts ask for of the ladder, the lowest level first."""
+        """Returns the alerts' signals for the ladder, the lowest level first."""
         own = [lease for lease in self.held.values() if lease.notice.remote is None]
         ordered = sorted(own, key=lambda lease: (lease.notice.level, not lease.notice.hard))
         return tuple(lease.signal for lease in ordered)
 
     def remote_signals(self) -> tuple[Signal, ...]:
-        """What they ask for of the remote."""
+        """Returns the alerts' signals for the remote."""
         return tuple(lease.signal for lease in self.held.values() if lease.notice.remote is not None)
 
     def _end(self, fingerprint: str, starts_at: float) -> Leases:

@@ -49,7 +49,7 @@ class ProbeUnanswered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What the model answered to a prompt, and what that took."""
+    """The model's answer to a prompt, and what it took."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]

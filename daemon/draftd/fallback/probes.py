@@ -201,7 +201,7 @@ class CanaryReport:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """By decode mode."""
+        """Returns the scores by decode mode."""
         plain, drafted = DecodeMode.AUTOREGRESSIVE.value, DecodeMode.SPECULATIVE.value
         return {plain: self.score_autoregressive, drafted: self.score_speculative}
 

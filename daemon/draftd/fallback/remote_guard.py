@@ -52,7 +52,7 @@ class RemoteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSignalState:
-    """What is known of the remote since the last step. Never changed: each event gives the next one."""
+    """The evidence about the remote since the last step. Immutable: each event returns the next state."""
 
     settings: FallbackSettings
     speed: Floor  # over the remote's own streaming
@@ -101,7 +101,7 @@ class RemoteSignalState:
         return replace(self, since=now, speed=speed, kept=kept, errors=CounterGrowth(self.errors.marks[-1:]))
 
     def signals(self, now: float) -> tuple[Signal, ...]:
-        """What all of it asks for, each with its evidence."""
+        """Returns the signals, each with its evidence."""
         settings = self.settings
         window, longest = settings.window_seconds, 1000 * settings.remote_round_trip_seconds
         speed, kept = self.speed.advance(now, settings), self.kept.advance(now, settings)
@@ -126,7 +126,7 @@ class RemoteSignalState:
         return speed.last if speed.last_requests and speed.silent < WINDOWS else None
 
     def permit(self, position: int, now: float) -> Permit | None:
-        """What allows a step up from there: the link, as its own probes find it."""
+        """Returns the permit for a step up: the link decides, by its own probes."""
         link, window = self.link, self.settings.window_seconds
         if position == 0 or not link.up or self.errors.within(now, window) >= self.settings.errors:
             return None
@@ -146,7 +146,7 @@ def streaming_pace(status: EngineStatus) -> dict[WorkloadClass, float]:
 
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """As of the last look. The ladder's times are seconds since 1970; `signals` are what is asked for now."""
+    """The state at the last look. The ladder's times are seconds since 1970; `signals` are what is asked for now."""
 
     ladder: LadderState
     signals: tuple[Signal, ...]
@@ -180,7 +180,7 @@ class RemoteGuard:
         return self.ladder.level
 
     def restore(self, saved: LadderState | None) -> None:
-        """As an earlier run left it."""
+        """Restores the state that an earlier run left."""
         if saved is None or not 0 <= saved.position < len(REMOTE_LADDER):
             return
         signal = saved.signal  # a number in a file, of which levels of the other ladder have the same

@@ -1,4 +1,4 @@
-"""What the fallback needs of telemetry, which imports it."""
+"""The interface that the fallback needs from telemetry, which imports the fallback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from draftd.fallback.probes import CanaryReport, ProbeReport
 
 
 class FallbackTelemetry(Protocol):
-    """Where the fallback reports what it does: draftd.telemetry.fallback. Any thread; never raises, never blocks."""
+    """Records what the fallback does; implemented in draftd.telemetry.fallback. Any thread; never raises, never blocks."""
 
     def notification(self, result: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What the daemon sees for the guard: requests, errors and the machine."""
+"""Collects events for the guard: requests, errors and the machine's state."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class SignalState:
         )
 
     def signals(self, now: float) -> tuple[Signal, ...]:
-        """What all of it asks for, each with its evidence."""
+        """Returns the signals, each with its evidence."""
         settings, guard = self.settings, self.advance(now)
         floor, speed, window = guard.floor, guard.speed, settings.window_seconds
         accepted = f"acceptance {floor.last:.2f} of"

@@ -1,4 +1,4 @@
-"""What the fallback keeps on disk: a folder that one daemon has to itself, and small JSON files replaced in one
+"""The fallback's files on disk: a folder that one daemon has to itself, and small JSON files replaced in one
 step."""
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Learnt(Document):
 
 
 def _paths(identity: Mapping[str, Any]) -> list[object]:
-    """Of a pair's models."""
+    """Returns the paths of a pair's models."""
     models = [identity.get(role) for role in ("target", "draft", "light_draft")]
     return [model.get("path") if isinstance(model, dict) else model for model in models]
 

@@ -106,7 +106,7 @@ class FlagFile:
         self.errors = 0  # writes that failed
 
     def create_if_missing(self, defaults: Mapping[Flag, str]) -> bool:
-        """With these flags and their default variants. Whether it was written. Raises OSError where it cannot be."""
+        """Writes the missing file with these default variants; returns whether it did. Raises OSError."""
         remove_leftovers(self.path, _LEFT_SECONDS)
         if self.path.exists():
             return False

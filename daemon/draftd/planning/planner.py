@@ -33,7 +33,7 @@ from draftd.strategies import QualityClass, Strategy
 
 @dataclass(frozen=True, slots=True)
 class FlagContext:
-    """What targeting rules can match on. `caller` is the targeting key."""
+    """The attributes that targeting rules match on. `caller` is the targeting key."""
 
     model: str = ""
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
@@ -73,7 +73,7 @@ class FlagSource(Protocol):
     def evaluate(self, context: FlagContext) -> FlagResolution: ...
 
     def strategy(self, context: FlagContext) -> FlagResolution:
-        """Its value is one of `Strategy`."""
+        """Returns a resolution whose value is one of `Strategy`."""
 
 
 class Planner:

@@ -1,4 +1,4 @@
-"""What an answer costs here and at the remote daemon, and what it is good for. Pure.
+"""The cost and quality of an answer, here and at the remote daemon. Pure.
 
 Here: the machine's price for an hour, and its power, for the seconds of the engine that the answer took, shared with
 those it was decoded together with; and a price for each token. There: a price for each token, for an hour of the
@@ -35,12 +35,12 @@ class PriceList(CostSettings):
     """`cost.*` of the settings; what is None is not known and not counted."""
 
     def measuring(self, watts: float | None) -> PriceList:
-        """With the power that was measured, where none is set."""
+        """Returns the prices with the measured power, unless one is set."""
         return self.model_copy(update={"watts": watts}) if self.watts is None else self
 
     @property
     def hourly(self) -> float | None:
-        """Of this machine, its power included; None where nothing is known."""
+        """The price of an hour of this machine, with its power; None if neither is known."""
         energy = None if self.watts is None or self.tariff is None else self.watts / 1000 * self.tariff
         return _sum((self.per_hour, energy))
 

@@ -46,7 +46,7 @@ class Average:
 
 @dataclass(slots=True)
 class ObservedAnswers:
-    """Of requests that finished, clients' alone. By workload class, and of all together under None."""
+    """Recent figures of clients' finished requests: by workload class, and for all under None."""
 
     rates: dict[tuple[Strategy, WorkloadClass | None], Average] = field(default_factory=dict)  # tokens per second
     lengths: dict[WorkloadClass | None, Average] = field(default_factory=dict)  # of answers
@@ -69,7 +69,7 @@ class ObservedAnswers:
             self.request.add(stats.finished - stats.scheduled, now)
 
     def rate(self, strategy: Strategy, workload: WorkloadClass, now: float) -> float | None:
-        """Of late."""
+        """Returns recent tokens per second, or None if stale."""
         averages = (self.rates.get((strategy, kind)) for kind in (workload, None))
         return next((late for average in averages if average is not None and (late := average.late(now))), None)
 
@@ -177,7 +177,7 @@ class Router:
         return choose(request, local, remote, self.prices)
 
     def learn_answer(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome) -> AnswerPrice:
-        """Of a client's request that has ended: is learnt from, and priced."""
+        """Learns from a client's request that has ended, and returns its price."""
         with self._lock:
             self._measured.add(plan, workload, outcome, self._clock())
         return worth_of(self.prices, plan, outcome, self.quality, self.remote_quality)
@@ -231,7 +231,7 @@ class Router:
 
 
 def refusal(route: Route) -> RemoteUnavailable:
-    """Of a route that has no way."""
+    """Returns the error for a request that no strategy can serve."""
     if route.down:
         return RemoteDown(route.refusal, retry_after=route.retry_after)
     return RemoteUnavailable(route.refusal)

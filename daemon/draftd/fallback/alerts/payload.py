@@ -1,4 +1,4 @@
-"""What Grafana and Alertmanager send: notifications to a webhook, and the answers of their alerts API.
+"""Parses what Grafana and Alertmanager send: notifications to a webhook, and the answers of their alerts API.
 
 Alertmanager's notifications have version "4", Grafana's "1" with more fields; what is not needed here is not looked at.
 The API is Alertmanager's v2, which Grafana has as well."""
@@ -64,7 +64,7 @@ LEVEL_LABEL = "fallback_level"
 
 
 class Malformed(InvalidRequest):
-    """What came is no JSON."""
+    """The error for a body that is not JSON."""
 
 
 def _seconds(value: object) -> float:
@@ -82,7 +82,7 @@ class _PayloadModel(BaseModel):
 
 
 class Alert(_PayloadModel):
-    """What all three tell of an alert. `starts_at`: seconds since 1970."""
+    """The fields of an alert that all three sources send. `starts_at`: seconds since 1970."""
 
     labels: dict[str, str]
     fingerprint: str = Field(pattern=r"^[0-9A-Za-z]{1,64}$")
@@ -168,14 +168,14 @@ def _first_fault(error: ValidationError, body: bytes, root: str) -> InvalidReque
 
 
 def _short(value: object) -> object:
-    """What can be shown in a line without writing all of it out first."""
+    """Shortens a value for one line, without writing all of it out first."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return f"an object of {len(value)}" if isinstance(value, dict) else value
 
 
 class NotificationResult(enum.StrEnum):
-    """What became of one notification, or of what came instead of one."""
+    """The outcome of one notification, or of a request that was none."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"  # all of it was known
@@ -212,7 +212,7 @@ class NotificationResult(enum.StrEnum):
 
 
 class PollResult(enum.StrEnum):
-    """What became of one poll."""
+    """The outcome of one poll."""
 
     OK = "ok"
     UNREACHABLE = "unreachable"

@@ -134,7 +134,7 @@ class Poller:
             raise PollFailed(PollResult.UNREACHABLE, str(error) or type(error).__name__) from None
 
     def _understood(self, body: bytes) -> list[Notice]:
-        """What of it asks this daemon for a level. Raises PollFailed."""
+        """Returns the alerts that ask this daemon for a level. Raises PollFailed."""
         try:
             alerts = parse_alerts(body)
         except InvalidRequest as error:
