@@ -349,7 +349,7 @@ class Controller:
             if level.kind >= FallbackLevel.SHORT_BLOCK:
                 allowed = frozenset(self._engine.info.drafters)
             else:  # its own drafter and those lighter than it
-                allowed = frozenset(rung.drafter for rung in self._levels[position:] if rung.drafter is not None)
+                allowed = frozenset(lower.drafter for lower in self._levels[position:] if lower.drafter is not None)
                 allowed |= {GRAMMAR} if allowed else set()  # which costs nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:

@@ -102,8 +102,8 @@ class ProbeRunner:
         """Raises NotNow while a run is under way, and where nothing can be drafted."""
         level = self._ladder.level
         if level.drafter is None:
-            drafting = [rung for rung in reversed(self._ladder.levels) if rung.drafter is not None]
-            at_hand = (rung for rung in drafting if not why_missing(rung.drafter, self._engine))
+            drafting = [other for other in reversed(self._ladder.levels) if other.drafter is not None]
+            at_hand = (other for other in drafting if not why_missing(other.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
         failed = CanaryReport(ProbeVerdict.FAILED, "")

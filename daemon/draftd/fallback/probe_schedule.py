@@ -191,7 +191,7 @@ class ProbeSchedule:
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """Only where they would find something drafted."""
         level = self._ladder[state.position]
-        drafters = [rung.drafter for rung in (self._ladder if level.drafter is None else [level])]
+        drafters = [other.drafter for other in (self._ladder if level.drafter is None else [level])]
         if all(drafter is None or why_missing(drafter, self._engine) for drafter in drafters):
             return False
         others = [signal for signal in signals if signal.cause is not Cause.QUALITY]

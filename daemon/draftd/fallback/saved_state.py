@@ -1,4 +1,5 @@
-"""The state that survives a restart, as one JSON document: the ladder, the leases, the baselines, the canaries' verdict.
+"""The state that survives a restart, as one JSON document: the ladder, the leases, the baselines, the canaries'
+verdict.
 
 Times are the ladder's clock, which is the wall clock at start and what has passed since. A level is saved as what it
 allows, since a restart may come with another ladder. A document that cannot be read leads lower, never higher.

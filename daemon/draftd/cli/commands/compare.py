@@ -107,9 +107,9 @@ def compare(
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
-        groups = {name: round_figures(summarise(group)) for name, group in by_group(pairs).items()}
-        each_pair = [{"prompt": p.name, "workload": p.group} | round_figures(summarise([p])) for p in pairs]
-        output.print_json({"summary": round_figures(summary), "groups": groups, "pairs": each_pair})
+        groups = {name: shorten_figures(summarise(group)) for name, group in by_group(pairs).items()}
+        each_pair = [{"prompt": p.name, "workload": p.group} | shorten_figures(summarise([p])) for p in pairs]
+        output.print_json({"summary": shorten_figures(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
         output.stderr().print(_BOTH, style="dim")
@@ -122,7 +122,7 @@ def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
     summaries = by_strategy.summarise(answers)
     if json:
         output.print_json(
-            {"strategies": {way: round_figures(row) for way, row in summaries.items()}, "answers": answers}
+            {"strategies": {way: shorten_figures(row) for way, row in summaries.items()}, "answers": answers}
         )
     else:
         output.print_table(by_strategy.COLUMNS, by_strategy.rows(summaries))
@@ -216,7 +216,7 @@ def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def round_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+def shorten_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
     """For JSON: four significant digits are more than such figures hold."""
     return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in summary.items()}
 
@@ -366,4 +366,4 @@ def _demo_row(name: str, summary: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _shown(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in round_figures(summary).items() if key in _DEMO}
+    return {key: value for key, value in shorten_figures(summary).items() if key in _DEMO}

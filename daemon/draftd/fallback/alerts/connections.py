@@ -1,5 +1,5 @@
-"""The event loop and connections of the webhook and the poller: a loop on a thread of its own, and HTTP connections of bounded
-size, so many at once, for so long, over TLS where it is configured."""
+"""The event loop and connections of the webhook and the poller: a loop on a thread of its own, and HTTP connections of
+bounded size, so many at once, for so long, over TLS where it is configured."""
 
 from __future__ import annotations
 
