@@ -68,15 +68,15 @@ class Credentials:
 
     def expiries(self) -> Mapping[str, float]:
         """Unix times, by setting."""
-        return {setting: certificate.expires for setting, certificate in self._certificates.items()}
+        return {setting: one.expires for setting, one in self._certificates.items()}
 
-    def read_changes(self) -> CredentialChange:
+    def changed(self) -> CredentialChange:
         """Reads the settings and their files again, and puts nothing into use. Raises ConfigError."""
         read = self._read()
         settings, later = _with_credentials(self._settings, read)
         certificates = load_certificates(certificate_files(settings))
         names = [name for name in _TOKENS if _value(settings, name) != _value(self._settings, name)]
-        names += [name for name, certificate in certificates.items() if certificate.differs(self._certificates[name])]
+        names += [name for name, found in certificates.items() if found.differs(self._certificates[name])]
         fixed = [variable for name in _TOKENS if os.environ.get(variable := variable_of(name))]
         return CredentialChange(settings, certificates, tuple(names), tuple(later), tuple(fixed))
 
@@ -128,7 +128,7 @@ class Hangup:
         async with self._lock:
             self._reopen()
             try:
-                change = await asyncio.to_thread(self._credentials.read_changes)
+                change = await asyncio.to_thread(self._credentials.changed)
                 for apply in [prepare(change.settings) for prepare in self._parts]:
                     await apply()
             except ConfigError as error:

@@ -97,8 +97,8 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
         return ""
     if barring := {demand.signal for position, demand in demands if position >= state.position}:
         return f"no step up while asked for by {', '.join(sorted(barring))}"
-    remaining = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
-    when = f"in {span(max(1, round(remaining)))}, " if remaining >= 1 else ""
+    left = state.wait.ToTimedelta().total_seconds() - (now - moment(state.since)).total_seconds()
+    when = f"in {span(max(1, round(left)))}, " if left >= 1 else ""
     if state.ladder[state.position - 1].drafter in state.absent_drafters:
         return f"up {when.rstrip(', ') or 'now'}: its drafter is not there, so there is nothing to probe"
     of_remote = state.ladder[0].level == RemoteLevel.SPECULATIVE.label

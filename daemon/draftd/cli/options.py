@@ -185,11 +185,11 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
     """Decorates a command: its groups of options become options of its own, and its help ends with `examples`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        parameters, groups = _flatten(function)
+        parameters, groups = _flattened(function)
 
         def run(**values: Any) -> None:
             for name, group in groups.items():
-                values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
+                values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
             function(**values)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -199,7 +199,7 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
-def _flatten(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
     parameters: list[inspect.Parameter] = []
     groups = {}

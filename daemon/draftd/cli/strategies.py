@@ -26,8 +26,8 @@ _ANSWER_SECONDS = 600.0
 
 def chosen_ways(text: str) -> list[Strategy]:
     """Of names with commas between them. Raises ConfigError."""
-    ways = [way.strip() for way in text.split(",")]
-    if not ways or any(way not in WAYS for way in ways):
+    ways = [one.strip() for one in text.split(",")]
+    if not ways or any(one not in WAYS for one in ways):
         raise ConfigError("--strategies", text, ", ".join(WAYS))
     return list(dict.fromkeys(map(Strategy, ways)))
 
@@ -65,22 +65,22 @@ def _answer(client: DraftdClient, ask: Ask, name: str) -> dict[str, Any]:
 
 def summarise(answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns, by way, medians, the mean cost, and the least class."""
-    by_way = {way.value: [answer for answer in answers if answer["strategy"] == way] for way in WAYS}
+    by_way = {way.value: [one for one in answers if one["strategy"] == way] for way in WAYS}
     return {way: _summary(group) for way, group in by_way.items() if group}
 
 
 def _summary(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    costs = [answer["cost"] for answer in answers if answer["cost"] is not None]
-    rates = [answer["tokens_per_second"] for answer in answers if answer["tokens_per_second"]]
+    costs = [one["cost"] for one in answers if one["cost"] is not None]
+    rates = [one["tokens_per_second"] for one in answers if one["tokens_per_second"]]
     return {
         "answers": len(answers),
-        "first_token_seconds": quantile([answer["first_token"] for answer in answers], 0.5),
-        "seconds": quantile([answer["seconds"] for answer in answers], 0.5),
+        "first_token_seconds": quantile([one["first_token"] for one in answers], 0.5),
+        "seconds": quantile([one["seconds"] for one in answers], 0.5),
         "tokens_per_second": quantile(rates, 0.5),
-        "quality": enum_name(pb.QualityClass.DESCRIPTOR, min(answer["quality"] for answer in answers)),
+        "quality": enum_name(pb.QualityClass.DESCRIPTOR, min(one["quality"] for one in answers)),
         "cost": sum(costs) / len(costs) if costs else None,
         "currency": answers[0]["currency"],
-        "failed_over": sum(bool(answer["failed_over"]) for answer in answers),
+        "failed_over": sum(bool(one["failed_over"]) for one in answers),
     }
 
 

@@ -107,9 +107,9 @@ def compare(
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
-        groups = {name: shorten_figures(summarise(group)) for name, group in by_group(pairs).items()}
-        each_pair = [{"prompt": p.name, "workload": p.group} | shorten_figures(summarise([p])) for p in pairs]
-        output.print_json({"summary": shorten_figures(summary), "groups": groups, "pairs": each_pair})
+        groups = {name: rounded(summarise(group)) for name, group in by_group(pairs).items()}
+        each_pair = [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs]
+        output.print_json({"summary": rounded(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
         output.stderr().print(_BOTH, style="dim")
@@ -121,9 +121,7 @@ def compare(
 def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
     summaries = by_strategy.summarise(answers)
     if json:
-        output.print_json(
-            {"strategies": {way: shorten_figures(row) for way, row in summaries.items()}, "answers": answers}
-        )
+        output.print_json({"strategies": {way: rounded(one) for way, one in summaries.items()}, "answers": answers})
     else:
         output.print_table(by_strategy.COLUMNS, by_strategy.rows(summaries))
 
@@ -216,7 +214,7 @@ def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def shorten_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+def rounded(summary: Mapping[str, Any]) -> dict[str, Any]:
     """For JSON: four significant digits are more than such figures hold."""
     return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in summary.items()}
 
@@ -232,7 +230,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _held_out(model: str, each: int, workload: WorkloadClass = WorkloadClass.UNSPECIFIED) -> list[prompts.Prompt]:
     """`each` of the package's prompts of a class; of all that suit the model where none is named."""
     classes = prompts.suited_classes(model) if workload is WorkloadClass.UNSPECIFIED else (workload,)
-    return [p for kind in classes for p in prompts.spread(prompts.held_out(kind), each)]
+    return [p for one in classes for p in prompts.spread(prompts.held_out(one), each)]
 
 
 def _rows(pairs: Sequence[Pair], summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -323,7 +321,7 @@ def demo(
             pairs.append(pair)
     summary, groups = summarise(pairs), {name: summarise(group) for name, group in by_group(pairs).items()}
     columns = ("workload", *(heading for heading, _ in _DEMO.values()))
-    out.print(output.table(out, columns, [_demo_row(*entry) for entry in (groups | {"all": summary}).items()]))
+    out.print(output.table(out, columns, [_demo_row(*one) for one in (groups | {"all": summary}).items()]))
     out.print("")
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
@@ -331,8 +329,8 @@ def demo(
     document = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
     differ = summary["comparable"] - summary["identical"]
     if ranks > 1:
-        as_one = [pair.autoregressive.answer.tokens for pair in alone]
-        same = sum(tokens == pair.speculative.answer.tokens for tokens, pair in zip(as_one, pairs, strict=True))
+        as_one = [one.autoregressive.answer.tokens for one in alone]
+        same = sum(one == pair.speculative.answer.tokens for one, pair in zip(as_one, pairs, strict=True))
         out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
         document |= {"ranks": ranks, "same_as_one_rank": same}
         differ = max(differ, len(pairs) - same)
@@ -366,4 +364,4 @@ def _demo_row(name: str, summary: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _shown(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in shorten_figures(summary).items() if key in _DEMO}
+    return {key: value for key, value in rounded(summary).items() if key in _DEMO}

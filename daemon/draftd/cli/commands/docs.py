@@ -24,6 +24,6 @@ def command(
             raise ConfigError("document", name, ", ".join(documents))
         print(text, end="")
         return
-    titles = ((name, text.partition("\n")[0].lstrip("# ")) for name, text in documents.items())
+    titles = ((one, text.partition("\n")[0].lstrip("# ")) for one, text in documents.items())
     output.print_fields(titles, max(map(len, documents)))
     output.say(f"draftd docs NAME prints one. The files are in {folder.resolve()}")

@@ -210,7 +210,7 @@ def foresee(
         check_memory(machine, needed, limit, prefixes),
         *([ok("prefix cache", f"{size(prefixes)}: room for {info.prefix_room(prefixes)}")] if prefixes else []),
     ]
-    findings += [note("tokenizer", *warning) for warning in warnings(target.config, models.tokenizer, info.vocab_size)]
+    findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
     # That there is no draft model is said already.
     named = [name for name in info.refused_drafters if name != DRAFT_MODEL or name in refused]
     reasons = {f"requests for the drafter {drafter_in_words(name)}": info.why_no(name) for name in named}

@@ -250,7 +250,7 @@ def _canary_cells(result: pb.CanaryResult) -> tuple[str, str, str, str]:
     if result.diverged:
         gap = f", gap {result.logit_gap:.3g}" if result.HasField("logit_gap") else ""
         texts = f"differ at {result.diverged_at}{gap}" if result.HasField("diverged_at") else "differ"
-    passed = ("passed" if good else "failed" for good in (result.passed_autoregressive, result.passed_speculative))
+    passed = ("passed" if one else "failed" for one in (result.passed_autoregressive, result.passed_speculative))
     return (result.id, *passed, texts)  # type: ignore[return-value]
 
 

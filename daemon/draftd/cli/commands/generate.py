@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Stream one answer; on a terminal, without a prompt, hold a chat. A line of figures goes to stderr."""
     wanted = _format(schema, regex, choice, bool(prompt))
-    talks = not prompt and not json and all(stream.isatty() for stream in (sys.stdin, sys.stdout))
+    talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
     text = "" if talks else " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
         with contextlib.closing(output.WaitingBar()) as loading:
@@ -108,7 +108,7 @@ def command(
         def answer(ask: Ask) -> Answer:
             begun = len(ask.messages or ()) > len(question.messages or ())
             advised = begun or DRAFT_MODEL in model.drafters  # once in a chat
-            return _print_answer(client, ask, wanted, highlight, draft_model=advised)
+            return _answered(client, ask, wanted, highlight, draft_model=advised)
 
         if not talks:
             answer(question)
@@ -221,14 +221,14 @@ def _print_thought(text: str) -> None:
         output.stderr().print(output.visible(text), style="dim", markup=False, soft_wrap=True, end="")
 
 
-def _highlight(pieces: Sequence[Piece]) -> None:
+def _highlighted(pieces: Sequence[Piece]) -> None:
     console = output.stdout()
     for piece in pieces:
         style = f"{output.DRAFTED if piece.from_draft else ''} {output.REMOTE if piece.remote else ''}".strip()
         console.print(Text(output.visible(piece.text), style), end="", soft_wrap=True)
 
 
-def route_parts(answer: Answer) -> list[str]:
+def routed(answer: Answer) -> list[str]:
     """Where it went, where that is not simply here, and what it cost, where that is known."""
     finished, parts = answer.finished, []
     strategy = enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
@@ -263,7 +263,7 @@ def summary(answer: Answer, *, draft_model: bool = True) -> str:
         parts.append("nothing was drafted")
     if counts.parked_steps:
         parts.append(f"{counts.parked_steps} of {counts.steps} steps drafted nothing (parked): it would not have paid")
-    parts += route_parts(answer)
+    parts += routed(answer)
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     # A speculative plan's reason begins with the flag that allows it; what follows is why it is less than it could be.

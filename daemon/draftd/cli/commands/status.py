@@ -46,7 +46,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
             + (", ".join(f"{n} {reason}" for reason, n in sorted(status.finished_requests.items())) or "none finished")
             + (f", {status.refused_requests} refused" if status.refused_requests else ""),
         ),
-        *(("prompts" if i == 0 else "", output.prompt_progress(prompt)) for i, prompt in enumerate(status.prompts)),
+        *(("prompts" if i == 0 else "", output.prompt_progress(one)) for i, one in enumerate(status.prompts)),
         ("memory", _memory(status) if model.model else UNKNOWN),
         *([("prefix cache", _prefix_cache(status.prefix_cache, model))] if status.HasField("prefix_cache") else []),
         *([("", status.prefix_cache.warning)] if status.prefix_cache.warning else []),

@@ -76,8 +76,8 @@ def fields(seen: StatusHistory, now: datetime) -> Iterator[tuple[str, str | Text
     """The screen's words without its frames: name and value."""
     rate = seen.now.tokens_per_second if seen.now is not None else None
     yield "tokens/s", f"{figures.rate(rate)} over {rows.period(seen)}"
-    yield from (rows.compare_row(seen, figure) for figure in rows.speculation(seen))
-    yield from ((f"accepted at {figure.name}", rows.compare_row(seen, figure)[1]) for figure in rows.positions(seen))
+    yield from (rows.compared(seen, one) for one in rows.speculation(seen))
+    yield from ((f"accepted at {one.name}", rows.compared(seen, one)[1]) for one in rows.positions(seen))
     yield from (*rows.serving(seen, now), *rows.ranks(seen), *rows.remote(seen))
     yield from (*rows.machine(seen), *rows.transitions(seen, now))
 

@@ -97,7 +97,7 @@ class Grafana:
             raise ConfigError("tls_ca", str(tls_ca), "an existing file")
         auth = _credentials(token_file, environ)
         secrets = (auth if isinstance(auth, str) else auth[1], environ.get("DRAFTD_WEBHOOK_SECRET"))
-        self._secrets = [secret for secret in secrets if secret]
+        self._secrets = [one for one in secrets if one]
         self._http: Any = GrafanaClient(auth, verify=True if tls_ca is None else str(tls_ca), timeout=timeout)
         self._http.url = f"{self.url}/api"
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page

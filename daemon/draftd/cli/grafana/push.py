@@ -161,8 +161,8 @@ class Push:
         """Whether there will be one."""
         webhook, there = self._webhook, points.get(CONTACT_POINT)
         if webhook.secret is None:
-            note = f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set"
-            self.notes.append(f"{note}, which signs alerts for the daemon")
+            left = f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set"
+            self.notes.append(f"{left}, which signs alerts for the daemon")
             return there is not None
         why = ""
         if there is None:

@@ -174,9 +174,9 @@ class TopApp(App[None]):
     async def _follow(self, client: DraftdClient) -> None:
         """Asks again and again, ever more seldom while the daemon does not answer."""
         while True:
-            wait = None if self._paused else max(0.0, self._next - time.monotonic())
+            left = None if self._paused else max(0.0, self._next - time.monotonic())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                await asyncio.wait_for(self._wake.wait(), left)
             self._wake.clear()
             if not self._paused:
                 await self._ask(client)
@@ -255,8 +255,8 @@ class TopApp(App[None]):
             return
         seen, now = self._seen, datetime.now().astimezone()
         self.screen.set_class(bool(self._failures), "-lost")
-        silent, next_in = time.monotonic() - seen.at, None if self._asking else self._next - time.monotonic()
-        self._fill("header", ClippedLine(rows.lost(self._why, silent, next_in) if self._failures else rows.state(seen)))
+        silent, left = time.monotonic() - seen.at, None if self._asking else self._next - time.monotonic()
+        self._fill("header", ClippedLine(rows.lost(self._why, silent, left) if self._failures else rows.state(seen)))
         self._fill("footer", self._footer(seen.status.flag_variant))
         self._draw_told()
         self.query_one(Curve).show(seen, self._interval)
@@ -339,4 +339,4 @@ def _speculation(seen: StatusHistory) -> Table:
 def spark(values: Sequence[float | None], height: int, top: float) -> list[str]:
     """`height` lines, the upper one first; `top` fills them. A zero shows as the thinnest line, None as nothing."""
     eighths = [0 if value is None else max(1, round(value / top * height * 8)) if top else 1 for value in values]
-    return ["".join(_UP[min(max(eighth - row * 8, 0), 8)] for eighth in eighths) for row in reversed(range(height))]
+    return ["".join(_UP[min(max(one - row * 8, 0), 8)] for one in eighths) for row in reversed(range(height))]

@@ -100,16 +100,16 @@ def serving(seen: StatusHistory, now: datetime) -> list[Row]:
         *_ladder(status.fallback, now),
         ("requests", Text.assemble(f"{status.active_requests} running, ", (waiting, BAD if full else ""))),
         ("prompts", _prompts(seen)),
-        ("finished", _count(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
+        ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
         ("failed", _failed(seen, lately.failed if lately else None)),
-        ("refused", _count(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
+        ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
         ("telemetry", Text(figures.export_state(exporting), GOOD if exporting else DIM)),
     ]
 
 
 def essential(seen: StatusHistory, now: datetime) -> list[Row]:
     """What comes first where there is no room for all."""
-    drafted = [compare_row(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
+    drafted = [compared(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
     return [
         *drafted,
         *(row for row in (*serving(seen, now), *ranks(seen), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL),
@@ -172,20 +172,20 @@ def _why(text: str) -> tuple[str, str]:
 def _prompts(seen: StatusHistory) -> Text:
     """How fast prompts are computed, and how far the one is that has most to go."""
     now = None if seen.now is None else seen.now.prompt_tokens_per_second
-    longest = max(seen.status.prompts, key=lambda prompt: prompt.prompt_tokens - prompt.processed_tokens, default=None)
-    far = "" if longest is None else f", {longest.processed_tokens:,} of {longest.prompt_tokens:,}"
+    left = max(seen.status.prompts, key=lambda one: one.prompt_tokens - one.processed_tokens, default=None)
+    far = "" if left is None else f", {left.processed_tokens:,} of {left.prompt_tokens:,}"
     more = len(seen.status.prompts) - 1
     return Text.assemble(f"{figures.rate(now)} tokens/s", far, (f", {more} more" if more > 0 else "", DIM))
 
 
-def _count(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
+def _counted(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
     style = "" if not bad else BAD if lately else WARN if whole else ""
     return Text.assemble((str(whole), style), (f", {lately} in {period(seen)}" if lately else "", DIM))
 
 
 def _failed(seen: StatusHistory, lately: int | None) -> Text:
     status = seen.status
-    shown = _count(failures(status), lately, seen, bad=True)
+    shown = _counted(failures(status), lately, seen, bad=True)
     errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
     if text := ", ".join(f"{count} {what}" for count, what in errors if count):
         shown.append(f", errors: {text}", WARN)
@@ -216,7 +216,7 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     if hold_text := ladder.held(state, now):
         lines.append(("held", Text(hold_text, WARN)))
     if state.demands:
-        lowest = min(state.demands, key=lambda d: (not d.hard, ladder.rank(d.level)))  # what is obeyed first
+        lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first
         others = f", {len(state.demands) - 1} more" if len(state.demands) > 1 else ""
         demand_text = (f"{lowest.signal} → {lowest.level}", BAD if lowest.hard else WARN)
         lines.append(("asked", Text.assemble(demand_text, others, _why(lowest.evidence))))
