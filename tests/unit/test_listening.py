@@ -84,11 +84,11 @@ def test_port_0_is_one_port_that_is_free_at_both(bind: Callable[..., None]) -> N
         return errno.EADDRINUSE if len(tried) < 3 else None
 
     bind(refused)
-    made = listening_sockets("localhost", 0)
-    assert [one.getsockname()[:2] for one in made] == [(host, tried[-1]) for host in LOOPBACK]
+    sockets = listening_sockets("localhost", 0)
+    assert [each_socket.getsockname()[:2] for each_socket in sockets] == [(host, tried[-1]) for host in LOOPBACK]
     assert len(tried) == 3
-    for one in made:
-        one.close()
+    for each_socket in sockets:
+        each_socket.close()
 
 
 @pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])

@@ -51,5 +51,5 @@ def test_the_map_has_every_package_and_folder() -> None:
 
 def _commands() -> Iterator[str]:
     for name in COMMANDS:
-        found = find(name)
-        yield from [name] if callable(found) else (f"{name} {sub}".strip() for sub in found)
+        spec = find(name)
+        yield from [name] if callable(spec) else (f"{name} {sub}".strip() for sub in spec)

@@ -186,11 +186,17 @@ def test_a_credential_that_is_short_is_refused(name: str) -> None:
         load_settings(None, {}, {variable: "fifteen-letters"})
     assert name in caught.value.field
     assert "fifteen" not in str(caught.value)
-    one = "sixteen-letters-or-more"
-    assert secrets_of(getattr(getattr(load_settings(None, {}, {variable: one}), section), key)) == (one.encode(),)
-    both = getattr(getattr(load_settings(None, {}, {variable: f"{one} {one}-too"}), section), key)
-    assert secrets_of(both) == (one.encode(), f"{one}-too".encode()), "while senders change from one to the other"
-    for wrong in (f"{one} short", f"{one}  {one}", f"{one}\n{one}", f"{one} {one} {one}", f"{one} schlüssel-schlüssel"):
+    token = "sixteen-letters-or-more"
+    assert secrets_of(getattr(getattr(load_settings(None, {}, {variable: token}), section), key)) == (token.encode(),)
+    both = getattr(getattr(load_settings(None, {}, {variable: f"{token} {token}-too"}), section), key)
+    assert secrets_of(both) == (token.encode(), f"{token}-too".encode()), "while senders change from one to the other"
+    for wrong in (
+        f"{token} short",
+        f"{token}  {token}",
+        f"{token}\n{token}",
+        f"{token} {token} {token}",
+        f"{token} schlüssel-schlüssel",
+    ):
         with pytest.raises(ConfigError, match="at least 16 characters"):
             load_settings(None, {}, {variable: wrong})
 
@@ -234,8 +240,8 @@ def test_every_setting_is_described_once() -> None:
 
 def test_engine_limits_are_settings_of_the_same_name() -> None:
     others = {"memory_share", "headroom", "available", "prefix_folder", "gather_seconds", "part_of_peer", "remote"}
-    asked = {field.name for field in fields(Limits)} - others
-    assert asked < set(EngineSettings.model_fields)
+    limit_names = {field.name for field in fields(Limits)} - others
+    assert limit_names < set(EngineSettings.model_fields)
     limits = EngineSettings(max_batch=3, kv_cache_bytes=7).limits(headroom=lambda: 5)
     assert (limits.max_batch, limits.kv_cache_bytes, limits.headroom(), limits.memory_share()) == (3, 7, 5, 1.0)
 

@@ -23,18 +23,18 @@ def ticks(harness: float, *, noise: float = 0.02, tokens: int = 50) -> list[Tick
 
 
 def test_a_harness_that_costs_nothing_holds() -> None:
-    found = compared(ticks(1.0, noise=0.005))
-    assert found.keys() == {f"{name}_{arm}_vs_bare" for name in MODES for arm in ("again", "harness")}
-    assert all(one.estimate == pytest.approx(1, abs=0.005) and one.samples == 60 for one in found.values())
-    assert holds(found)
-    assert figures(found)["within_one_percent"] is True
+    estimates = compared(ticks(1.0, noise=0.005))
+    assert estimates.keys() == {f"{name}_{arm}_vs_bare" for name in MODES for arm in ("again", "harness")}
+    assert all(one.estimate == pytest.approx(1, abs=0.005) and one.samples == 60 for one in estimates.values())
+    assert holds(estimates)
+    assert figures(estimates)["within_one_percent"] is True
 
 
 @pytest.mark.parametrize("harness", [1.02, 0.98])
 def test_harness_two_percent_off_does_not_hold(harness: float) -> None:
-    found = compared(ticks(harness, noise=0.005))
-    assert found["ar_harness_vs_bare"].estimate == pytest.approx(1 / harness, abs=0.005)
-    assert not holds(found)
+    estimates = compared(ticks(harness, noise=0.005))
+    assert estimates["ar_harness_vs_bare"].estimate == pytest.approx(1 / harness, abs=0.005)
+    assert not holds(estimates)
 
 
 def test_noisy_harness_is_not_declared_equal() -> None:
@@ -42,7 +42,7 @@ def test_noisy_harness_is_not_declared_equal() -> None:
 
 
 def test_answers_of_different_lengths_are_no_comparison() -> None:
-    made = ticks(1.0)
-    made[-1] = Tick(5, "spec-harness", "p9", "code", 49, 1.0)
+    records = ticks(1.0)
+    records[-1] = Tick(5, "spec-harness", "p9", "code", 49, 1.0)
     with pytest.raises(SystemExit, match="spec-.*: the greedy text of p9"):
-        compared(made)
+        compared(records)

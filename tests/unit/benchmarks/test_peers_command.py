@@ -12,7 +12,7 @@ from benchmarks.peers.part import Context, Direction, Figure
 from benchmarks.peers.store import Store
 
 
-class Made:
+class FakePart:
     """A part with the figures, or the error, that a test gives it."""
 
     title = "made up"
@@ -43,7 +43,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict:
 
 
 def test_the_last_line_has_every_figure_and_a_missed_bound_is_no_error(tmp_path: Path, capsys) -> None:
-    assert command.main(["--run", str(tmp_path)], [Made("a", GOOD, BAD), Made("b", PLAIN)]) == 0
+    assert command.main(["--run", str(tmp_path)], [FakePart("a", GOOD, BAD), FakePart("b", PLAIN)]) == 0
     last = said(capsys)
     assert last["held"] == 1
     assert last["missed"] == ["a.delay"]
@@ -59,7 +59,7 @@ def test_the_last_line_has_every_figure_and_a_missed_bound_is_no_error(tmp_path:
 
 
 def test_a_part_that_breaks_is_named_and_the_others_run(tmp_path: Path, capsys) -> None:
-    broken, other = Made("a", error=RuntimeError("no such port")), Made("b", PLAIN)
+    broken, other = FakePart("a", error=RuntimeError("no such port")), FakePart("b", PLAIN)
     assert command.main(["--run", str(tmp_path)], [broken, other]) == 1
     last = said(capsys)
     assert last["broken"] == {"a": "RuntimeError: no such port"}
@@ -67,7 +67,7 @@ def test_a_part_that_breaks_is_named_and_the_others_run(tmp_path: Path, capsys) 
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, capsys) -> None:
-    done, stopped = Made("a", GOOD, BAD), Made("b", PLAIN, error=KeyboardInterrupt())
+    done, stopped = FakePart("a", GOOD, BAD), FakePart("b", PLAIN, error=KeyboardInterrupt())
     assert command.main(["--run", str(tmp_path)], [done, stopped]) == 130
     stopped.error = None
     capsys.readouterr()
@@ -80,7 +80,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, capsys) -> None:
 
 
 def test_only_the_parts_that_are_asked_for_run(tmp_path: Path, capsys) -> None:
-    a, b, c = Made("a", PLAIN), Made("b", PLAIN), Made("c", PLAIN)
+    a, b, c = FakePart("a", PLAIN), FakePart("b", PLAIN), FakePart("c", PLAIN)
     assert command.main(["--run", str(tmp_path), "--parts", "c,a"], [a, b, c]) == 0
     assert (a.runs, b.runs, c.runs) == (1, 0, 1)
     with pytest.raises(SystemExit):
@@ -89,7 +89,7 @@ def test_only_the_parts_that_are_asked_for_run(tmp_path: Path, capsys) -> None:
 
 
 def test_a_run_is_not_gone_on_with_under_other_conditions(tmp_path: Path, capsys) -> None:
-    part = Made("a", PLAIN)
+    part = FakePart("a", PLAIN)
     assert command.main(["--run", str(tmp_path), "--quick"], [part]) == 0
     assert command.main(["--run", str(tmp_path)], [part]) == 2
     assert part.runs == 1

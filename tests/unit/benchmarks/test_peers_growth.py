@@ -48,7 +48,7 @@ def test_a_rate_is_counted_while_all_rows_decode() -> None:
 
 def records() -> list[dict[str, Any]]:
     """Records of every place, at rates that fall with the context and grow with the batch."""
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"bandwidth": 2e10, "number_bytes": 4, "weight_bytes": 43e6, "kv_bytes_a_token": 24576}
     ]
     for place in PLACES:
@@ -58,18 +58,18 @@ def records() -> list[dict[str, Any]]:
             kv = place.context * place.batch * 24576
             seen = {"kv": kv, "active": 6e7 + kv, "resident": 4e8 + 2 * kv}
             where = {"context": place.context, "batch": place.batch, "repetition": 0, "way": way}
-            found.append(where | {"turn": turn.record(), "seen": seen})
-    return found
+            rows.append(where | {"turn": turn.record(), "seen": seen})
+    return rows
 
 
 def test_every_point_has_its_rate_its_bound_and_its_memory() -> None:
-    found = {one.key: one for one in figures(records())}
-    assert len(found) == 1 + 2 * len(PLACES)
-    one = found["context_4096_batch_1_autoregressive"]
-    assert one.value == pytest.approx(1 / (0.012 * (1 + 4096 / 1500) * 1.1), rel=0.01)
-    assert f"memory allows {2e10 / (43e6 + (4096 - 32) * 24576) * 2:.0f};" in one.detail
-    assert "KV 101 MB" in one.detail
-    assert all(one.wanted is None for one in found.values())
+    by_name = {point.key: point for point in figures(records())}
+    assert len(by_name) == 1 + 2 * len(PLACES)
+    point = by_name["context_4096_batch_1_autoregressive"]
+    assert point.value == pytest.approx(1 / (0.012 * (1 + 4096 / 1500) * 1.1), rel=0.01)
+    assert f"memory allows {2e10 / (43e6 + (4096 - 32) * 24576) * 2:.0f};" in point.detail
+    assert "KV 101 MB" in point.detail
+    assert all(point.wanted is None for point in by_name.values())
 
 
 def test_rows_are_longer_than_it_takes_to_read_the_prompts_of_a_batch() -> None:

@@ -24,8 +24,8 @@ PROMPTS = [Prompt(f"p{i}", "code", (i,)) for i in range(12)]
 
 
 def stream(*chunks: tuple[float, int], asked: float = 0.0, name: str = "p", **more) -> Stream:
-    made = tuple(Chunk(at, tokens) for at, tokens in chunks)
-    return Stream(name, asked, chunks[-1][0] if chunks else asked, made, **more)
+    timed_chunks = tuple(Chunk(at, tokens) for at, tokens in chunks)
+    return Stream(name, asked, chunks[-1][0] if chunks else asked, timed_chunks, **more)
 
 
 def by_key(figures: list[Figure]) -> dict[str, Figure]:
@@ -90,22 +90,22 @@ def test_the_same_seed_gives_the_same_turns_and_every_arm_is_beside_the_others()
 
 
 def rates(*repetitions: dict[str, float], count: int = 4) -> dict[tuple[int, int, str], Load]:
-    made = {}
+    results = {}
     for repetition, arms in enumerate(repetitions):
         for arm, rate in arms.items():
-            made[repetition, count, arm] = Load((stream((1.0, int(rate)), text="same"),), 0.0, 1.0)
-    return made
+            results[repetition, count, arm] = Load((stream((1.0, int(rate)), text="same"),), 0.0, 1.0)
+    return results
 
 
 def test_ratios_are_of_arms_in_the_same_repetition() -> None:
     arms = {AUTOMATIC: 100, AUTOREGRESSIVE: 50, PEER: 80, PEER_DRAFT: 40}
     slow = {arm: rate / 10 for arm, rate in arms.items()} | {AUTOREGRESSIVE: 20}
-    found = by_key(clients.compared(rates(arms, slow, arms), (4,)))
-    own = found["4_clients_vs_own_autoregressive"]
+    compared_figures = by_key(clients.compared(rates(arms, slow, arms), (4,)))
+    own = compared_figures["4_clients_vs_own_autoregressive"]
     assert (own.value, own.low, own.high, own.wanted, own.holds) == (2.0, 0.5, 2.0, 1.0, True)
-    assert found["4_clients_vs_peer_with_draft"].wanted == 1.5
-    assert found["4_clients_vs_peer"].value == 1.25
-    assert found["4_clients_autoregressive_vs_peer"].wanted is None
+    assert compared_figures["4_clients_vs_peer_with_draft"].wanted == 1.5
+    assert compared_figures["4_clients_vs_peer"].value == 1.25
+    assert compared_figures["4_clients_autoregressive_vs_peer"].wanted is None
 
 
 def test_wanted_ratio_depends_on_the_number_of_clients() -> None:
@@ -123,10 +123,10 @@ def test_wanted_ratio_depends_on_the_number_of_clients() -> None:
 def test_texts_are_compared_prompt_by_prompt() -> None:
     arms = rates({AUTOMATIC: 1, AUTOREGRESSIVE: 1, PEER: 1, PEER_DRAFT: 1})
     arms[0, 4, PEER] = Load((stream((1.0, 1), text="other"),), 0.0, 1.0)
-    found = by_key(clients.same_texts(arms))
-    assert found["same_greedy_text_automatic"].holds is True
-    assert found["same_greedy_text_peer"].value == 0.0
-    assert found["same_greedy_text_peer"].holds is None
+    text_figures = by_key(clients.same_texts(arms))
+    assert text_figures["same_greedy_text_automatic"].holds is True
+    assert text_figures["same_greedy_text_peer"].value == 0.0
+    assert text_figures["same_greedy_text_peer"].holds is None
 
 
 def steady(gap: float, until: float = 10.0, name: str = "p") -> Stream:
@@ -160,21 +160,21 @@ def test_a_stream_that_was_over_before_the_windows_end_is_an_error() -> None:
 
 
 def test_disturbed_windows_are_compared_with_the_same_repetitions_undisturbed_ones() -> None:
-    found = {}
+    arm_turns = {}
     for arm in long_prompts.ARMS:
         for repetition, slowness in enumerate((1, 3, 3)):
             base = 0.1 * (1 + repetition)
             came = (stream((3.0, 1)), stream((11.0, 1)), stream())
-            found[repetition, arm, False] = Window((steady(base),), (), 2.0, 10.0)
-            found[repetition, arm, True] = Window((steady(base * slowness, until=12.0),), came, 2.0, 10.0)
-    figures = by_key(long_prompts.compared(found))
+            arm_turns[repetition, arm, False] = Window((steady(base),), (), 2.0, 10.0)
+            arm_turns[repetition, arm, True] = Window((steady(base * slowness, until=12.0),), came, 2.0, 10.0)
+    figures = by_key(long_prompts.compared(arm_turns))
     mine = figures["automatic_inter_token_p99"]
     assert (mine.value, mine.low, mine.high) == pytest.approx((3.0, 1.0, 3.0))
     assert mine.holds is False
     assert "3 of 9 long prompts" in mine.detail
     assert figures["peer_inter_token_p99"].holds is None
-    again = Window.of_record(found[1, PEER, True].record(0.0))
-    assert again == found[1, PEER, True]
+    again = Window.of_record(arm_turns[1, PEER, True].record(0.0))
+    assert again == arm_turns[1, PEER, True]
 
 
 def test_arrivals_are_those_of_a_poisson_process() -> None:
@@ -242,8 +242,8 @@ def turns(first: float, second: float, cached: int = 900) -> Turns:
 
 
 def test_the_second_turns_ratio_is_the_median_over_chats() -> None:
-    found = {(i, arm): turns(2.0, second) for i, second in enumerate((0.2, 0.4, 1.8)) for arm in prefix.ARMS}
-    figures = by_key(prefix.compared(found))
+    chats = {(i, arm): turns(2.0, second) for i, second in enumerate((0.2, 0.4, 1.8)) for arm in prefix.ARMS}
+    figures = by_key(prefix.compared(chats))
     mine = figures["draftd_second_turn"]
     assert (mine.value, mine.low, mine.high) == pytest.approx((0.2, 0.1, 0.9))
     assert mine.holds is True

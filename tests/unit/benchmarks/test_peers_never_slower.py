@@ -21,12 +21,12 @@ def stream(*chunks: tuple[float, int]) -> Stream:
 
 
 def test_tokens_after_the_beginning_count_from_its_last_chunk() -> None:
-    one = stream((1.0, 1), (2.0, 62), (3.0, 4), (4.0, 10), (6.0, 10))
-    assert after(one, 1) == (86, 5.0)
-    assert after(one, 64) == (20, 3.0)  # the chunk at 3 s holds the 64th
-    assert after(one, 80) is None
-    assert after(one, 88) is None
-    assert after(one, 77) == (10, 2.0)
+    answer = stream((1.0, 1), (2.0, 62), (3.0, 4), (4.0, 10), (6.0, 10))
+    assert after(answer, 1) == (86, 5.0)
+    assert after(answer, 64) == (20, 3.0)  # the chunk at 3 s holds the 64th
+    assert after(answer, 80) is None
+    assert after(answer, 88) is None
+    assert after(answer, 77) == (10, 2.0)
 
 
 def steady(rate: float, slow: float = 1.0, tokens: int = 257) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def records(case: str, ratio: float, slow: float = 1.0) -> list[dict[str, Any]]:
 
 
 def test_each_case_has_a_figure_after_the_beginning_and_one_from_the_first_token() -> None:
-    found = {one.key: one for case in CASES for one in figures(records(case, 0.98, slow=0.5))}
-    assert len(found) == 2 * len(CASES)
-    later, whole = found["random_draft_after_64"], found["random_draft_from_first_token"]
+    by_name = {one.key: one for case in CASES for one in figures(records(case, 0.98, slow=0.5))}
+    assert len(by_name) == 2 * len(CASES)
+    later, whole = by_name["random_draft_after_64"], by_name["random_draft_from_first_token"]
     assert later.value == pytest.approx(0.98, rel=1e-4)
     assert (later.low, later.high) == pytest.approx((0.98 * 0.99, 0.98 * 1.01), rel=1e-4)
     assert later.holds
@@ -69,9 +69,9 @@ def test_each_case_has_a_figure_after_the_beginning_and_one_from_the_first_token
 
 
 def test_each_workload_of_the_good_pair_has_its_own() -> None:
-    found = figures(records(GOOD, 1.5))
-    assert [one.key for one in found] == [f"good_pair_{workload}" for workload in CLASSES]
-    assert all(one.wanted == 1.0 and one.holds for one in found)
+    workload_figures = figures(records(GOOD, 1.5))
+    assert [one.key for one in workload_figures] == [f"good_pair_{workload}" for workload in CLASSES]
+    assert all(one.wanted == 1.0 and one.holds for one in workload_figures)
     assert not any(one.holds for one in figures(records(GOOD, 0.95)))
 
 

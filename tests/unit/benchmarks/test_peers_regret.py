@@ -29,10 +29,10 @@ def samples(automatic: float, noise: float = 0.0, repetitions: int = 12, seed: i
 
 
 def test_a_ratio_is_to_the_best_fixed_depth() -> None:
-    found = figure("cell", samples(147.0))
+    regret = figure("cell", samples(147.0))
     assert best_fixed(samples(147.0)) == "3"
-    assert found.value == pytest.approx(147 / 150)
-    assert found.holds
+    assert regret.value == pytest.approx(147 / 150)
+    assert regret.holds
     assert not figure("cell", samples(140.0)).holds
 
 
@@ -57,11 +57,11 @@ def test_the_depth_is_chosen_on_the_other_half() -> None:
         else one
         for one in samples(150.0)
     ]
-    found = figure("cell", lucky)
-    assert found.detail.split("best on the halves: ")[1].startswith("8, 3;")
+    regret = figure("cell", lucky)
+    assert regret.detail.split("best on the halves: ")[1].startswith("8, 3;")
     # On even repetitions the comparison is with depth 3, on odd ones with depth 8, five times slower.
-    assert found.low == pytest.approx(1.0)
-    assert found.high == pytest.approx(150 / 22)
+    assert regret.low == pytest.approx(1.0)
+    assert regret.high == pytest.approx(150 / 22)
 
 
 def test_regret_needs_at_least_two_repetitions() -> None:
@@ -80,11 +80,11 @@ def test_figures_are_derived_from_the_records_of_every_cell() -> None:
         for repetition in range(2)
         for way, rate in rates.items()
     ]
-    found = figures(records)
-    assert [one.key for one in found] == [cell.key for cell in CELLS]
-    assert len(found) == 16
-    assert {round(one.value, 3) for one in found} == {round(160 / 150, 3)}
-    assert {one.wanted for one in found} == {0.97}
+    cell_figures = figures(records)
+    assert [one.key for one in cell_figures] == [cell.key for cell in CELLS]
+    assert len(cell_figures) == 16
+    assert {round(one.value, 3) for one in cell_figures} == {round(160 / 150, 3)}
+    assert {one.wanted for one in cell_figures} == {0.97}
 
 
 def test_depth_nought_is_autoregressive_decoding() -> None:

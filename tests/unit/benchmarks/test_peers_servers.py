@@ -42,11 +42,11 @@ def prompts() -> list[Prompt]:
 @contextmanager
 def answering(*said: str, status: int = 200) -> Iterator[tuple[Peer, list[dict]]]:
     """Serves this text as the peer does: HTTP/1.0, until it closes. Yields the peer and the bodies sent to it."""
-    asked: list[dict] = []
+    bodies: list[dict] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(status)
             self.end_headers()
             self.wfile.write("".join(said).encode())
@@ -58,7 +58,7 @@ def answering(*said: str, status: int = 200) -> Iterator[tuple[Peer, list[dict]]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield Peer(server.server_address[1], "the peer"), asked
+        yield Peer(server.server_address[1], "the peer"), bodies
     finally:
         server.shutdown()
         thread.join()
@@ -131,9 +131,9 @@ def test_every_held_out_prompt_has_a_text_that_gives_its_tokens(codec, prompts) 
 def test_long_prompts_are_as_long_as_asked_and_no_two_begin_alike(codec, prompts) -> None:
 
     draw = random.Random(1)
-    made = [long_prompt(prompts, codec, 300, f"long-{i}", draw) for i in range(3)]
-    assert [len(one.tokens) for one in made] == [300] * 3
-    assert len({one.tokens[:60] for one in made}) == 3
+    long_prompts = [long_prompt(prompts, codec, 300, f"long-{i}", draw) for i in range(3)]
+    assert [len(one.tokens) for one in long_prompts] == [300] * 3
+    assert len({one.tokens[:60] for one in long_prompts}) == 3
     messages = history(prompts, codec, 200, draw)
     assert [one["role"] for one in messages[-2:]] == ["assistant", "user"]
     assert 200 <= len(codec.chat(messages)) < 400
@@ -153,12 +153,12 @@ def test_an_endless_pair_ends_with_a_token_that_is_not_the_end(tmp_path) -> None
     with stretched(PAIR, endless=True) as endless:
         assert Codec(endless.model)._wrapper.eos_token_ids == {2}
         config = Path(endless.model) / "tokenizer_config.json"
-        told = json.loads(config.read_text())
-        end = told["eos_token"]
-        config.write_text(json.dumps(told | {"pad_token": end, "unk_token": "<unused>"}))
+        configuration = json.loads(config.read_text())
+        end = configuration["eos_token"]
+        config.write_text(json.dumps(configuration | {"pad_token": end, "unk_token": "<unused>"}))
         with stretched(endless, endless=True) as again:
             assert json.loads((Path(again.model) / "tokenizer_config.json").read_text())["eos_token"] == "<unused>"
-        config.write_text(json.dumps(told | dict.fromkeys(("pad_token", "unk_token", "bos_token"), end)))
+        config.write_text(json.dumps(configuration | dict.fromkeys(("pad_token", "unk_token", "bos_token"), end)))
         with pytest.raises(ValueError, match="none but the end"), stretched(endless, endless=True):
             pass
 

@@ -12,25 +12,25 @@ from benchmarks.peers.streams import Chunk, Stream, counted, failed, tokens_with
 
 
 def stream(*chunks: tuple[float, int], asked: float = 0.0, name: str = "p", **more) -> Stream:
-    made = tuple(Chunk(at, tokens) for at, tokens in chunks)
+    timed_chunks = tuple(Chunk(at, tokens) for at, tokens in chunks)
     return Stream(
-        name, asked, chunks[-1][0] if chunks else asked, made, output_tokens=sum(n for _, n in chunks), **more
+        name, asked, chunks[-1][0] if chunks else asked, timed_chunks, output_tokens=sum(n for _, n in chunks), **more
     )
 
 
 def test_tokens_that_come_together_share_the_gap_before_them() -> None:
-    one = stream((1.0, 3), (1.4, 4), (1.5, 1), asked=0.25)
-    assert one.time_to_first_token == 0.75
-    assert one.inter_token() == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.1])
+    answer = stream((1.0, 3), (1.4, 4), (1.5, 1), asked=0.25)
+    assert answer.time_to_first_token == 0.75
+    assert answer.inter_token() == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.1])
     assert stream((1.0, 5)).inter_token() == []
     assert stream().time_to_first_token is None
 
 
 def test_only_what_came_in_a_window_counts_but_a_gap_may_begin_before_it() -> None:
-    one = stream((1.0, 1), (2.0, 1), (3.0, 2), (5.0, 1))
-    assert one.inter_token(since=2.0, until=4.0) == pytest.approx([0.5, 0.5])
-    assert tokens_within([one, one], 1.0, 3.0) == 6
-    assert tokens_within([one], 0.0, 0.5) == 0
+    answer = stream((1.0, 1), (2.0, 1), (3.0, 2), (5.0, 1))
+    assert answer.inter_token(since=2.0, until=4.0) == pytest.approx([0.5, 0.5])
+    assert tokens_within([answer, answer], 1.0, 3.0) == 6
+    assert tokens_within([answer], 0.0, 0.5) == 0
 
 
 def test_a_chunk_without_a_whole_token_is_part_of_the_wait_for_the_next() -> None:
@@ -38,8 +38,8 @@ def test_a_chunk_without_a_whole_token_is_part_of_the_wait_for_the_next() -> Non
 
 
 def test_a_stream_that_is_stored_is_the_same_when_it_is_read() -> None:
-    one = Stream("p", 10.5, 12.0, (Chunk(11.0, 2), Chunk(12.0, 1)), 7, 3, 3, "Ünd", "")
-    again = Stream.of_record(json.loads(json.dumps(one.record(origin=10.0))))
+    answer = Stream("p", 10.5, 12.0, (Chunk(11.0, 2), Chunk(12.0, 1)), 7, 3, 3, "Ünd", "")
+    again = Stream.of_record(json.loads(json.dumps(answer.record(origin=10.0))))
     assert again == Stream("p", 0.5, 2.0, (Chunk(1.0, 2), Chunk(2.0, 1)), 7, 3, 3, "Ünd", "")
 
 

@@ -34,10 +34,10 @@ def test_settled_means_within_a_fifth_of_the_reference(depth: float, settled: bo
 
 
 def test_windows_say_nothing_where_the_reference_drafts_nothing() -> None:
-    found = Reference(texts(3), PASS).windows(texts(3))
-    assert all(not 80 < (one.end - 1) % PASS + 1 <= PASS for one in found)
-    assert found
-    assert all(one.settled for one in found)
+    windows = Reference(texts(3), PASS).windows(texts(3))
+    assert all(not 80 < (one.end - 1) % PASS + 1 <= PASS for one in windows)
+    assert windows
+    assert all(one.settled for one in windows)
 
 
 def test_late_depth_is_compared_with_the_same_stretch_of_text() -> None:

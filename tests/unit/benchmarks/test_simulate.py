@@ -100,11 +100,11 @@ def test_down_up_and_down_again_within_two_cooldowns_is_a_flap() -> None:
 
 
 def test_times_are_from_a_faults_beginning_and_end_and_a_step_down_without_one_is_false() -> None:
-    found = made_up(down(500), up(800), down(1100), up(4000), faults=(FAULT,))
-    assert found.fall_back_seconds is not None
-    assert found.recover_seconds is not None
-    assert (found.fall_back_seconds.median, found.recover_seconds.longest) == (100.0, 1000.0)
-    assert (found.false_fallbacks, found.false_fallbacks_per_10k) == (1, 0.5)
+    simulation = made_up(down(500), up(800), down(1100), up(4000), faults=(FAULT,))
+    assert simulation.fall_back_seconds is not None
+    assert simulation.recover_seconds is not None
+    assert (simulation.fall_back_seconds.median, simulation.recover_seconds.longest) == (100.0, 1000.0)
+    assert (simulation.false_fallbacks, simulation.false_fallbacks_per_10k) == (1, 0.5)
 
 
 def test_a_slope_is_reached_in_a_straight_line() -> None:

@@ -13,7 +13,7 @@ from benchmarks.single.figures import Found, Record, Row, median_of, spread
 from benchmarks.single.part import Turn
 
 
-class Made:
+class FakePart:
     """A part that measures nothing and stores fixed figures, or fails."""
 
     title = "made up"
@@ -29,8 +29,8 @@ class Made:
         turn.add("theirs", {"value": 2})
 
     def found(self, records: Sequence[Record]) -> Found:
-        found = spread(records, "mine", "theirs", median_of("value"))
-        return Found({self.name: found.document()}, [Row("mine over theirs", found, "s", "≤ 1")])
+        measured = spread(records, "mine", "theirs", median_of("value"))
+        return Found({self.name: measured.document()}, [Row("mine over theirs", measured, "s", "≤ 1")])
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +43,14 @@ def last(capsys: pytest.CaptureFixture[str]) -> dict:
 
 
 def test_last_line_has_median_low_and_high_of_all_repetitions(tmp_path: Path, capsys) -> None:
-    part = Made("a")
+    part = FakePart("a")
     assert command.main(["--model", "m", "--run", str(tmp_path), "--repetitions", "3"], [part]) == 0
     assert last(capsys) == {"a": {"median": 2.0, "low": 1.5, "high": 2.5}}
     assert part.turns == [0, 1, 2]
 
 
 def test_failed_part_is_named_and_leaves_no_half_repetition(tmp_path: Path, capsys) -> None:
-    broken, other = Made("a", RuntimeError("no such port")), Made("b")
+    broken, other = FakePart("a", RuntimeError("no such port")), FakePart("b")
     assert command.main(["--model", "m", "--run", str(tmp_path), "--repetitions", "2"], [broken, other]) == 1
     said = capsys.readouterr().out
     assert "a: RuntimeError: no such port" in said
@@ -60,7 +60,7 @@ def test_failed_part_is_named_and_leaves_no_half_repetition(tmp_path: Path, caps
 
 
 def test_run_continues_with_the_repetitions_that_it_does_not_have(tmp_path: Path, capsys) -> None:
-    part = Made("a")
+    part = FakePart("a")
     arguments = ["--model", "m", "--run", str(tmp_path), "--repetitions"]
     assert command.main([*arguments, "1"], [part]) == 0
     assert command.main([*arguments, "2"], [part]) == 0
@@ -70,7 +70,7 @@ def test_run_continues_with_the_repetitions_that_it_does_not_have(tmp_path: Path
 
 
 def test_only_the_chosen_parts_are_measured(tmp_path: Path, capsys) -> None:
-    a, b = Made("a"), Made("b")
+    a, b = FakePart("a"), FakePart("b")
     assert command.main(["--model", "m", "--run", str(tmp_path), "--parts", "b"], [a, b]) == 0
     assert (len(a.turns), len(b.turns)) == (0, 7)
     with pytest.raises(SystemExit):

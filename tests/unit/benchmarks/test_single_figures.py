@@ -35,10 +35,10 @@ def both(rates: list[tuple[float, float]]) -> list[dict]:
 
 
 def test_spread_is_of_the_repetitions_ratios_whatever_the_machine_does_between_them() -> None:
-    found = spread(both([(20, 10), (60, 20), (5, 5)]), "fast", "slow", decode_rate)
-    assert (found.median, found.low, found.high) == pytest.approx((2, 1, 3))
-    assert (found.mine, found.base) == pytest.approx((20, 10))
-    assert found.document(ci_low=0.123456) == {"median": 2.0, "low": 1.0, "high": 3.0, "ci_low": 0.1235}
+    ratio = spread(both([(20, 10), (60, 20), (5, 5)]), "fast", "slow", decode_rate)
+    assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2, 1, 3))
+    assert (ratio.mine, ratio.base) == pytest.approx((20, 10))
+    assert ratio.document(ci_low=0.123456) == {"median": 2.0, "low": 1.0, "high": 3.0, "ci_low": 0.1235}
 
 
 def test_spread_counts_only_records_with_the_wanted_values() -> None:
@@ -49,9 +49,9 @@ def test_spread_counts_only_records_with_the_wanted_values() -> None:
 
 
 def test_whole_rate_counts_the_prompt_and_decode_rate_does_not() -> None:
-    one = answer("fast", 0, 10, first=4.0)
-    assert whole_rate([one]) == pytest.approx(11 / 5)
-    assert decode_rate([one]) == pytest.approx(10)
+    record = answer("fast", 0, 10, first=4.0)
+    assert whole_rate([record]) == pytest.approx(11 / 5)
+    assert decode_rate([record]) == pytest.approx(10)
 
 
 def test_tokens_of_the_first_chunk_are_no_decoding() -> None:

@@ -16,22 +16,22 @@ def prompts() -> Prompts:
 
 
 def test_prompts_of_a_class_are_spread_over_it_and_others_at_each_place(prompts: Prompts) -> None:
-    found = [one for place in range(7) for one in prompts.of_class(WorkloadClass.EDIT, place, 3)]
-    assert {one.workload for one in found} == {"edit"}
-    assert len({one.id for one in found}) == 21
+    chosen = [one for place in range(7) for one in prompts.of_class(WorkloadClass.EDIT, place, 3)]
+    assert {one.workload for one in chosen} == {"edit"}
+    assert len({one.id for one in chosen}) == 21
     assert len({one.id for one in prompts.of_class(WorkloadClass.EDIT, 6, 20)}) == 20
-    assert len({one.id.rsplit("-", 1)[0] for one in found[:3]}) == 3
+    assert len({one.id.rsplit("-", 1)[0] for one in chosen[:3]}) == 3
 
 
 def test_prompts_of_a_length_share_not_even_their_first_token(prompts: Prompts) -> None:
-    found = [prompts.of_length(length, number) for number, length in enumerate((50, 50, 500, 2000))]
-    assert [len(one.tokens) for one in found] == [50, 50, 500, 2000]
-    assert len({one.tokens[0] for one in found}) == 4
-    assert found[0] == prompts.of_length(50, 0)
+    chosen = [prompts.of_length(length, number) for number, length in enumerate((50, 50, 500, 2000))]
+    assert [len(one.tokens) for one in chosen] == [50, 50, 500, 2000]
+    assert len({one.tokens[0] for one in chosen}) == 4
+    assert chosen[0] == prompts.of_length(50, 0)
 
 
 def test_prompt_made_unlike_any_is_the_same_after_its_first_token(prompts: Prompts) -> None:
     (prompt,) = prompts.of_class(WorkloadClass.CHAT, 0, 1)
-    found = [prompts.unlike_any(prompt, number) for number in range(20)]
-    assert all(one.tokens[1:] == prompt.tokens for one in found)
-    assert len({one.tokens[0] for one in found}) == 20
+    variants = [prompts.unlike_any(prompt, number) for number in range(20)]
+    assert all(one.tokens[1:] == prompt.tokens for one in variants)
+    assert len({one.tokens[0] for one in variants}) == 20

@@ -108,9 +108,9 @@ def test_generate_waits_while_the_model_loads_and_says_so(
 
     def loaded() -> LoadedModels:
         assert gate.wait(30)
-        made = scripted_models(0.7)
-        made.tokenizer.has_chat_template = False
-        return made
+        models = scripted_models(0.7)
+        models.tokenizer.has_chat_template = False
+        return models
 
     def open_when_told() -> None:
         until(lambda: "still loading" in said.getvalue(), 20)
@@ -285,11 +285,11 @@ def test_status_says_what_is_not_known_while_the_model_is_not_there(progress: st
 def served(**fields: Any) -> pb.GetStatusResponse:
     """Returns a status at the top of the embedded pair's ladder, with these fields of the model and of the status."""
     model = {"model": "m", "draft_model": "d", "drafters": ["draft_model", "prompt_lookup"], "max_draft_tokens": 4}
-    known = {name: fields.pop(name, model.get(name)) for name in {*model, "speculation_reason", "depth_mode"}}
+    model_fields = {name: fields.pop(name, model.get(name)) for name in {*model, "speculation_reason", "depth_mode"}}
     status = pb.GetStatusResponse(**{"flag_variant": "on", "level": "full", "max_draft_tokens": 4} | fields)
-    known = {name: value for name, value in known.items() if value is not None}
-    available = set(known["drafters"]) != {"grammar"}
-    status.model.CopyFrom(inference.GetModelResponse(**known, speculation_available=available))
+    model_fields = {name: value for name, value in model_fields.items() if value is not None}
+    available = set(model_fields["drafters"]) != {"grammar"}
+    status.model.CopyFrom(inference.GetModelResponse(**model_fields, speculation_available=available))
     status.fallback.ladder.add(level="full", max_draft_tokens=4, drafter="draft_model")
     status.fallback.ladder.add(level="short_block", max_draft_tokens=3, drafter="draft_model")
     status.fallback.ladder.add(level="light_draft", max_draft_tokens=3, drafter="prompt_lookup")
@@ -329,20 +329,20 @@ def test_status_says_what_is_drafted_and_with_what(fields: dict[str, Any], row: 
 
 def test_ladder_names_each_level_once_and_the_drafter_that_takes_an_absent_ones_place() -> None:
     status = served(**REFUSED)
-    told = [str(value) for _, value in level_lines(status.fallback, datetime.now(UTC), status.model)]
-    assert [line.split(" up to ")[0].strip(" ▸") for line in told[-3:]] == [
+    texts = [str(value) for _, value in level_lines(status.fallback, datetime.now(UTC), status.model)]
+    assert [line.split(" up to ")[0].strip(" ▸") for line in texts[-3:]] == [
         *("full", "short_block 3", "light_draft prompt_lookup")
     ]
-    assert told[-3].endswith("up to 4 tokens a step from prompt_lookup, as there is no draft_model")
-    assert told[-1].endswith("up to 3 tokens a step from prompt_lookup")
-    assert "no draft" in told
+    assert texts[-3].endswith("up to 4 tokens a step from prompt_lookup, as there is no draft_model")
+    assert texts[-1].endswith("up to 3 tokens a step from prompt_lookup")
+    assert "no draft" in texts
 
 
 def test_depth_has_no_unspecified_text_and_no_drafter_that_nobody_chose() -> None:
-    found = pb.GetDepthResponse()
-    found.costs.add(drafter="grammar", batch=1, source="learnt", ratios=[1.49])
-    found.yields.add(drafter="grammar", acceptance=[0.5], tried=[9], depth=1)
-    (cost,), (text,) = drafts._costs(found), drafts._yields(found)
+    response = pb.GetDepthResponse()
+    response.costs.add(drafter="grammar", batch=1, source="learnt", ratios=[1.49])
+    response.yields.add(drafter="grammar", acceptance=[0.5], tried=[9], depth=1)
+    (cost,), (text,) = drafts._costs(response), drafts._yields(response)
     assert (cost[0], *cost[-2:]) == ("forced tokens", "–", "1.49×")
     assert text[0] == "unlabelled by forced tokens"
 
@@ -462,18 +462,18 @@ def test_version_option_prints_the_version_number(draftd: Run) -> None:
     ],
 )
 def test_the_prefix_cache_is_told_of_in_a_line(cache: pb.PrefixCache, said: str) -> None:
-    told = dict(lines(pb.GetStatusResponse(prefix_cache=cache), datetime.now(UTC)))
-    assert told["prefix cache"] == said
+    texts = dict(lines(pb.GetStatusResponse(prefix_cache=cache), datetime.now(UTC)))
+    assert texts["prefix cache"] == said
     assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))
 
 
 def test_prefix_cache_is_told_of_in_tokens_with_what_is_wrong_with_it() -> None:
     model = inference.GetModelResponse(model="m", position_bytes=1000)
     cache = pb.PrefixCache(limit_bytes=8_000_000, warning="too small: set more")
-    found = lines(pb.GetStatusResponse(model=model, prefix_cache=cache), datetime.now(UTC))
-    at = [name for name, _ in found].index("prefix cache")
-    assert found[at][1].startswith("0 B of 8 MB (8,000 tokens), 0 texts")
-    assert found[at + 1] == ("", "too small: set more")
+    status_lines = lines(pb.GetStatusResponse(model=model, prefix_cache=cache), datetime.now(UTC))
+    at = [name for name, _ in status_lines].index("prefix cache")
+    assert status_lines[at][1].startswith("0 B of 8 MB (8,000 tokens), 0 texts")
+    assert status_lines[at + 1] == ("", "too small: set more")
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65536", "[::1]:70000", "localhost:0"])

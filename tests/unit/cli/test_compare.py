@@ -141,9 +141,9 @@ def test_sampled_pairs_are_neither_identical_nor_different() -> None:
 
 def test_an_answer_of_one_chunk_has_no_rate_and_no_speedup() -> None:
     single = paced(100, chunks=1)
-    one = Pair("x", "x", True, single, single)
-    assert one.speedup is None
-    assert summarise([one])["speedup"] is None
+    lone_pair = Pair("x", "x", True, single, single)
+    assert lone_pair.speedup is None
+    assert summarise([lone_pair])["speedup"] is None
 
 
 def test_figures_are_printed_with_units_and_dashes() -> None:
@@ -159,13 +159,13 @@ def test_figures_are_printed_with_units_and_dashes() -> None:
 def test_plain_values_are_numbers_seconds_and_short_names() -> None:
     finished = pb.Finished(reason=pb.FINISH_REASON_STOP, counts=pb.DraftCounts(steps=3, accepted_per_position=[2, 1]))
     finished.timings.total.FromMilliseconds(1500)
-    made = plain(finished)
-    assert made["reason"] == "stop"
-    assert made["counts"]["steps"] == 3
-    assert made["counts"]["accepted_per_position"] == [2, 1]
-    assert made["timings"]["total"] == 1.5
-    assert made["timings"]["queue"] is None
-    assert made["usage"] is None
+    plain_values = plain(finished)
+    assert plain_values["reason"] == "stop"
+    assert plain_values["counts"]["steps"] == 3
+    assert plain_values["counts"]["accepted_per_position"] == [2, 1]
+    assert plain_values["timings"]["total"] == 1.5
+    assert plain_values["timings"]["queue"] is None
+    assert plain_values["usage"] is None
 
 
 def test_plain_times_are_text_that_sorts() -> None:

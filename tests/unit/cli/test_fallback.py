@@ -83,12 +83,12 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
     )
     ran = run(*command)
     assert ran.code == 0, ran.err
-    told = rows(ran.out)
-    assert told["level"] == "short_block 3 (1 of 4 down)"
-    assert told["since"].endswith("ago: acceptance_floor: 31 % in 5 min")
-    assert told["asked"] == "memory asks for autoregressive at once: critical for 12 s"
-    assert told["alerts"].startswith("DraftdAcceptanceDrift asks for short_block, until ")
-    assert told["next"] == "stepping down to autoregressive: asked for by memory"
+    fields = rows(ran.out)
+    assert fields["level"] == "short_block 3 (1 of 4 down)"
+    assert fields["since"].endswith("ago: acceptance_floor: 31 % in 5 min")
+    assert fields["asked"] == "memory asks for autoregressive at once: critical for 12 s"
+    assert fields["alerts"].startswith("DraftdAcceptanceDrift asks for short_block, until ")
+    assert fields["next"] == "stepping down to autoregressive: asked for by memory"
     assert "▸ short_block 3             up to 3 tokens a step from draft_model" in ran.out
     assert ran.out.count("▸") == 1
     assert "\x1b" not in ran.out
@@ -98,8 +98,8 @@ def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, control
     assert "absent" not in rows(run("level").out)
     controller.now = fallback_state(missing={DRAFT_MODEL: "no draft model is loaded"})
     assert rows(run("level").out)["absent"] == "draft_model: no draft model is loaded"
-    told = json.loads(run("level", "--json").out)
-    assert told["absent_drafters"] == {"draft_model": "no draft model is loaded"}
+    document = json.loads(run("level", "--json").out)
+    assert document["absent_drafters"] == {"draft_model": "no draft model is loaded"}
 
 
 def test_json_is_the_whole_state(run: Run) -> None:
@@ -245,9 +245,9 @@ def test_a_good_probe_exits_0_and_any_other_1(run: Run, controller: FakeControll
     ending(controller.probes, ProbeReport(LADDER[1], ProbeVerdict.GOOD, "as its baseline", 0.71, 1.42, 1.25))
     ran = run("probe")
     assert ran.code == 0, ran.err
-    told = rows(ran.out)
-    assert (told["tried"], told["verdict"], told["because"]) == ("short_block 3", "good", "as its baseline")
-    assert (told["acceptance"], told["speed-up"], told["took"]) == ("71%", "1.42×", "1.2 s")
+    fields = rows(ran.out)
+    assert (fields["tried"], fields["verdict"], fields["because"]) == ("short_block 3", "good", "as its baseline")
+    assert (fields["acceptance"], fields["speed-up"], fields["took"]) == ("71%", "1.42×", "1.2 s")
     for verdict in (ProbeVerdict.BAD, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES):
         ending(controller.probes, ProbeReport(LADDER[1], verdict, "no"))
         ran = run("probe", "--json")

@@ -69,13 +69,13 @@ def test_status_and_level_are_local_in_text_and_utc_in_json() -> None:
         signals=(LEASE.signal,),
         leases=(LEASE,),
     )
-    made = reply.fallback(state)
-    text = "\n".join(str(value) for _, value in fallback.lines(made, now(), GetModelResponse()))
+    response = reply.fallback(state)
+    text = "\n".join(str(value) for _, value in fallback.lines(response, now(), GetModelResponse()))
     assert "until 18:55:00 CET (10 min left)" in text
     assert "until 2026-11-26 18:55:00 CET" in text
     assert f"fired since {datetime.fromtimestamp(ALERT.starts_at):%Y-%m-%d %H:%M:%S} CET" in text
     assert "UTC" not in text
-    document = json.dumps(plain(made))
+    document = json.dumps(plain(response))
     assert "CET" not in document
     assert '"until": "2026-11-26T17:55:00Z"' in document
 

@@ -48,10 +48,10 @@ def settings(pair: ModelSettings, **engine: Any) -> Settings:
 
 def kept(chosen: Settings, folder: Path | None) -> LearntStore:
     """Starts a store with learnt costs and closes it, which saves them."""
-    made = LearntStore(chosen, folder)
-    made.start(lambda: LEARNT)
-    assert made.close()
-    return made
+    store = LearntStore(chosen, folder)
+    store.start(lambda: LEARNT)
+    assert store.close()
+    return store
 
 
 def test_learnt_costs_are_recalled_by_the_next_daemon_of_the_pair(pair: ModelSettings, tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_a_daemon_alone_says_nothing_of_others() -> None:
 
 
 def test_the_edge_shows_its_link_and_who_chose_the_tokens() -> None:
-    told = reply.remote("gpu:50551", LINK, ENGINE, LOWERED)
-    assert said(pb.GetStatusResponse(remote=told, output_tokens=400)).splitlines() == [
+    response = reply.remote("gpu:50551", LINK, ENGINE, LOWERED)
+    assert said(pb.GetStatusResponse(remote=response, output_tokens=400)).splitlines() == [
         "remote: up, gpu:50551 serves large (professional)",
         ": the fallback allows streaming",
         "round trip: 15.2 ms, drafting pays below 17.5 ms, 31% hidden",

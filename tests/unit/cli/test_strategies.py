@@ -60,8 +60,8 @@ def test_a_route_is_told_in_a_line_or_explained(ran: Run) -> None:
     assert table[-1].startswith("strategy: auto: remote, ")
     refused = ran("route", "hello", "--strategy", "speculative")
     assert (refused.code, refused.out.startswith("refused: strategy speculative was demanded: another")) == (1, True)
-    made = json.loads(ran("route", "hello", "--json").out)
-    assert [row["strategy"] for row in made["rows"]] == ["local", "remote", "speculative"]
+    route = json.loads(ran("route", "hello", "--json").out)
+    assert [row["strategy"] for row in route["rows"]] == ["local", "remote", "speculative"]
 
 
 def test_a_demanded_way_is_marked_priced_and_told(ran: Run) -> None:
@@ -76,15 +76,15 @@ def test_a_demanded_way_is_marked_priced_and_told(ran: Run) -> None:
 def test_the_strategy_flag_is_read_and_set(ran: Run) -> None:
     assert ran("flag", "set", "local").out.startswith("decoding-strategy: local (was auto), for every daemon whose ")
     assert "decoding-strategy" in ran("flag", "get").out
-    found = json.loads(ran("flag", "get", "decoding-strategy", "--prompt-tokens", "9", "--json").out)
-    assert found["evaluation"]["strategy"] == "local"
+    flag = json.loads(ran("flag", "get", "decoding-strategy", "--prompt-tokens", "9", "--json").out)
+    assert flag["evaluation"]["strategy"] == "local"
     assert ran("route", "hello", "--quality", "professional").code == 1
     assert ran("flag", "set", "auto").code == 0
 
 
 def test_ways_are_compared_in_one_table(ran: Run) -> None:
-    made = json.loads(ran("compare", "hello", "-n", "8", "--strategies", "local,remote", "--json").out)["strategies"]
-    assert {way: (one["answers"], one["quality"], one["cost"]) for way, one in made.items()} == {
+    table = json.loads(ran("compare", "hello", "-n", "8", "--strategies", "local,remote", "--json").out)["strategies"]
+    assert {way: (one["answers"], one["quality"], one["cost"]) for way, one in table.items()} == {
         "local": (1, "standard", 0.0),
         "remote": (1, "professional", 4.0),
     }

@@ -26,19 +26,19 @@ class Use:
 
 def uses(expression: str) -> Iterator[Use]:
     """Yields every use of a metric in an expression."""
-    made = _made(expression)
-    masked = _STRING.sub(lambda found: '"' + "_" * (len(found[0]) - 2) + '"', expression)
+    created = _made(expression)
+    masked = _STRING.sub(lambda name: '"' + "_" * (len(name[0]) - 2) + '"', expression)
     grouped, joined = list(_groups(masked)), list(_joins(masked))
-    for found in _NAME.finditer(masked):
-        if not _is_metric(masked, found):
+    for name in _NAME.finditer(masked):
+        if not _is_metric(masked, name):
             continue
-        labels = set(_matched(masked, found.end()))
-        join = max((one for one in joined if one[0] <= found.start() < one[1]), default=(0, 0, set()))
+        labels = set(_matched(masked, name.end()))
+        join = max((one for one in joined if one[0] <= name.start() < one[1]), default=(0, 0, set()))
         labels |= join[2]
         for start, end, by in grouped:
-            if max(start, join[0]) == start and start <= found.start() < end:
+            if max(start, join[0]) == start and start <= name.start() < end:
                 labels |= by
-        yield Use(found[0], frozenset(labels - made))
+        yield Use(name[0], frozenset(labels - created))
 
 
 def _is_metric(masked: str, found: re.Match[str]) -> bool:
@@ -61,8 +61,8 @@ def _matched(masked: str, at: int) -> list[str]:
 
 def _joins(masked: str) -> Iterator[tuple[int, int, set[str]]]:
     """Yields the bounds of each join's right-hand side: it needs the join's labels, and none from around it."""
-    for found in _JOINED.finditer(masked):
-        yield found.end(), closing(masked, found.end()), {one.strip() for one in found[1].split(",")}
+    for join in _JOINED.finditer(masked):
+        yield join.end(), closing(masked, join.end()), {one.strip() for one in join[1].split(",")}
 
 
 def closing(masked: str, start: int) -> int:
@@ -77,8 +77,8 @@ def closing(masked: str, start: int) -> int:
 
 def _groups(masked: str) -> Iterator[tuple[int, int, set[str]]]:
     """Yields the bounds of each aggregation's argument, and the labels that it keeps."""
-    for found in _GROUPING.finditer(masked):
-        yield found.end(), closing(masked, found.end()), {one.strip() for one in found[2].split(",")}
+    for grouping in _GROUPING.finditer(masked):
+        yield grouping.end(), closing(masked, grouping.end()), {one.strip() for one in grouping[2].split(",")}
 
 
 def _made(expression: str) -> set[str]:

@@ -164,15 +164,15 @@ def test_a_runbook_tells_severity_level_and_panel_as_they_are(rule: AlertRule) -
     level = rule.labels.get("fallback_level")
     asks = f"asks for `{level}`" if level else "for people"
     head = text.strip().splitlines()[0]
-    found = re.fullmatch(r"(\w+) · (.*) · dashboard ([\w ]+)(?:, \*(.+)\*)?", head)
-    assert found is not None, head
-    assert (found[1], found[2]) == (rule.severity.value, asks)
+    heading = re.fullmatch(r"(\w+) · (.*) · dashboard ([\w ]+)(?:, \*(.+)\*)?", head)
+    assert heading is not None, head
+    assert (heading[1], heading[2]) == (rule.severity.value, asks)
     generated = ROOT / "daemon/draftd/grafana/dashboards" / f"{rule.dashboard.removeprefix('draftd-')}.json"
     board = json.loads(generated.read_text())
-    assert (board["uid"], found[3]) == (rule.dashboard, board["title"].removeprefix("draftd / "))
+    assert (board["uid"], heading[3]) == (rule.dashboard, board["title"].removeprefix("draftd / "))
     panels = {panel["title"] for panel in board["panels"]}
     panels |= {inner["title"] for panel in board["panels"] for inner in panel.get("panels", [])}
-    assert found[4] is None or found[4] in panels
+    assert heading[4] is None or heading[4] in panels
     for part in ("Means.", "See it.", "Do.", "By itself.", "Resolves"):
         assert f"**{part}**" in text
 

@@ -18,8 +18,8 @@ def test_committed_dashboards_and_rules_are_up_to_date() -> None:
 
 def test_everything_in_the_packages_folder_is_generated() -> None:
     packaged = ROOT / "daemon" / "draftd" / "grafana"
-    found = {path.relative_to(ROOT) for path in packaged.rglob("*.*") if path.suffix in (".json", ".yaml")}
-    assert found == {path for path in generated(Alerting()) if path.is_relative_to("daemon")}
+    files = {path.relative_to(ROOT) for path in packaged.rglob("*.*") if path.suffix in (".json", ".yaml")}
+    assert files == {path for path in generated(Alerting()) if path.is_relative_to("daemon")}
 
 
 def test_a_file_that_differs_is_named_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

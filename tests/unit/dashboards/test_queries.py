@@ -46,23 +46,23 @@ def expressions(dashboards: Iterable[Dashboard]) -> Iterator[tuple[str, str]]:
 
 def declared() -> dict[str, set[str]]:
     """Returns the labels that each declared metric's series may have, by its name in Prometheus."""
-    found = {one.prometheus: EVERY_SERIES | set(one.labels) for one in (*EXTERNALS, TARGET_INFO)}
+    labels_by_name = {one.prometheus: EVERY_SERIES | set(one.labels) for one in (*EXTERNALS, TARGET_INFO)}
     for metric in (*catalog.METRICS, *catalog.SDK_METRICS):
         labels = EVERY_SERIES | {attribute.name.replace(".", "_") for attribute in metric.attributes}
-        found[metric.prometheus] = labels
+        labels_by_name[metric.prometheus] = labels
         if metric.buckets:
-            found |= {f"{metric.prometheus}_count": labels, f"{metric.prometheus}_sum": labels}
-            found[f"{metric.prometheus}_bucket"] = labels | {"le"}
-    return found
+            labels_by_name |= {f"{metric.prometheus}_count": labels, f"{metric.prometheus}_sum": labels}
+            labels_by_name[f"{metric.prometheus}_bucket"] = labels | {"le"}
+    return labels_by_name
 
 
 def undeclared(expression: str) -> list[str]:
     """Returns the names and labels in an expression that nothing declares."""
-    known = declared()
+    labels_by_name = declared()
     return [
-        f"{use.name} {sorted(use.labels - known.get(use.name, set()))}"
+        f"{use.name} {sorted(use.labels - labels_by_name.get(use.name, set()))}"
         for use in uses(expression)
-        if use.name not in known or use.labels - known[use.name]
+        if use.name not in labels_by_name or use.labels - labels_by_name[use.name]
     ]
 
 
@@ -71,16 +71,16 @@ def test_every_query_names_what_is_declared(dashboards: list[Dashboard]) -> None
 
 
 def test_every_legend_and_variable_names_labels_that_are_declared(dashboards: list[Dashboard]) -> None:
-    known = declared()
+    labels_by_name = declared()
     for dashboard in dashboards:
         for panel in dashboard.panels:
             for target in panel.targets:
-                there = set().union(*(known[use.name] for use in uses(target.expression)))
+                there = set().union(*(labels_by_name[use.name] for use in uses(target.expression)))
                 assert set(target.legend_labels) <= there, f"{dashboard.uid}/{panel.title}"
     for _, query in events.VARIABLES.values():
         metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
         assert not undeclared(metric)
-        assert label in known[next(uses(metric)).name]
+        assert label in labels_by_name[next(uses(metric)).name]
 
 
 def test_every_alert_names_what_is_declared() -> None:
@@ -112,8 +112,10 @@ def test_a_name_that_nobody_declares_is_found(expression: str, wrong: list[str])
 
 
 def test_parsed_query_gives_each_metric_with_its_labels() -> None:
-    found = list(uses('max(sum by (a) (increase(x{b="c{d}"}[5m:10s] offset 1h)) / on (a) group_left () (y > bool 0))'))
-    assert found == [Use("x", frozenset({"a", "b"})), Use("y", frozenset({"a"}))]
+    metrics = list(
+        uses('max(sum by (a) (increase(x{b="c{d}"}[5m:10s] offset 1h)) / on (a) group_left () (y > bool 0))')
+    )
+    assert metrics == [Use("x", frozenset({"a", "b"})), Use("y", frozenset({"a"}))]
 
 
 def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_lost() -> None:
@@ -140,8 +142,8 @@ def test_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Da
 
 def test_denominators_of_all_queries_are_guarded_against_zero(dashboards: list[Dashboard]) -> None:
     for where, expression in expressions(dashboards):
-        for found in re.finditer(r" / ", re.sub(r'"[^"]*"', "", expression)):
-            behind = re.sub(r'"[^"]*"', "", expression)[found.end() :]
+        for division in re.finditer(r" / ", re.sub(r'"[^"]*"', "", expression)):
+            behind = re.sub(r'"[^"]*"', "", expression)[division.end() :]
             if behind.startswith("$__rate_interval_ms"):
                 continue
             assert behind.startswith("("), where

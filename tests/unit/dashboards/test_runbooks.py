@@ -64,19 +64,19 @@ def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
 @cache
 def names() -> frozenset[str]:
     """Returns all names of telemetry, settings and errors."""
-    known = {*ELSEWHERE, *Cause, *LinkFailure, *NotificationResult}
+    texts = {*ELSEWHERE, *Cause, *LinkFailure, *NotificationResult}
     every = [value for value in vars(attributes).values() if isinstance(value, Attribute)]
     for attribute in every:
-        known |= {attribute.name, label(attribute), *attribute.values, *attribute.examples, *quoted(attribute.brief)}
+        texts |= {attribute.name, label(attribute), *attribute.values, *attribute.examples, *quoted(attribute.brief)}
     for metric in (*catalog.METRICS, *catalog.SDK_METRICS):
-        known |= {metric.name, metric.prometheus}
+        texts |= {metric.name, metric.prometheus}
     settings = {doc.name for doc in describe_settings()}
-    known |= settings | {f"{name.partition('.')[0]}.*" for name in settings}
+    texts |= settings | {f"{name.partition('.')[0]}.*" for name in settings}
     kinds = {value for value in vars(errors).values() if inspect.isclass(value)}
-    known |= {kind.__name__ for kind in kinds}
-    known |= {errors.reason_of(kind) for kind in kinds if issubclass(kind, errors.DraftdError)}
-    known |= {value for value in vars(environment_variables).values() if isinstance(value, str)}
-    return frozenset(known | set(re.findall(r'"stage", "(\w+)"', evidence.dropped(Alerting()))))
+    texts |= {kind.__name__ for kind in kinds}
+    texts |= {errors.reason_of(kind) for kind in kinds if issubclass(kind, errors.DraftdError)}
+    texts |= {value for value in vars(environment_variables).values() if isinstance(value, str)}
+    return frozenset(texts | set(re.findall(r'"stage", "(\w+)"', evidence.dropped(Alerting()))))
 
 
 def quoted(text: str) -> Iterator[str]:

@@ -21,8 +21,8 @@ SOON = 20.0  # generous: nothing here takes long
 
 
 def prompts(count: int) -> FrozenPrompts:
-    made = tuple(one_prompt(f"p{n}", f"question {n}") for n in range(count))
-    return FrozenPrompts(made, tuple(checked(one, "yes") for one in made))
+    probe_prompts = tuple(one_prompt(f"p{n}", f"question {n}") for n in range(count))
+    return FrozenPrompts(probe_prompts, tuple(checked(one, "yes") for one in probe_prompts))
 
 
 def one_prompt(name: str, question: str) -> FrozenPrompt:

@@ -22,8 +22,8 @@ PROMPTS, OTHERS = (one_prompt("p", "a question"),), (one_prompt("p", "another"),
 def test_probe_baselines_are_recalled_for_the_same_prompts_only() -> None:
     same, others, earlier = (ProbeBaselines.of(prompts) for prompts in (PROMPTS, OTHERS, PROMPTS))
     earlier.drafters = {DRAFT: Baseline(0.9, 0.01), LOOKUP: Baseline(0.3, 0.2)}
-    for one in (same, others):
-        one.recall(ProbeBaselines.model_validate_json(earlier.model_dump_json()))
+    for baselines in (same, others):
+        baselines.recall(ProbeBaselines.model_validate_json(earlier.model_dump_json()))
     assert (same.drafters, others.drafters) == (earlier.drafters, {})
 
 

@@ -240,10 +240,10 @@ def test_drift_leads_down_after_a_cooldown_where_no_probe_says_anything() -> Non
     controlled.runner.slow = True
     while not controlled.runner.probed:
         controlled.traffic(controlled.now + WINDOW / 5, FALLEN)
-    asked = controlled.now
+    began = controlled.now
     while controlled.position == TOP:
         controlled.traffic(controlled.now + WINDOW / 5, FALLEN)
-    assert COOLDOWN < controlled.now - asked <= COOLDOWN + 2 * WINDOW
+    assert COOLDOWN < controlled.now - began <= COOLDOWN + 2 * WINDOW
     controlled.runner.end()  # good, too late
     controlled.traffic(controlled.now + WINDOW / 5, FALLEN)
     assert controlled.position == SHORT

@@ -95,9 +95,9 @@ def test_controller_killed_at_any_moment_restarts_no_higher() -> None:
         again = Controlled(store, start=controlled.start + controlled.now)
         said = f"killed before {n}: {next_one}"
         # Never higher, and no lower than it was going, or than a hold whose end was not saved.
-        held = again.controller.state().hold
-        assert was <= again.position <= max(was + 1, going(controlled), held.position if held else 0), said
-        if again.position == was and was != TOP and held is None:
+        hold = again.controller.state().hold
+        assert was <= again.position <= max(was + 1, going(controlled), hold.position if hold else 0), said
+        if again.position == was and was != TOP and hold is None:
             assert again.controller.state().signal == cause, said
             assert again.controller.state().since == pytest.approx(since), said
         lowest = again.position

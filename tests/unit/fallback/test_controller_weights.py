@@ -71,8 +71,8 @@ def test_a_drafter_that_cannot_be_loaded_keeps_the_ladder_where_it_is() -> None:
     controlled.engine.failure = ModelLoadError("the folder is empty")
     controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     assert controlled.until(10 * COOLDOWN) == BOTTOM
-    asked = [done for done in controlled.trace.done if "draft_model" in done]
-    assert 1 <= len(asked) <= 10  # once a cooldown
+    draft_loads = [done for done in controlled.trace.done if "draft_model" in done]
+    assert 1 <= len(draft_loads) <= 10  # once a cooldown
     assert controlled.engine.held == frozenset()
     controlled.engine.failure = None
     assert controlled.until(20 * COOLDOWN) == TOP

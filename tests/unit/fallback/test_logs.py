@@ -17,25 +17,25 @@ LOG = logging.getLogger("test")
 def test_the_last_state_that_is_told_is_the_present_one(seed: int) -> None:
     dice, clock, told = random.Random(seed), Clock(), list[tuple[int, int]]()
     changes = LimitedChanges[int](lambda state, left_out: told.append((state, left_out)), clock)
-    made = dice.randrange(1, 500)
-    for state in range(made):
+    count = dice.randrange(1, 500)
+    for state in range(count):
         clock.now += dice.choice((0.0, 0.1, 1.0, 5.0, 40.0))
         changes.change(state)
     assert len(told) <= 10 + clock.now / 30 + 1
     clock.now += (changes.settle() or 0.0) + 1e-6
     assert changes.settle() is None
-    assert told[-1][0] == made - 1
-    assert len(told) + sum(left_out for _, left_out in told) == made, "what was left out is counted"
+    assert told[-1][0] == count - 1
+    assert len(told) + sum(left_out for _, left_out in told) == count, "what was left out is counted"
 
 
 def test_a_few_changes_are_told_at_once() -> None:
-    told = list[tuple[str, int]]()
-    changes = LimitedChanges[str](lambda state, left_out: told.append((state, left_out)), Clock())
+    states = list[tuple[str, int]]()
+    changes = LimitedChanges[str](lambda state, left_out: states.append((state, left_out)), Clock())
     for state in ("up", "down") * 5:
         changes.change(state)
-    assert told == [("up", 0), ("down", 0)] * 5
+    assert states == [("up", 0), ("down", 0)] * 5
     changes.change("up")
-    assert len(told) == 10
+    assert len(states) == 10
     assert changes.settle() == pytest.approx(30.0)
 
 

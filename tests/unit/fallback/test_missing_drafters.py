@@ -91,10 +91,10 @@ def test_level_without_a_drafter_is_reached_no_sooner() -> None:
 def test_a_probe_on_demand_is_of_a_level_whose_drafter_is_there() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
     controlled.controller.hold(PLAIN, 1000.0)
-    asked = controlled.controller.probe()
+    probe = controlled.controller.probe()
     controlled.controller.tick()
     controlled.controller.tick()
-    assert asked.result(0).level == LADDER[LIGHT]
+    assert probe.result(0).level == LADDER[LIGHT]
 
 
 def test_missing_drafters_are_shown_once_they_are_known() -> None:

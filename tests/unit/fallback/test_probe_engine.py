@@ -72,12 +72,12 @@ class Bench:
 def bench(
     models: Callable[[], LoadedModels], prompts: FrozenPrompts, level: LadderLevel = FULL, capacity: int = 8
 ) -> Iterator[Bench]:
-    made = Bench(models, prompts, level, capacity)
+    new_bench = Bench(models, prompts, level, capacity)
     try:
-        yield made
+        yield new_bench
     finally:
-        assert made.runner.close(SECONDS)
-        assert made.engine.close()
+        assert new_bench.runner.close(SECONDS)
+        assert new_bench.engine.close()
 
 
 def scripted(acceptance: float, **more: Any) -> Callable[[], LoadedModels]:
@@ -107,52 +107,52 @@ def test_a_draft_that_is_right_and_does_not_pay_is_bad() -> None:
 
 
 def test_a_probe_of_a_lighter_draft_has_its_weights_for_as_long_as_it_takes() -> None:
-    with bench(scripted(0.1, light_acceptance=0.95), few(), PLAIN) as made:
-        made.holds()
-        report = made.runner.probe(LIGHT).result(SECONDS)
+    with bench(scripted(0.1, light_acceptance=0.95), few(), PLAIN) as engine_bench:
+        engine_bench.holds()
+        report = engine_bench.runner.probe(LIGHT).result(SECONDS)
         assert report.verdict is ProbeVerdict.GOOD, report
-        made.holds()
-        assert made.engine.status().draft_weight_bytes == 0
+        engine_bench.holds()
+        assert engine_bench.engine.status().draft_weight_bytes == 0
 
 
 def test_no_count_of_callers_requests_has_what_was_tried_out() -> None:
-    with bench(scripted(0.95), few(8)) as made:
-        made.runner.probe(FULL).result(SECONDS)
-        made.runner.canaries().result(SECONDS)
-        status = made.engine.status()
+    with bench(scripted(0.95), few(8)) as engine_bench:
+        engine_bench.runner.probe(FULL).result(SECONDS)
+        engine_bench.runner.canaries().result(SECONDS)
+        status = engine_bench.engine.status()
     assert status.counts.emitted == 0
     assert not any(status.finished.values())
 
 
 def test_while_callers_wait_a_probe_gives_way() -> None:
-    with bench(scripted(0.95, step_seconds=0.05), few(), capacity=16) as made:
-        prompt = made.engine.tokenizer.encode("a caller's text")
+    with bench(scripted(0.95, step_seconds=0.05), few(), capacity=16) as engine_bench:
+        prompt = engine_bench.engine.tokenizer.encode("a caller's text")
         callers = [rig.request(prompt, rig.autoregressive(), max_tokens=2000) for _ in range(6)]
         for caller in callers:
-            made.engine.submit(caller, rig.Collected())
-        until(lambda: made.engine.status().active == 2, what="a full batch")
-        report = made.runner.probe(FULL).result(SECONDS)
+            engine_bench.engine.submit(caller, rig.Collected())
+        until(lambda: engine_bench.engine.status().active == 2, what="a full batch")
+        report = engine_bench.runner.probe(FULL).result(SECONDS)
         assert report.verdict is ProbeVerdict.FAILED
         assert "it gave way to 4 waiting requests" in report.reason
         for caller in callers:
-            made.engine.cancel(caller.id)
+            engine_bench.engine.cancel(caller.id)
 
 
 def test_an_engine_that_has_ended_is_a_failed_probe() -> None:
-    with bench(scripted(0.95), few()) as made:
-        assert made.engine.close()
-        report = made.runner.probe(FULL).result(SECONDS)
+    with bench(scripted(0.95), few()) as engine_bench:
+        assert engine_bench.engine.close()
+        report = engine_bench.runner.probe(FULL).result(SECONDS)
     assert report.verdict is ProbeVerdict.FAILED
     assert "was refused: " in report.reason
 
 
 def test_closing_while_a_probe_runs_ends_it() -> None:
-    with bench(scripted(0.95, step_seconds=0.05), few(200)) as made:
-        future = made.runner.probe(FULL)
-        until(lambda: made.engine.status().kv_cache_bytes > 0, what="a probe under way")
-        assert made.runner.close(SECONDS)
+    with bench(scripted(0.95, step_seconds=0.05), few(200)) as engine_bench:
+        future = engine_bench.runner.probe(FULL)
+        until(lambda: engine_bench.engine.status().kv_cache_bytes > 0, what="a probe under way")
+        assert engine_bench.runner.close(SECONDS)
         assert future.result(0).reason == "the daemon is stopping"
-        until(lambda: made.engine.status().kv_cache_bytes == 0, what="its request's end")
+        until(lambda: engine_bench.engine.status().kv_cache_bytes == 0, what="its request's end")
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
@@ -167,14 +167,14 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
             entries = list(result.entries)
             for i, entry in enumerate(entries):
                 sequence, accepted, following, *_ = entry
-                known = self._sequences[sequence]
-                place = len(known.ids) - 1 - known.options.prompt
+                target_sequence = self._sequences[sequence]
+                place = len(target_sequence.ids) - 1 - target_sequence.options.prompt
                 if result.width > 1 and place - len(accepted) >= emitted and sequence not in spoilt:
                     assert following is not None
                     spoilt.add(sequence)
                     places.append(place)
-                    known.ids[-1] = (following + 1) % 200
-                    entries[i] = entry._replace(following=known.ids[-1])
+                    target_sequence.ids[-1] = (following + 1) % 200
+                    entries[i] = entry._replace(following=target_sequence.ids[-1])
             yield replace(result, entries=entries)
 
     monkeypatch.setattr(LocalTarget, "results", results)
@@ -182,16 +182,18 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
 
 
 def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    with bench(scripted(0.9), few()) as made:
+    with bench(scripted(0.9), few()) as engine_bench:
         places = spoil(monkeypatch, emitted=6)
-        report = made.runner.canaries().result(SECONDS)
-        probed = made.runner.probe(FULL).result(SECONDS)
+        report = engine_bench.runner.canaries().result(SECONDS)
+        probed = engine_bench.runner.probe(FULL).result(SECONDS)
     assert report.verdict is ProbeVerdict.BAD
     assert report.divergences == len(report.outcomes) == 4
-    found = [outcome.divergence for outcome in report.outcomes if outcome.divergence is not None]
-    assert [divergence.at for divergence in found] == places[:4]
-    assert [divergence.logit_gap for divergence in found] == pytest.approx([12.0] * 4)  # how sure a scripted model is
-    assert made.told.runs == [(FallbackLevel.FULL, "bad", 4)]
+    divergences = [outcome.divergence for outcome in report.outcomes if outcome.divergence is not None]
+    assert [divergence.at for divergence in divergences] == places[:4]
+    assert [divergence.logit_gap for divergence in divergences] == pytest.approx(
+        [12.0] * 4
+    )  # how sure a scripted model is
+    assert engine_bench.told.runs == [(FallbackLevel.FULL, "bad", 4)]
     assert probed.verdict is ProbeVerdict.BAD
     assert f"{SHIPPED.probe[0].id} leaves the autoregressive text at token {places[4]}" in probed.reason
 
@@ -199,15 +201,15 @@ def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: 
 @pytest.mark.slow
 def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pair: NanoPair) -> None:
     some = FrozenPrompts(SHIPPED.probe[:2], SHIPPED.canaries[::8])
-    with bench(lambda: load_models(nano_pair.target, nano_pair.draft), some) as made:
-        report = made.runner.canaries().result(SECONDS)
+    with bench(lambda: load_models(nano_pair.target, nano_pair.draft), some) as engine_bench:
+        report = engine_bench.runner.canaries().result(SECONDS)
         assert report.verdict is ProbeVerdict.GOOD, report
         assert report.divergences == 0
         assert len(report.outcomes) == 3
         assert report.score_speculative == report.score_autoregressive >= 0.9
-        told = {outcome.id: outcome.complaint for outcome in report.outcomes if outcome.complaint}
-        assert all(told.values())
-        probed = made.runner.probe(FULL).result(SECONDS)
+        complaints = {outcome.id: outcome.complaint for outcome in report.outcomes if outcome.complaint}
+        assert all(complaints.values())
+        probed = engine_bench.runner.probe(FULL).result(SECONDS)
     # Its gain in speed depends on this machine.
     assert probed.acceptance is not None
     assert probed.acceptance > 0.6
@@ -220,14 +222,14 @@ def test_a_damaged_draft_is_found_by_a_probe_and_its_texts_stay_right(nano_pair:
     shutil.copytree(nano_pair.draft, draft)
     change_weights(draft, lambda name, array: array[..., ::-1])  # the same shapes and sizes, and next to no sense
     some = FrozenPrompts(SHIPPED.probe[::5], SHIPPED.canaries[:1])
-    with bench(lambda: load_models(nano_pair.draft, str(draft)), some) as made:
-        bad = made.runner.probe(FULL).result(SECONDS)
+    with bench(lambda: load_models(nano_pair.draft, str(draft)), some) as engine_bench:
+        bad = engine_bench.runner.probe(FULL).result(SECONDS)
         assert (bad.verdict, "leaves the" in bad.reason) == (ProbeVerdict.BAD, False), bad
-        assert made.runner.canaries().result(SECONDS).verdict is ProbeVerdict.GOOD
+        assert engine_bench.runner.canaries().result(SECONDS).verdict is ProbeVerdict.GOOD
         shutil.copyfile(Path(nano_pair.draft) / "model.safetensors", draft / "mended")
         (draft / "mended").replace(draft / "model.safetensors")
-        made.engine.reload_draft().result(SECONDS)
-        mended = made.runner.probe(FULL).result(SECONDS)
+        engine_bench.engine.reload_draft().result(SECONDS)
+        mended = engine_bench.runner.probe(FULL).result(SECONDS)
     assert bad.acceptance is not None
     assert mended.acceptance is not None
     assert bad.acceptance < 0.3

@@ -47,11 +47,11 @@ def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, 
 
 
 def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
-    found = judged(0.7)
-    assert found.verdict is ProbeVerdict.GOOD
-    assert found.acceptance == pytest.approx(0.7)
-    assert found.speedup == pytest.approx((320 + 560) / (320 + 160))
-    assert found.reason == "acceptance 0.70, speed-up 1.83 in 8 prompts"
+    report = judged(0.7)
+    assert report.verdict is ProbeVerdict.GOOD
+    assert report.acceptance == pytest.approx(0.7)
+    assert report.speedup == pytest.approx((320 + 560) / (320 + 160))
+    assert report.reason == "acceptance 0.70, speed-up 1.83 in 8 prompts"
     assert judged(0.9).verdict is ProbeVerdict.GOOD
 
 
@@ -101,9 +101,9 @@ def test_prompt_lookup_is_judged_by_speed_alone() -> None:
 
 def test_probe_with_too_few_tokens_has_no_verdict() -> None:
     for prompt in (probed(20, 20, 19), probed(0, 30, 30)):
-        found = judge_probe(LADDER[0], [prompt], "", None, None, FLOOR)
-        assert found.verdict is ProbeVerdict.TOO_FEW_SAMPLES
-        assert found.acceptance is None
+        report = judge_probe(LADDER[0], [prompt], "", None, None, FLOOR)
+        assert report.verdict is ProbeVerdict.TOO_FEW_SAMPLES
+        assert report.acceptance is None
 
 
 def test_only_a_good_recent_probe_of_a_level_above_since_the_last_step_lets_up() -> None:

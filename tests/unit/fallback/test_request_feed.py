@@ -38,8 +38,8 @@ def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
     request = a_request(arrival=3.0)
     intake.on_finish(request, ended())
     plan = request.plan
-    told = FinishedRequest(7.0, 3.0, plan.level, plan.max_draft_tokens, DRAFT_MODEL, request.workload, DRAFTED)
-    assert intake.take() == [told]
+    expected = FinishedRequest(7.0, 3.0, plan.level, plan.max_draft_tokens, DRAFT_MODEL, request.workload, DRAFTED)
+    assert intake.take() == [expected]
     assert intake.take() == []
 
 
@@ -58,14 +58,24 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
         counts.add(drafted(accepted))
     intake.on_step(request, StepCounts(0, 0, 1, 0, 0.0, 0.004, parked=True, drafter=LOOKUP), None)
     intake.on_finish(request, ended(counts))
-    told = requests(intake)
-    found = {one.drafter: one.counts for one in told}
+    samples = requests(intake)
+    counts_by_drafter = {drafter_counts.drafter: drafter_counts.counts for drafter_counts in samples}
     for drafter, sums in ((plan.drafter, (7, 1, 2, 3.0)), (LOOKUP, (1, 2, 2, 3.0))):
-        one = found[drafter]
-        assert (one.accepted, one.rollbacks, one.drafts, one.break_even_tokens) == sums
-    assert all((one.level, one.max_draft_tokens) == (plan.level, plan.max_draft_tokens) for one in told)
+        drafter_counts = counts_by_drafter[drafter]
+        assert (
+            drafter_counts.accepted,
+            drafter_counts.rollbacks,
+            drafter_counts.drafts,
+            drafter_counts.break_even_tokens,
+        ) == sums
+    assert all(
+        (drafter_counts.level, drafter_counts.max_draft_tokens) == (plan.level, plan.max_draft_tokens)
+        for drafter_counts in samples
+    )
     intake.on_finish(request, ended(counts))  # another request of the same id: nothing is left of the first
-    assert [(one.counts.drafts, one.counts.accepted) for one in requests(intake)] == [(4, 8)]
+    assert [(drafter_counts.counts.drafts, drafter_counts.counts.accepted) for drafter_counts in requests(intake)] == [
+        (4, 8)
+    ]
 
 
 def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:

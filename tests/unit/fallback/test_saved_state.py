@@ -42,9 +42,9 @@ def state(position: int = 2, hold: Hold | None = None) -> SavedLevels:
 
 
 def written(saved: SavedLevels) -> dict[str, Any]:
-    found = json.loads(saved.model_dump_json())
-    assert isinstance(found, dict)
-    return found
+    document = json.loads(saved.model_dump_json())
+    assert isinstance(document, dict)
+    return document
 
 
 @pytest.mark.parametrize("hold", [None, Hold(4), Hold(0, NOW + 60)])
@@ -68,15 +68,15 @@ def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
 def test_restarts_after_a_clock_that_went_back_do_not_make_a_hold_eternal(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "ladder.json")
     store.save(state(hold=Hold(0, NOW + 60)).model_dump_json())
-    left = []
+    remaining = []
     for now in (NOW - 9000, NOW - 8980, NOW - 8960):
         saved = SavedState(store, LADDER, ProbeBaselines(prompts=""))
-        found = saved.restore(now)
-        assert found.ladder.hold is not None
-        assert found.ladder.hold.until is not None
-        left.append(found.ladder.hold.until - now)
-        saved.keep(now, found.ladder, leases=found.leases, baselines=found.baselines, quality=found.quality)
-    assert left == [60, 40, 20]
+        restored = saved.restore(now)
+        assert restored.ladder.hold is not None
+        assert restored.ladder.hold.until is not None
+        remaining.append(restored.ladder.hold.until - now)
+        saved.keep(now, restored.ladder, leases=restored.leases, baselines=restored.baselines, quality=restored.quality)
+    assert remaining == [60, 40, 20]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_state_with_a_damaged_value_is_refused_or_leads_no_higher(data: st.DataO
             break
         at = at[parts[-1]]
     try:
-        found = parse(json.dumps(broken), LADDER)
+        restored = parse(json.dumps(broken), LADDER)
     except ValueError:
-        found = safer(json.dumps(broken), LADDER, NOW)
-        assert found.ladder.position >= saved.ladder.position
-    assert 0 <= found.ladder.position <= BOTTOM
+        restored = safer(json.dumps(broken), LADDER, NOW)
+        assert restored.ladder.position >= saved.ladder.position
+    assert 0 <= restored.ladder.position <= BOTTOM
     if "level" not in parts:
-        assert found.ladder.position >= saved.ladder.position
+        assert restored.ladder.position >= saved.ladder.position

@@ -148,9 +148,9 @@ def test_each_pair_of_models_has_a_state_of_its_own(tmp_path: Path) -> None:
     def of(model: str) -> PersistentState:
         return PersistentState(settings(50551, tmp_path).model_copy(update={"model": ModelSettings(path=model)}), {})
 
-    one = of("one")
-    one.store.save("of one")
-    one.close()
+    first = of("one")
+    first.store.save("of one")
+    first.close()
     another = of("another")
     assert another.store.load() is None
     another.store.save("of another")

@@ -51,7 +51,7 @@ def test_every_set_field_reaches_the_service_request() -> None:
     sampling = pb.SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=2**64 - 1)
     sampling.logit_bias.update({9: -0.3, 4: 100})
     sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty = 1.1, -0.7, 0.2
-    found = request_of(
+    parsed = request_of(
         request(
             max_tokens=7,
             sampling=sampling,
@@ -75,7 +75,7 @@ def test_every_set_field_reaches_the_service_request() -> None:
         ),
         deadline=4.5,
     )
-    assert found == Request(
+    assert parsed == Request(
         RawText("hello"),
         7,
         SamplingParams(0.8, 0.9, 40, 0.05, 2**64 - 1, ((4, 100.0), (9, -0.3)), 1.1, -0.7, 0.2),
@@ -98,8 +98,8 @@ def test_every_set_field_reaches_the_service_request() -> None:
 
 
 def test_an_answers_places_and_its_choice_are_told() -> None:
-    told = (TokenLogprobs(-0.25, ((7, -0.25), (9, -2.0))), TokenLogprobs(-3.0))
-    chunk = message_of(Chunk(Emission((7, 8), (True, False), told), ("a", "b"), choice=2)).chunk
+    logprobs = (TokenLogprobs(-0.25, ((7, -0.25), (9, -2.0))), TokenLogprobs(-3.0))
+    chunk = message_of(Chunk(Emission((7, 8), (True, False), logprobs), ("a", "b"), choice=2)).chunk
     assert chunk.choice == 2
     assert [(one.logprob, dict(zip(one.top_ids, one.top_logprobs, strict=True))) for one in chunk.logprobs] == [
         (-0.25, {7: -0.25, 9: -2.0}),
@@ -118,8 +118,8 @@ def test_an_answers_places_and_its_choice_are_told() -> None:
 
 
 def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
-    asked = request(strategy=pb.STRATEGY_AUTO, quality=pb.QUALITY_CLASS_DRAFT, max_seconds=2, max_cost=0.5)
-    wish = request_of(asked).wish
+    routed = request(strategy=pb.STRATEGY_AUTO, quality=pb.QUALITY_CLASS_DRAFT, max_seconds=2, max_cost=0.5)
+    wish = request_of(routed).wish
     assert (wish.strategy, wish.quality, wish.max_seconds, wish.max_cost) == (Strategy.AUTO, QualityClass.DRAFT, 2, 0.5)
     assert message_of(Chunk(Emission((7,), (True,), (), Verifier.REMOTE), ("a",))).chunk.verifier == pb.VERIFIER_REMOTE
     plan = DecodePlan(
@@ -135,10 +135,10 @@ def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
     stats.remote.round_trip_seconds, stats.remote.target_seconds = 0.5, 0.75
     end = Outcome(FinishReason.STOP, stats, failed_over="gone")
     worth = AnswerPrice({Verifier.LOCAL: 0.25, Verifier.REMOTE: 0.5}, "$", QualityClass.STANDARD)
-    told = message_of(ChoiceFinished(end, plan, "", worth=worth)).finished
-    assert (told.cost, told.currency, told.quality) == (0.75, "$", pb.QUALITY_CLASS_STANDARD)
-    assert (told.failed_over, told.remote.proposed_tokens, told.remote.hidden_round_trips) == ("gone", 9, 1)
-    assert (told.remote.round_trip.ToMilliseconds(), told.remote.target_time.ToMilliseconds()) == (250, 750)
+    finished = message_of(ChoiceFinished(end, plan, "", worth=worth)).finished
+    assert (finished.cost, finished.currency, finished.quality) == (0.75, "$", pb.QUALITY_CLASS_STANDARD)
+    assert (finished.failed_over, finished.remote.proposed_tokens, finished.remote.hidden_round_trips) == ("gone", 9, 1)
+    assert (finished.remote.round_trip.ToMilliseconds(), finished.remote.target_time.ToMilliseconds()) == (250, 750)
     assert not message_of(ChoiceFinished(end, plan, "")).finished.HasField("cost")
     over_http = metrics([ChoiceFinished(end, plan, "", worth=worth), ChoiceFinished(end, plan, "", 1, worth=worth)])[
         "draftd"
@@ -153,9 +153,9 @@ def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
 
 def test_zeros_that_are_set_are_not_left_out() -> None:
     sampling = pb.SamplingParams(temperature=0, top_p=0, top_k=0, min_p=0, seed=0)
-    found = request_of(request(max_tokens=0, max_draft_tokens=0, sampling=sampling))
-    assert (found.max_tokens, found.wish.max_draft_tokens) == (0, 0)
-    assert found.sampling == SamplingParams(0.0, 0.0, 0, 0.0, 0)
+    parsed = request_of(request(max_tokens=0, max_draft_tokens=0, sampling=sampling))
+    assert (parsed.max_tokens, parsed.wish.max_draft_tokens) == (0, 0)
+    assert parsed.sampling == SamplingParams(0.0, 0.0, 0, 0.0, 0)
 
 
 def test_sampling_at_the_edge_of_float32_arrives() -> None:
@@ -182,7 +182,7 @@ def test_a_chat_arrives_with_tools_and_calls() -> None:
         pb.ChatMessage(role="assistant", tool_calls=[call], reasoning="hm"),
         pb.ChatMessage(role="tool", content="noon", tool_call_id="c1", name="clock"),
     ]
-    given = pb.ChatInput(
+    chat_input = pb.ChatInput(
         messages=messages,
         tools=[pb.Tool(name="clock", description="The time.", parameters="{}")],
         tool_choice=pb.ToolChoice(name="clock"),
@@ -190,7 +190,7 @@ def test_a_chat_arrives_with_tools_and_calls() -> None:
         template_arguments='{"enable_thinking": false}',
         continue_final_message=True,
     )
-    assert request_of(pb.GenerateRequest(chat=given)).prompt == Chat(
+    assert request_of(pb.GenerateRequest(chat=chat_input)).prompt == Chat(
         (
             Message("user", "abc"),
             Message("assistant", "", (ToolCall("c1", "clock", "{}"),), reasoning="hm"),

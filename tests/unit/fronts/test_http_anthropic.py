@@ -66,9 +66,9 @@ async def test_a_stream_adds_up_to_its_message(front: Fronted, client: AsyncAnth
     async with client.messages.stream(model="scripted", max_tokens=50, messages=[ASKED], tools=[TOOL]) as stream:
         kinds = [event.type async for event in stream]
         done = await stream.get_final_message()
-    told = [kind for kind in kinds if kind.startswith(("message", "content_block_st"))]
+    main_kinds = [kind for kind in kinds if kind.startswith(("message", "content_block_st"))]
     blocks = ["content_block_start", "content_block_stop"] * 3
-    assert told == ["message_start", *blocks, "message_delta", "message_stop"]
+    assert main_kinds == ["message_start", *blocks, "message_delta", "message_stop"]
     thinking, text, used = done.content
     assert (thinking.thinking, text.text, used.input) == ("hm", "See:", {"city": "Oslo"})  # type: ignore[union-attr]
     assert (done.stop_reason, done.usage.output_tokens) == ("tool_use", 5)
@@ -107,8 +107,8 @@ async def test_a_last_message_of_the_assistant_is_continued(front: Fronted, clie
     async def prompt(content: Any) -> Chat:
         front.will_say(Says(said("cold.")))
         last: Any = {"role": "assistant", "content": content}
-        told = await client.messages.create(model="scripted", max_tokens=5, messages=[ASKED, last])
-        assert told.content[0].text == "cold."  # type: ignore[union-attr]
+        message = await client.messages.create(model="scripted", max_tokens=5, messages=[ASKED, last])
+        assert message.content[0].text == "cold."  # type: ignore[union-attr]
         assert isinstance(front.asked.prompt, Chat)
         return front.asked.prompt
 

@@ -70,12 +70,23 @@ async def test_requests_of_open_webui_are_understood(front: Fronted) -> None:
         "tools": [{"type": "function", "function": {**FUNCTION, "type": "function"}}],
     }
     events = await post(front, "/v1/chat/completions", body)
-    asked = front.asked
-    assert chat(asked).messages == (Message("system", "You are helpful."), Message("user", "Hello"))
-    assert chat(asked).template_arguments == {"reasoning_effort": "low"}
-    assert (asked.max_tokens, asked.stop, asked.sampling.temperature) == (300, ("###",), 0.7)
-    assert (asked.sampling.logit_bias, asked.sampling.min_p, asked.sampling.seed) == (((50, -100.0),), 0.1, 3)
-    assert (asked.response_format, chat(asked).tools) == (ResponseFormat(FormatKind.JSON_OBJECT), (TOOL,))
+    service_request = front.asked
+    assert chat(service_request).messages == (Message("system", "You are helpful."), Message("user", "Hello"))
+    assert chat(service_request).template_arguments == {"reasoning_effort": "low"}
+    assert (service_request.max_tokens, service_request.stop, service_request.sampling.temperature) == (
+        300,
+        ("###",),
+        0.7,
+    )
+    assert (service_request.sampling.logit_bias, service_request.sampling.min_p, service_request.sampling.seed) == (
+        ((50, -100.0),),
+        0.1,
+        3,
+    )
+    assert (service_request.response_format, chat(service_request).tools) == (
+        ResponseFormat(FormatKind.JSON_OBJECT),
+        (TOOL,),
+    )
     assert events[-1]["usage"]["total_tokens"] == 11
     assert events[-1]["choices"] == []
     # Its loop over tools sends calls back as the stream had them; a title has its limit by the newer name.
@@ -210,8 +221,8 @@ async def test_codex_is_understood_and_answered() -> None:
     patch = json.dumps({"input": "*** Begin Patch"})
     async with fronted(Says([*said("Ok."), *call(0, "apply_patch", patch), *call(1, "look", "{}")])) as front:
         events = await post(front, "/v1/responses", CODEX)
-        asked = chat(front.asked)
-    assert asked.messages == (
+        service_chat = chat(front.asked)
+    assert service_chat.messages == (
         Message("system", "You are a coding agent."),
         Message("developer", "<permissions>"),
         Message("user", "Fix it"),
@@ -220,7 +231,7 @@ async def test_codex_is_understood_and_answered() -> None:
         Message("assistant", "", (ToolCall("c2", "apply_patch", '{"input":"*** Begin"}'),)),
         Message("tool", "ok", tool_call_id="c2", name="apply_patch"),
     )
-    assert [tool.name for tool in asked.tools] == ["shell", "apply_patch", "look"]
+    assert [tool.name for tool in service_chat.tools] == ["shell", "apply_patch", "look"]
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert [item["type"] for item in items] == ["message", "custom_tool_call", "function_call"]
     assert (items[1]["input"], items[1]["call_id"], items[2]["namespace"]) == ("*** Begin Patch", "call_0", "mcp")
@@ -304,15 +315,28 @@ async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
         "draftd": {"mode": "autoregressive", "max_draft_tokens": 2, "depth_mode": "fixed", "workload": "code"},
     }
     await post(front, "/v1/chat/completions", body)
-    asked = front.asked
-    p = asked.sampling
+    service_request = front.asked
+    p = service_request.sampling
     assert (p.top_p, p.seed, p.presence_penalty, p.frequency_penalty) == (0.9, 2**64 - 2, 0.5, -0.5)
-    assert (p.repetition_penalty, asked.min_tokens, asked.ignore_eos, asked.stop_token_ids) == (1.1, 2, True, (3,))
-    assert asked.special_tokens
-    assert (asked.include_stop, asked.priority, asked.caller, asked.workload.value) == (True, -3, "me", "code")
-    wish = asked.wish
+    assert (
+        p.repetition_penalty,
+        service_request.min_tokens,
+        service_request.ignore_eos,
+        service_request.stop_token_ids,
+    ) == (1.1, 2, True, (3,))
+    assert service_request.special_tokens
+    assert (
+        service_request.include_stop,
+        service_request.priority,
+        service_request.caller,
+        service_request.workload.value,
+    ) == (True, -3, "me", "code")
+    wish = service_request.wish
     assert (wish.preference.value, wish.max_draft_tokens, wish.depth_mode) == ("autoregressive", 2, "fixed")
-    assert (chat(asked).messages[0].name, chat(asked).template_arguments) == ("ann", {"enable_thinking": False})
+    assert (chat(service_request).messages[0].name, chat(service_request).template_arguments) == (
+        "ann",
+        {"enable_thinking": False},
+    )
 
 
 @pytest.mark.parametrize(

@@ -154,18 +154,18 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def refusal(session: aiohttp.ClientSession, front: Fronted, path: str, body: Mapping[str, Any]) -> str:
     """Returns the field that a refusal names; empty if the body was served."""
     response = await session.post(front.url + path, json=body)
-    told = await response.json()
-    assert response.status in (200, 400), told
-    return "" if response.status == 200 else str(told["error"]["message"]).partition(":")[0]
+    answer = await response.json()
+    assert response.status in (200, 400), answer
+    return "" if response.status == 200 else str(answer["error"]["message"]).partition(":")[0]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)
 def test_each_field_of_a_clients_package_is_served_refused_or_a_hint(protocol: Protocol) -> None:
-    known = set(protocol.body.model_fields)
-    assert set(protocol.refused) <= known
+    fields_served = set(protocol.body.model_fields)
+    assert set(protocol.refused) <= fields_served
     assert not set(protocol.hints) & set(protocol.refused)
     assert set(protocol.hints) | set(protocol.refused) <= protocol.fields(), "gone from the package"
-    assert protocol.fields() - set(protocol.hints) <= known, "new in the package"
+    assert protocol.fields() - set(protocol.hints) <= fields_served, "new in the package"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)

@@ -58,24 +58,24 @@ def fault_of(sent: Sent, status: int, text: str) -> str:
         return "an error in a stream" if '"error":{' in text else ""
     if sent.method == "HEAD":
         return ""
-    told = json.loads(text)
-    error = told["error"]
+    document = json.loads(text)
+    error = document["error"]
     if route.startswith(MESSAGES):
-        if (told["type"], set(error)) != ("error", {"type", "message"}) or not told["request_id"]:
+        if (document["type"], set(error)) != ("error", {"type", "message"}) or not document["request_id"]:
             return "not the shape of Anthropic's errors"
-    elif set(told) != {"error"} or set(error) != {"message", "type", "param", "code"}:
+    elif set(document) != {"error"} or set(error) != {"message", "type", "param", "code"}:
         return "not the shape of OpenAI's errors"
     name, separator, _ = error["message"].partition(":")
     if not separator:
         return "no field is named"
     root = re.split(r"[.\[]", name)[0]
     model = BODIES.get(route)
-    known = {} if model is None else model.model_fields
-    if root not in known and root not in ELSEWHERE and not (root == "model" and route.startswith("/v1/models/")):
+    model_fields = {} if model is None else model.model_fields
+    if root not in model_fields and root not in ELSEWHERE and not (root == "model" and route.startswith("/v1/models/")):
         return f"{root} is no field of the body"
     # The names in these two may have dots.
     looked_for = "got None" not in error["message"] and root not in ("logit_bias", "structured_outputs")
-    if root in known and sent.is_json and looked_for and not is_place(name, json.loads(sent.data)):
+    if root in model_fields and sent.is_json and looked_for and not is_place(name, json.loads(sent.data)):
         return f"{name} is no place in the body"
     if error.get("param") not in (None, name) or (status == 400 and "param" in error and error["param"] is None):
         return "param is another field than the message's"

@@ -145,8 +145,10 @@ async def test_log_probabilities_come_with_their_tokens(front: Fronted, client: 
             model="scripted", messages=[ASKED], logprobs=True, stream=True
         )
     ]
-    told = [one.token for piece in pieces for c in piece.choices if c.logprobs for one in c.logprobs.content or []]
-    assert told == ["h", "i"]
+    token_texts = [
+        one.token for piece in pieces for c in piece.choices if c.logprobs for one in c.logprobs.content or []
+    ]
+    assert token_texts == ["h", "i"]
     older = await client.completions.create(model="scripted", prompt="x", logprobs=2)
     found = older.choices[0].logprobs
     assert found is not None

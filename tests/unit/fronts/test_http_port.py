@@ -17,15 +17,15 @@ from tests.scripted import scripted_models
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """A free port in place of 8080, which another program may use."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        found = int(one.getsockname()[1])
-    monkeypatch.setattr(settings, "HTTP_PORT", found)
-    return found
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = int(server.getsockname()[1])
+    monkeypatch.setattr(settings, "HTTP_PORT", number)
+    return number
 
 
 def free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_http_is_on_the_usual_port_unless_that_is_off_or_beyond_loopback() -> None:

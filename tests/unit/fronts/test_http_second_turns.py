@@ -37,8 +37,8 @@ async def asked(session: aiohttp.ClientSession, front: Fronted, path: str, body:
     """Returns the answer to a body; for an error, its fields and status."""
     front.will_say(Says(said("ok")))
     response = await session.post(front.url + path, json=body)
-    told: dict[str, Any] = await response.json()
-    return told if response.status == 200 else {"status": response.status, **told["error"]}
+    answer: dict[str, Any] = await response.json()
+    return answer if response.status == 200 else {"status": response.status, **answer["error"]}
 
 
 def chat_of(front: Fronted) -> Chat:
@@ -61,10 +61,15 @@ async def test_items_that_are_stored_can_be_referred_to_listed_and_counted(
     body = {"input": [question, *references, result], "tools": [tool]}
     second = await asked(session, front, RESPONSES, body)
     assert chat_of(front).messages == expected
-    assert [one.role for one in expected] == ["user", "assistant", "tool"]
+    assert [answer.role for answer in expected] == ["user", "assistant", "tool"]
     items = f"{front.url}{RESPONSES}/{second['id']}/input_items"
     listed = await (await session.get(items, params={"order": "asc"})).json()
-    assert [one.get("type") for one in listed["data"]] == [None, "reasoning", "function_call", "function_call_output"]
+    assert [answer.get("type") for answer in listed["data"]] == [
+        None,
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
     latest = await (await session.get(items, params={"limit": "1"})).json()
     assert (latest["data"][0]["output"], latest["has_more"]) == ("-3", True)
     rest = await (await session.get(items, params={"after": latest["last_id"]})).json()
@@ -73,11 +78,11 @@ async def test_items_that_are_stored_can_be_referred_to_listed_and_counted(
     counted = await (await session.post(f"{front.url}{RESPONSES}/input_tokens", json=body)).json()
     assert counted == {"object": "response.input_tokens", "input_tokens": 7}
     assert (await session.post(f"{front.url}{RESPONSES}/compact", json=body)).status == 501
-    for one in (first, second):
-        assert (await session.delete(f"{front.url}{RESPONSES}/{one['id']}")).status == 200
+    for answer in (first, second):
+        assert (await session.delete(f"{front.url}{RESPONSES}/{answer['id']}")).status == 200
     front.server._store.drop("resp_r2")  # which had the same items
-    gone = await asked(session, front, RESPONSES, body)
-    assert (gone["status"], gone["param"]) == (400, "input[1].id")
+    missing = await asked(session, front, RESPONSES, body)
+    assert (missing["status"], missing["param"]) == (400, "input[1].id")
 
 
 def _with_result(path: str, part: dict[str, Any]) -> dict[str, Any]:
@@ -172,10 +177,10 @@ async def test_a_choice_that_cannot_be_met_is_refused(
 async def test_an_allowed_tool_that_is_none_is_refused_by_its_name(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
-    given = {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "look"}, {"type": "function", "name": "run"}]}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "look"}, {"type": "function", "name": "run"}]}
     own = {"type": "function", "name": "look", "parameters": {"type": "object"}}
     for path, body in ((CHAT, {"messages": [USER], "tools": [TOOL]}), (RESPONSES, {"input": "a", "tools": [own]})):
-        refused = await asked(session, front, path, {**body, "tool_choice": given})
+        refused = await asked(session, front, path, {**body, "tool_choice": choice})
         assert (refused["status"], refused["param"]) == (400, "tool_choice")
         assert "got 'run'; allowed: look" in refused["message"]
 
@@ -236,8 +241,8 @@ async def test_a_format_under_any_name_is_served(
     session: aiohttp.ClientSession, front: Fronted, path: str, given: dict[str, Any], expected: ResponseFormat
 ) -> None:
     question: dict[str, Any] = {"input": "a"} if path == RESPONSES else {"messages": [USER], "max_tokens": 9}
-    told = await asked(session, front, path, {**question, **given})
-    assert "status" not in told or told["status"] == "completed", told
+    answer = await asked(session, front, path, {**question, **given})
+    assert "status" not in answer or answer["status"] == "completed", answer
     assert front.asked.response_format == expected
 
 
@@ -285,8 +290,8 @@ async def test_a_token_is_taken_however_its_scheme_is_written(session: aiohttp.C
 async def test_model_aliases_may_be_patterns(session: aiohttp.ClientSession) -> None:
     async with fronted(http_aliases="claude-*,gpt-4o") as front:
         for name in ("claude-opus-4-8", "gpt-4o", "scripted"):
-            told = await asked(session, front, CHAT, {"messages": [USER], "model": name})
-            assert told["model"] == "org/scripted"
+            answer = await asked(session, front, CHAT, {"messages": [USER], "model": name})
+            assert answer["model"] == "org/scripted"
         assert (await asked(session, front, CHAT, {"messages": [USER], "model": "gpt-4o-mini"}))["status"] == 404
         listed = await (await session.get(f"{front.url}/v1/models")).json()
         assert [one["id"] for one in listed["data"]] == ["org/scripted", "scripted", "gpt-4o"]

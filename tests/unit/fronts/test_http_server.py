@@ -66,8 +66,8 @@ async def test_pages_of_other_origins_are_refused_unless_listed(session: aiohttp
         plain = {"Content-Type": "text/plain"}  # which a page may send without asking
         assert (await session.post(front.url + PATH, data=json.dumps(CHAT), headers=plain)).status == 415
         listed = {"Origin": "https://chat.example"}
-        asked = await session.options(front.url + PATH, headers=listed)
-        assert (asked.status, asked.headers["Access-Control-Allow-Origin"]) == (204, "https://chat.example")
+        preflight = await session.options(front.url + PATH, headers=listed)
+        assert (preflight.status, preflight.headers["Access-Control-Allow-Origin"]) == (204, "https://chat.example")
         response = await session.post(front.url + PATH, json=CHAT, headers=listed)
         assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (200, "https://chat.example")
         assert front.service.requests, "only the last was asked"
@@ -206,8 +206,8 @@ async def test_connections_are_bounded_and_the_idlest_makes_room() -> None:
             third.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
             assert await idle.read() == b""
-        for one in (writer, second, third):
-            one.close()
+        for connection in (writer, second, third):
+            connection.close()
         assert busy.at_eof() is False
 
 

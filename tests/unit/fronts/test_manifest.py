@@ -63,12 +63,12 @@ class World:
 
     def manifest(self) -> Manifest:
         hardware = HardwareView(HardwareState(self.sample, 0.0))
-        made = Manifests(self.engine, hardware, self.settings, version=self.version)  # type: ignore[arg-type]
-        found = asyncio.run(made.take())
+        manifests = Manifests(self.engine, hardware, self.settings, version=self.version)  # type: ignore[arg-type]
+        account = asyncio.run(manifests.take())
 
         class Client:
             def manifest(self, *, timeout: float) -> Any:
-                return found
+                return account
 
         return take_manifest(Client())  # type: ignore[arg-type]
 
@@ -183,8 +183,8 @@ def test_change_that_decides_no_figure_keeps_manifests_comparable(
 
 
 def test_manifest_of_another_machine_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = world(tmp_path / "a" / "pair")
-    before = one.manifest()
+    daemon = world(tmp_path / "a" / "pair")
+    before = daemon.manifest()
     real = device()
     assert (before.device, before.cores, before.memory_bytes) == (real.name, real.cores, real.memory_bytes)
     for name, fake in (
@@ -194,40 +194,40 @@ def test_manifest_of_another_machine_names_it(tmp_path: Path, monkeypatch: pytes
     ):
         with monkeypatch.context() as patch:
             patch.setattr(server_manifest, "device", lambda fake=fake: fake)
-            assert [d.field for d in differences(before, one.manifest()) if d.matters] == [name]
+            assert [d.field for d in differences(before, daemon.manifest()) if d.matters] == [name]
     for name, function in (("os", "platform"), ("python", "python_version")):
         with monkeypatch.context() as patch:
             patch.setattr(platform, function, lambda: "another")
-            assert [d.field for d in differences(before, one.manifest()) if d.matters] == [name]
+            assert [d.field for d in differences(before, daemon.manifest()) if d.matters] == [name]
 
 
 def test_manifest_names_other_package_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = world(tmp_path / "pair")
-    before, real = one.manifest(), importlib.metadata.version
+    daemon = world(tmp_path / "pair")
+    before, real = daemon.manifest(), importlib.metadata.version
     for name in ("mlx", "mlx-lm", "tokenizers", "transformers", "grpcio"):
         assert before.packages[name] == real(name)
         with monkeypatch.context() as patch:
             patch.setattr(
                 importlib.metadata, "version", lambda asked, name=name: "0.0" if asked == name else real(asked)
             )
-            assert [d.field for d in differences(before, one.manifest()) if d.matters] == [f"packages.{name}"]
+            assert [d.field for d in differences(before, daemon.manifest()) if d.matters] == [f"packages.{name}"]
 
 
 def test_a_model_made_in_memory_has_a_name_and_no_files(tmp_path: Path) -> None:
-    one = world(tmp_path / "pair")
-    one.engine.files = PairFiles()
-    assert [(m.name, m.files, m.changed_since_load) for m in one.manifest().models.values()] == [
+    daemon = world(tmp_path / "pair")
+    daemon.engine.files = PairFiles()
+    assert [(m.name, m.files, m.changed_since_load) for m in daemon.manifest().models.values()] == [
         ("pair/draft", (), False),
         ("pair/target", (), False),
     ]
 
 
 def test_on_metal_there_is_no_library_and_a_machine_without_a_battery_has_no_power_source(tmp_path: Path) -> None:
-    one = world(tmp_path / "pair")
-    info(backend="metal")(one)
-    one.sample = HardwareSample()
-    found = one.manifest()
-    assert (found.blas, found.power_source, found.low_power) == ("", "", None)
+    daemon = world(tmp_path / "pair")
+    info(backend="metal")(daemon)
+    daemon.sample = HardwareSample()
+    daemon_manifest = daemon.manifest()
+    assert (daemon_manifest.blas, daemon_manifest.power_source, daemon_manifest.low_power) == ("", "", None)
 
 
 def test_manifest_is_refused_until_the_models_are_loaded(tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_manifest_is_refused_until_the_models_are_loaded(tmp_path: Path) -> None
         def info(self) -> ModelInfo:
             raise NotServing("the model is still loading")
 
-    one = world(tmp_path / "pair")
-    one.engine = Loading()  # type: ignore[assignment]
+    daemon = world(tmp_path / "pair")
+    daemon.engine = Loading()  # type: ignore[assignment]
     with pytest.raises(NotServing, match="still loading"):
-        one.manifest()
+        daemon.manifest()
 
 
 async def test_closing_fingerprints_ends_waiting_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,16 +255,16 @@ async def test_closing_fingerprints_ends_waiting_callers(tmp_path: Path, monkeyp
         raise NotServing("the daemon is stopping")
 
     monkeypatch.setattr(Fingerprints, "_hashed", hashed)
-    one = world(tmp_path / "pair")
-    made = Manifests(one.engine, HardwareView(), one.settings, version="1")  # type: ignore[arg-type]
-    first, second = asyncio.ensure_future(made.take()), asyncio.ensure_future(made.take())
+    daemon = world(tmp_path / "pair")
+    manifests = Manifests(daemon.engine, HardwareView(), daemon.settings, version="1")  # type: ignore[arg-type]
+    first, second = asyncio.ensure_future(manifests.take()), asyncio.ensure_future(manifests.take())
     await asyncio.wait_for(begun.wait(), 10)
-    one.engine.fingerprints.close()
+    daemon.engine.fingerprints.close()
     ended = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 10)
     assert isinstance(ended[0], NotServing)
     assert isinstance(ended[1], asyncio.CancelledError)
     with pytest.raises(NotServing, match="the daemon is stopping"):
-        await made.take()
+        await manifests.take()
 
 
 # settings as a manifest tells them: none secret, none that only one machine could have
@@ -333,9 +333,9 @@ def test_a_secret_a_file_and_an_address_are_set_or_not() -> None:
 def test_a_model_is_called_by_its_label_where_it_is_named_at_all() -> None:
     assert in_force(Settings(), LABELS)["model.path"] == "unset"
     settings = changed(Settings(), "model.path", "/home/me/models/nano/target")
-    told = in_force(settings, LABELS)
-    assert told["model.path"] == "nano/target"
-    assert told["model.draft_path"] == "unset"
+    texts = in_force(settings, LABELS)
+    assert texts["model.path"] == "nano/target"
+    assert texts["model.draft_path"] == "unset"
 
 
 @pytest.mark.parametrize(

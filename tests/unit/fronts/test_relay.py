@@ -61,7 +61,7 @@ CONTINUED = replace(CHAT, messages=(Message("user", "count"), Message("assistant
     [RawText("hello"), CHAT, CONTINUED, replace(CHAT, tools=(), tool_choice=ToolMode.NONE, parallel_tool_calls=True)],
 )
 def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
-    asked = Request(
+    sent = Request(
         prompt,
         20,
         SamplingParams(0.8, 0.9, 5, 0.1, 7, (), 1.5, 0.5, 0.25),
@@ -77,17 +77,17 @@ def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
         priority=-5,
         response_format=ResponseFormat(FormatKind.REGEX, "a+"),
     )
-    assert inference.request_of(message_of(asked)) == asked
+    assert inference.request_of(message_of(sent)) == sent
     with pytest.raises(RemoteUnavailable):
-        message_of(replace(asked, prompt=TokenIds((1, 2))))
+        message_of(replace(sent, prompt=TokenIds((1, 2))))
 
 
 def test_parts_of_an_answer_arrive_as_they_were_told() -> None:
     call = ToolCall("c", "clock", "{}")
     deltas = [TextDelta("a"), ReasoningDelta("b"), ToolCallBegun(0, "c", "clock"), ToolCallArguments("{}")]
-    told = Chunk(Emission((7, 8), (True, False)), ["ab", "c"], "rest", [*deltas, ToolCallEnded(call)], 2)
-    assert event_of(inference.message_of(told)) == replace(
-        told, emission=told.emission._replace(verifier=Verifier.REMOTE)
+    chunk = Chunk(Emission((7, 8), (True, False)), ["ab", "c"], "rest", [*deltas, ToolCallEnded(call)], 2)
+    assert event_of(inference.message_of(chunk)) == replace(
+        chunk, emission=chunk.emission._replace(verifier=Verifier.REMOTE)
     )
 
 
@@ -234,9 +234,9 @@ async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path, monke
             other = asyncio.create_task(service.generate(chat, free.take))
             await eventually(lambda: demanded.chunks and free.chunks)
             going.stop()
-            with pytest.raises(RemoteDown) as gone:
+            with pytest.raises(RemoteDown) as failure:
                 await running
-            assert gone.value.retry_after
+            assert failure.value.retry_after
             assert demanded.reason is FinishReason.ERROR
             assert demanded.finished.outcome.unavailable is not None
             assert demanded.text

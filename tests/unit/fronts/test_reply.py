@@ -49,8 +49,8 @@ LEARNT = LearntCosts(
 
 
 def test_a_price_says_whether_it_was_measured_learnt_or_guessed() -> None:
-    found = {(one.drafter, one.batch): one.source for one in reply.depth(LEARNT, 4).costs}
-    assert found == {(DRAFT, 1): "learnt", (DRAFT, 4): "measured", (LOOKUP, 1): "guessed", (LOOKUP, 4): "guessed"}
+    sources = {(one.drafter, one.batch): one.source for one in reply.depth(LEARNT, 4).costs}
+    assert sources == {(DRAFT, 1): "learnt", (DRAFT, 4): "measured", (LOOKUP, 1): "guessed", (LOOKUP, 4): "guessed"}
 
 
 def test_prices_follow_what_steps_take_now() -> None:
@@ -60,35 +60,35 @@ def test_prices_follow_what_steps_take_now() -> None:
 
 
 def test_prices_are_told_beside_a_plain_step() -> None:
-    found = reply.depth(LEARNT, 4)
-    assert [(one.drafter, one.batch) for one in found.costs] == [
+    response = reply.depth(LEARNT, 4)
+    assert [(one.drafter, one.batch) for one in response.costs] == [
         (DRAFT, 1), (DRAFT, 4), (LOOKUP, 1), (LOOKUP, 4),
     ]  # fmt: skip
-    first, together = found.costs[0], found.costs[1]
+    first, together = response.costs[0], response.costs[1]
     assert first.plain.ToNanoseconds() == pytest.approx(10_000_000)
     assert list(first.ratios) == pytest.approx([1.2, 1.3, 1.4, 1.5])
     assert list(together.ratios) == pytest.approx([1.5, 2.0, 2.5, 3.0])
 
 
 def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> None:
-    found = {(one.drafter, WORKLOADS[one.workload]): one for one in reply.depth(LEARNT, 4).yields}
-    assert set(found) == {
+    yields = {(one.drafter, WORKLOADS[one.workload]): one for one in reply.depth(LEARNT, 4).yields}
+    assert set(yields) == {
         (DRAFT, WorkloadClass.CODE), (DRAFT, WorkloadClass.PROSE), (LOOKUP, WorkloadClass.UNSPECIFIED),
     }  # fmt: skip
-    code, prose = found[DRAFT, WorkloadClass.CODE], found[DRAFT, WorkloadClass.PROSE]
+    code, prose = yields[DRAFT, WorkloadClass.CODE], yields[DRAFT, WorkloadClass.PROSE]
     assert list(code.acceptance) == pytest.approx([0.9] * 4, abs=0.02)
     assert list(code.tried) == [400.0] * 4
     assert (code.depth, prose.depth) == (4, 0)
     assert (code.sampled, code.seeded) == (False, False)
-    sampled = found[LOOKUP, WorkloadClass.UNSPECIFIED]
+    sampled = yields[LOOKUP, WorkloadClass.UNSPECIFIED]
     assert (sampled.sampled, sampled.seeded) == (True, True)
 
 
 def test_depth_reply_lists_no_depth_beyond_the_limit() -> None:
-    found = reply.depth(LEARNT, 2)
-    assert {len(one.ratios) for one in found.costs} == {2}
-    assert {len(one.acceptance) for one in found.yields} == {2}
-    assert max(one.depth for one in found.yields) == 2
+    response = reply.depth(LEARNT, 2)
+    assert {len(one.ratios) for one in response.costs} == {2}
+    assert {len(one.acceptance) for one in response.yields} == {2}
+    assert max(one.depth for one in response.yields) == 2
 
 
 def test_depth_has_no_plain_price_before_a_plain_step_was_measured() -> None:
@@ -120,11 +120,11 @@ def test_every_drafter_and_depth_mode_can_be_told() -> None:
         light_draft_model="l",
     )
     for mode in DepthMode:
-        told = reply.model(ServedModel(info, 1, 1, mode, chat_template=False))
-        assert DEPTH_MODES[told.depth_mode] is mode
-    assert tuple(told.drafters) == BUILT_IN_DRAFTERS
-    assert (told.light_draft_model, told.light_draft_reason) == ("l", "")
-    assert (told.batched, told.batched_reason) == (False, "why")
+        response = reply.model(ServedModel(info, 1, 1, mode, chat_template=False))
+        assert DEPTH_MODES[response.depth_mode] is mode
+    assert tuple(response.drafters) == BUILT_IN_DRAFTERS
+    assert (response.light_draft_model, response.light_draft_reason) == ("l", "")
+    assert (response.batched, response.batched_reason) == (False, "why")
 
 
 def test_hardware_reply_is_empty_before_the_first_sample() -> None:
@@ -132,10 +132,10 @@ def test_hardware_reply_is_empty_before_the_first_sample() -> None:
 
 
 def test_unknown_hardware_values_are_unset() -> None:
-    found = hardware(HardwareView(HardwareState(HardwareSample(), at=3.0)), 5.0)
-    assert found is not None
-    assert [field.name for field, _ in found.ListFields()] == ["age"]
-    assert found.age.seconds == 2
+    message = hardware(HardwareView(HardwareState(HardwareSample(), at=3.0)), 5.0)
+    assert message is not None
+    assert [field.name for field, _ in message.ListFields()] == ["age"]
+    assert message.age.seconds == 2
 
 
 def test_hardware_values_of_zero_are_set() -> None:
@@ -143,11 +143,11 @@ def test_hardware_values_of_zero_are_set() -> None:
         memory_pressure=MemoryPressure.NORMAL, swap_used=0, mlx_active=0, gpu_utilization=0.0, low_power=False,
         plugged_in=False,
     )  # fmt: skip
-    found = hardware(
+    message = hardware(
         HardwareView(HardwareState(calm, 3.0, headroom=0, critical_seconds=0.0, throttles=0, swap_ins=0)), 5.0
     )
-    assert found is not None
-    names = {field.name for field, _ in found.ListFields()}
+    assert message is not None
+    names = {field.name for field, _ in message.ListFields()}
     assert names == {
         "age", "memory_pressure", "memory_headroom_bytes", "critical_pressure", "swap_used_bytes", "swap_in_bytes",
         "mlx_active_bytes", "gpu_utilization", "throttles", "low_power", "on_mains",
@@ -176,7 +176,7 @@ def test_every_hardware_value_has_its_own_field() -> None:
         sample, 3.0, limit=1, available=2, floor=3, headroom=-1, critical_seconds=4.5,
         throttles=6, swap_ins=8,
     )  # fmt: skip
-    found = hardware(HardwareView(state, errors={"macmon": 2}), 3.5)
+    message = hardware(HardwareView(state, errors={"macmon": 2}), 3.5)
     expected = pb.Hardware(
         memory_pressure=pb.MEMORY_PRESSURE_CRITICAL,
         memory_headroom_bytes=-1,
@@ -203,18 +203,18 @@ def test_every_hardware_value_has_its_own_field() -> None:
     )
     expected.age.nanos = 500_000_000
     expected.critical_pressure.FromMilliseconds(4_500)
-    assert found == expected
+    assert message == expected
 
 
 @pytest.mark.parametrize("level", ThermalLevel)
 def test_every_thermal_level_has_the_same_name_in_the_contract(level: ThermalLevel) -> None:
-    found = hardware(HardwareView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
-    assert found is not None
-    assert pb.ThermalLevel.Name(found.thermal_level) == f"THERMAL_LEVEL_{level.name}"
+    message = hardware(HardwareView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
+    assert message is not None
+    assert pb.ThermalLevel.Name(message.thermal_level) == f"THERMAL_LEVEL_{level.name}"
 
 
 @pytest.mark.parametrize("pressure", MemoryPressure)
 def test_every_pressure_has_the_same_name_in_the_contract(pressure: MemoryPressure) -> None:
-    found = hardware(HardwareView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
-    assert found is not None
-    assert pb.MemoryPressure.Name(found.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"
+    message = hardware(HardwareView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
+    assert message is not None
+    assert pb.MemoryPressure.Name(message.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"

@@ -246,8 +246,8 @@ def test_alternative_drafters_are_loaded_and_allowed_by_the_ladder() -> None:
 
 def test_how_depth_is_chosen_changes_nothing_else_of_a_plan() -> None:
     for level, cap, named in itertools.product(FallbackLevel, (None, 1, 16), (None, *BOTH)):
-        made = [
+        plans = [
             decide(RequestedPlan(max_draft_tokens=cap, drafter=named, depth_mode=mode), ON, ceiling(4, level), MODEL)
             for mode in DepthMode
         ]
-        assert len({replace(plan, depth_mode=DepthMode.FIXED, alternatives=frozenset()) for plan in made}) == 1
+        assert len({replace(plan, depth_mode=DepthMode.FIXED, alternatives=frozenset()) for plan in plans}) == 1

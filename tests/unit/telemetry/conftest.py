@@ -13,8 +13,8 @@ from tests.unit.telemetry.scene import Scene, telemetry
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver(metric_interval=60_000) as found:
-        yield found
+    with OtlpReceiver(metric_interval=60_000) as otlp_receiver:
+        yield otlp_receiver
 
 
 @pytest.fixture

@@ -172,21 +172,21 @@ class Scene:
         **start: object,
     ) -> Outcome:
         """Feeds one whole request and returns the engine's outcome. `more` adds steps of other kinds at its end."""
-        asked = self.start(**start)
-        span = self.telemetry.begin_inference(asked)
+        begin = self.start(**start)
+        span = self.telemetry.begin_inference(begin)
         span.planned(plan, ContextTier.SHORT)
-        request = DecodeRequest(asked.request_id, (1, 2, 3, 4, 5), 64, plan, asked.arrival, workload=asked.workload)
-        at = asked.arrival
-        told = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
+        request = DecodeRequest(begin.request_id, (1, 2, 3, 4, 5), 64, plan, begin.arrival, workload=begin.workload)
+        at = begin.arrival
+        stats_of_request = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
         observer = self.telemetry.observer
         step = SPECULATIVE_STEP if plan.mode is DecodeMode.SPECULATIVE else PLAIN_STEP
         for number, one in enumerate([*[step] * steps, *more]):
             counted = one._replace(drafter=request.plan.drafter, strategy=request.plan.strategy)
             observer.on_step(request, counted, 0.004 if number else None)
-            told.counts.add(one)
+            stats_of_request.counts.add(one)
             self.engine.add(one)
-        stats(told)
-        outcome = Outcome(reason, told, degraded, error)
+        stats(stats_of_request)
+        outcome = Outcome(reason, stats_of_request, degraded, error)
         observer.on_finish(request, outcome)
         span.finished(outcome)
         return outcome
@@ -194,15 +194,17 @@ class Scene:
 
 def across(scene: Scene) -> None:
     """Feeds one request that was drafted here and verified elsewhere, with its price."""
-    asked = scene.start()
-    span = scene.telemetry.begin_inference(asked)
+    begin = scene.start()
+    span = scene.telemetry.begin_inference(begin)
     span.planned(VERIFIED, ContextTier.SHORT)
-    request = DecodeRequest(asked.request_id, (1, 2, 3, 4, 5), 64, VERIFIED, asked.arrival, workload=asked.workload)
+    request = DecodeRequest(begin.request_id, (1, 2, 3, 4, 5), 64, VERIFIED, begin.arrival, workload=begin.workload)
     scene.telemetry.observer.on_round_trip(request, 0.016)
-    at = asked.arrival
-    told = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1, remote=REMOTE_COUNTS)
+    at = begin.arrival
+    stats_of_request = RequestStats(
+        5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1, remote=REMOTE_COUNTS
+    )
     span.priced(QualityClass.STANDARD, {Verifier.LOCAL: 0.0, Verifier.REMOTE: 0.25}, "$")
-    span.finished(Outcome(FinishReason.STOP, told, failed_over="the remote does not answer"))
+    span.finished(Outcome(FinishReason.STOP, stats_of_request, failed_over="the remote does not answer"))
 
 
 def telemetry(

@@ -70,21 +70,21 @@ def test_flag_evaluation_without_a_caller_has_no_context_id(
     client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
 ) -> None:
     assert client.get_boolean_value(KEY, False) is True
-    found = evaluated(scene, receiver)
-    assert found["feature_flag.result.variant"] == "on"
-    assert found["feature_flag.result.reason"] == "default"
-    assert "feature_flag.context.id" not in found
+    attributes = evaluated(scene, receiver)
+    assert attributes["feature_flag.result.variant"] == "on"
+    assert attributes["feature_flag.result.reason"] == "default"
+    assert "feature_flag.context.id" not in attributes
 
 
 def test_failed_flag_evaluation_is_logged_with_its_error(
     client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
 ) -> None:
     assert client.get_boolean_value("no-such-flag", True) is True
-    found = evaluated(scene, receiver)
-    assert found["feature_flag.key"] == "no-such-flag"
-    assert found["feature_flag.result.reason"] == "error"
-    assert found["error.type"] == "flag_not_found"
-    assert found["feature_flag.result.value"] is True, "no variant: the value stands in"
+    attributes = evaluated(scene, receiver)
+    assert attributes["feature_flag.key"] == "no-such-flag"
+    assert attributes["feature_flag.result.reason"] == "error"
+    assert attributes["error.type"] == "flag_not_found"
+    assert attributes["feature_flag.result.value"] is True, "no variant: the value stands in"
 
 
 def test_the_event_lies_in_the_trace_of_its_request(

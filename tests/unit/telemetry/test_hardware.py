@@ -93,15 +93,15 @@ def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -
     scene.serve()
     scene.telemetry.begin_inference(scene.start()).refused(NotServing("draining"))
     scene.telemetry.shutdown(30.0)
-    told = [{name: span.attributes[name] for name in SPAN_ATTRIBUTES} for span in receiver.spans("chat nano")]
-    one = {"draftd.memory.pressure": 1, "draftd.memory.headroom": 3_000, "draftd.thermal.level": 2}
-    assert told == [one, one]
+    readings = [{name: span.attributes[name] for name in SPAN_ATTRIBUTES} for span in receiver.spans("chat nano")]
+    reading = {"draftd.memory.pressure": 1, "draftd.memory.headroom": 3_000, "draftd.thermal.level": 2}
+    assert readings == [reading, reading]
 
 
 def test_without_a_hardware_view_there_are_no_machine_metrics(receiver: OtlpReceiver) -> None:
     with mock.patch.dict(os.environ, receiver.environ()):
-        found = Telemetry.start(TelemetrySettings())
-    found.observe(Sources(lambda: INFO, lambda: STATUS))
-    found.shutdown(30.0)
+        telemetry = Telemetry.start(TelemetrySettings())
+    telemetry.observe(Sources(lambda: INFO, lambda: STATUS))
+    telemetry.shutdown(30.0)
     assert "draftd.engine.weights" in receiver.metric_names()
     assert receiver.metric_names() & MACHINE == set()

@@ -36,14 +36,14 @@ def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..
     scene.telemetry.http.begin("POST", CHAT, {}, "http").end(200)
     text = scene.telemetry.http.exposition().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    found = {sample.name for sample in samples}
+    metric_names = {sample.name for sample in samples}
     expected = {
         metric.prometheus + part
         for metric in catalog.METRICS
         if metric is not catalog.RPC_DURATION
         for part in (("_bucket", "_sum", "_count") if metric.kind is InstrumentKind.HISTOGRAM else ("",))
     }
-    assert {name for name in found if not name.startswith("otel_sdk_")} == expected | {"target_info"}
+    assert {name for name in metric_names if not name.startswith("otel_sdk_")} == expected | {"target_info"}
     tokens = f"{catalog.TOKENS.prometheus}{{"
     assert sum(line.startswith(tokens) for line in text.splitlines()) == 2 * 2  # by strategy
     assert "otel_scope" not in text

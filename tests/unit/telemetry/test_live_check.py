@@ -48,10 +48,10 @@ def test_registry_check_finds_what_weaver_would_refuse(monkeypatch: pytest.Monke
     bad = registry.attributes()
     bad["groups"][0]["attributes"][1:] = [{"id": "draftd.bad", "type": "string", "brief": "."}]
     monkeypatch.setattr(registry, "attributes", lambda: bad)
-    found = list(registry.problems())
-    assert "draftd.bad: has no description" in found
-    assert "draftd.bad: is a text with neither `values` nor `examples`" in found
-    assert "metric.draftd.requests: refers to draftd.outcome, which is not defined" in found
+    problems = list(registry.problems())
+    assert "draftd.bad: has no description" in problems
+    assert "draftd.bad: is a text with neither `values` nor `examples`" in problems
+    assert "metric.draftd.requests: refers to draftd.outcome, which is not defined" in problems
 
 
 @pytest.mark.parametrize(

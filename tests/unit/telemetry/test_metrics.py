@@ -177,7 +177,7 @@ def test_metrics_of_requests_have_the_declared_labels(scene: Scene, receiver: Ot
     scene.serve(workload=WorkloadClass.PROSE, plan=AUTOREGRESSIVE)
     scene.serve(workload=WorkloadClass.PROSE, plan=LOOKUP)
     scene.telemetry.shutdown(30.0)
-    found = [point.attributes for point in receiver.points("draftd.spec_decode.drafts")]
+    labels = [point.attributes for point in receiver.points("draftd.spec_decode.drafts")]
     shared = {
         "gen_ai.request.model": "nano",
         "draftd.workload": "prose",
@@ -185,10 +185,10 @@ def test_metrics_of_requests_have_the_declared_labels(scene: Scene, receiver: Ot
         "draftd.plan.level": "full",
         "draftd.strategy": "local",
     }
-    assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "speculative"} in found
-    assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "autoregressive"} in found
-    assert {**shared, "draftd.draft_model": "prompt_lookup", "draftd.mode": "speculative"} in found
-    assert len(found) == 3
+    assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "speculative"} in labels
+    assert {**shared, "draftd.draft_model": "nano-draft", "draftd.mode": "autoregressive"} in labels
+    assert {**shared, "draftd.draft_model": "prompt_lookup", "draftd.mode": "speculative"} in labels
+    assert len(labels) == 3
 
 
 def test_each_outcome_is_counted_and_timed(scene: Scene, receiver: OtlpReceiver) -> None:

@@ -31,8 +31,10 @@ def test_the_verifiers_span_is_a_child_of_the_edges(open_scene: Callable[..., Sc
     child, stray = sorted(receiver.spans("verify"), key=lambda span: str(span.attributes["draftd.verify.end"]))
     assert request.trace.startswith(f"00-{child.trace_id}-{child.parent_id}-")
     assert (child.kind, child.status) == ("SERVER", "UNSET")
-    told = {key: child.attributes[f"draftd.verify.{key}"] for key in ("tokens", "accepted_tokens", "stale_steps")}
-    assert told == {"tokens": PEER.tokens, "accepted_tokens": PEER.accepted, "stale_steps": PEER.stale}
+    verify_counts = {
+        key: child.attributes[f"draftd.verify.{key}"] for key in ("tokens", "accepted_tokens", "stale_steps")
+    }
+    assert verify_counts == {"tokens": PEER.tokens, "accepted_tokens": PEER.accepted, "stale_steps": PEER.stale}
     assert (stray.status, stray.parent_id) == ("ERROR", ""), "what is malformed begins a trace of its own"
 
 
@@ -73,9 +75,9 @@ def test_both_ends_show_their_counts_and_no_peer(scene: Scene, receiver: OtlpRec
 def test_a_link_that_never_came_up_is_shown_as_down(receiver: OtlpReceiver) -> None:
     never = LinkState(failures=dict.fromkeys(LinkFailure, 0) | {LinkFailure.UNAUTHENTICATED: 7})
     with mock.patch.dict(os.environ, receiver.environ()):
-        told = Telemetry.start(TelemetrySettings())
-    told.observe(Sources(lambda: INFO, link=lambda: never))
-    told.shutdown(30.0)
+        telemetry = Telemetry.start(TelemetrySettings())
+    telemetry.observe(Sources(lambda: INFO, link=lambda: never))
+    telemetry.shutdown(30.0)
     (up,) = receiver.points("draftd.remote.up")
     assert (up.value, dict(up.attributes)) == (0, {"gen_ai.request.model": "nano"})
     errors = receiver.by("draftd.remote.errors", "error.type")

@@ -131,8 +131,8 @@ def test_the_sdk_counts_what_it_queued_and_delivered(open_scene: Callable[..., S
     scene.telemetry.fallback_recorder.log(Transition(datetime.now(UTC), Subject.FLAG, "on", "off", "a test"))
     until(lambda: receiver.total("otel.sdk.exporter.log.exported") >= 1, 10, "the event's export is counted")
     assert scene.telemetry.shutdown(30.0)
-    found = {name for name in receiver.metric_names() if name.startswith("otel.")}
-    assert found == {metric.name for metric in catalog.SDK_METRICS}
+    sdk_metrics = {name for name in receiver.metric_names() if name.startswith("otel.")}
+    assert sdk_metrics == {metric.name for metric in catalog.SDK_METRICS}
     for metric in catalog.SDK_METRICS:
         for point in receiver.points(metric.name):
             assert point.unit == metric.unit
@@ -197,19 +197,19 @@ def test_uptime_grows_and_is_not_changed_by_a_clock_that_is_set(monkeypatch: pyt
 def test_a_wrong_variable_turns_telemetry_off(
     receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture, variables: dict[str, str], said: str
 ) -> None:
-    found = telemetry(receiver.environ(**variables))
-    assert not found.exporting
+    started = telemetry(receiver.environ(**variables))
+    assert not started.exporting
     assert said in caplog.text
-    assert found.shutdown(1.0)
+    assert started.shutdown(1.0)
 
 
 def test_a_failure_while_starting_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: 1 / 0)
-    found = telemetry(receiver.environ())
-    assert not found.exporting
-    assert errors_of(found) == {"start": 1}
+    started = telemetry(receiver.environ())
+    assert not started.exporting
+    assert errors_of(started) == {"start": 1}
     assert "requests are not affected" in caplog.text
 
 

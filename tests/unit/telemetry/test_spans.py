@@ -34,7 +34,7 @@ def test_inference_span_says_how_depth_was_chosen(scene: Scene, receiver: OtlpRe
     scene.serve(request_id="fixed")
     scene.serve(plan=AUTOREGRESSIVE, request_id="plain")
     scene.telemetry.shutdown(30.0)
-    told = {
+    values = {
         str(span.attributes["gen_ai.response.id"]): [
             span.attributes.get(f"draftd.{name}")
             for name in (
@@ -46,7 +46,7 @@ def test_inference_span_says_how_depth_was_chosen(scene: Scene, receiver: OtlpRe
         ]
         for span in receiver.spans("chat nano")
     }
-    assert told == {
+    assert values == {
         "automatic": ["automatic", ["prompt_lookup"], 2, 1],
         "fixed": ["fixed", None, 0, 0],
         "plain": ["none", None, 0, 0],
@@ -134,10 +134,10 @@ def test_inference_span_has_the_genai_convention_attributes(scene: Scene, receiv
 def test_tokens_beyond_a_texts_end_are_neither_rolled_back_nor_gained(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(steps=0, more=[CUT_STEP])
     scene.telemetry.shutdown(30.0)
-    told = only(receiver).attributes
+    attributes = only(receiver).attributes
     names = ("accepted_tokens", "cut_tokens", "rollbacks", "rolled_back_tokens", "acceptance", "speedup")
-    assert [told[f"draftd.spec_decode.{name}"] for name in names] == [4, 3, 0, 0, 1.0, (1 + 4 - 3) / (1 + 0.5)]
-    assert told["gen_ai.usage.output_tokens"] == 4 + 1 - 3
+    assert [attributes[f"draftd.spec_decode.{name}"] for name in names] == [4, 3, 0, 0, 1.0, (1 + 4 - 3) / (1 + 0.5)]
+    assert attributes["gen_ai.usage.output_tokens"] == 4 + 1 - 3
 
 
 def test_a_span_whose_drafts_are_unpriced_claims_no_speedup(scene: Scene, receiver: OtlpReceiver) -> None:
@@ -205,16 +205,18 @@ def test_inference_span_has_a_status_for_each_outcome(scene: Scene, receiver: Ot
     for reason in FinishReason:
         scene.serve(reason=reason, error="the cache is gone" if reason is FinishReason.ERROR else "")
     scene.telemetry.shutdown(30.0)
-    found = {span.attributes["draftd.outcome"]: span for span in receiver.spans("chat nano")}
-    assert {outcome: (span.status, span.attributes.get("error.type")) for outcome, span in found.items()} == {
+    spans_by_outcome = {span.attributes["draftd.outcome"]: span for span in receiver.spans("chat nano")}
+    assert {
+        outcome: (span.status, span.attributes.get("error.type")) for outcome, span in spans_by_outcome.items()
+    } == {
         "stop": ("UNSET", None),
         "length": ("UNSET", None),
         "cancelled": ("UNSET", "Cancelled"),
         "deadline": ("ERROR", "DeadlineExceeded"),
         "error": ("ERROR", "EngineFailure"),
     }
-    assert found["error"].message == "the cache is gone"
-    for outcome, span in found.items():
+    assert spans_by_outcome["error"].message == "the cache is gone"
+    for outcome, span in spans_by_outcome.items():
         assert span.attributes["gen_ai.response.finish_reasons"] == [outcome]
         assert span.attributes["draftd.spec_decode.draft_tokens"] == 12, "the counts are there however it ended"
 
@@ -242,8 +244,8 @@ def test_a_client_that_left_early_is_on_the_span_and_counted(scene: Scene, recei
     for reason in reasons:
         scene.telemetry.begin_inference(scene.start()).left(reason)
     scene.telemetry.shutdown(30.0)
-    found = {span.attributes["draftd.outcome"]: span.status for span in receiver.spans()}
-    assert found == {reason.value: status for reason, status in reasons.items()}
+    status_by_outcome = {span.attributes["draftd.outcome"]: span.status for span in receiver.spans()}
+    assert status_by_outcome == {reason.value: status for reason, status in reasons.items()}
     counted = {point.attributes["draftd.outcome"]: point.value for point in receiver.points("draftd.requests")}
     assert counted == {reason.value: 1 for reason in reasons}
 

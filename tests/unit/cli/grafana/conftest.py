@@ -88,8 +88,8 @@ def push(site: Site, draftd: Push, monkeypatch: pytest.MonkeyPatch) -> Push:
 
     def run(*arguments: str, **environ: str | None) -> Ran:
         site.grafana.requests.clear()
-        known = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": SECRET}
-        return draftd("push", *arguments, **(known | environ))
+        defaults = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": SECRET}
+        return draftd("push", *arguments, **(defaults | environ))
 
     return run
 

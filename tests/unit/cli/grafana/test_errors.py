@@ -50,8 +50,8 @@ def test_push_over_https_to_a_plain_server_explains_the_failure(site: Site, push
 
 def test_a_certificate_is_trusted_when_its_authority_is_named(site: Site, push: Push, tmp_path: Path) -> None:
     with serving(site.grafana.answer, _self_signed(tmp_path / "own.pem")) as url:
-        told = _fails(push, f"no TLS with {url} (", "--url", url)
-        assert "--tls-ca names the authority (PEM) that its certificate comes from" in told
+        complaint = _fails(push, f"no TLS with {url} (", "--url", url)
+        assert "--tls-ca names the authority (PEM) that its certificate comes from" in complaint
         assert site.grafana.requests == []
         assert push("--url", url, "--tls-ca", str(tmp_path / "own.pem")).code == 0
     _fails(push, "tls_ca: got ", "--tls-ca", str(tmp_path / "none.pem"), code=2)
@@ -105,8 +105,8 @@ def test_push_accepts_a_new_enough_or_unknown_grafana_version(site: Site, push: 
 
 
 def test_push_says_that_credentials_were_not_accepted(site: Site, push: Push) -> None:
-    told = "does not accept the credentials (401: Invalid API key): is the token of this Grafana, and still valid?"
-    _fails(push, told, GRAFANA_TOKEN="wrong")
+    complaint = "does not accept the credentials (401: Invalid API key): is the token of this Grafana, and still valid?"
+    _fails(push, complaint, GRAFANA_TOKEN="wrong")
     _fails(push, "401", GRAFANA_TOKEN=None, GRAFANA_USER="admin", GRAFANA_PASSWORD="wrong")
 
 
@@ -115,8 +115,8 @@ def test_push_says_that_credentials_were_not_accepted(site: Site, push: Push) ->
 )
 def test_a_permission_that_is_missing_is_named(site: Site, push: Push, permission: str) -> None:
     site.grafana.denied = {permission}
-    told = _fails(push, "it is not allowed (403: ")
-    assert f"{permission}): give the account that permission, or the role Admin" in told
+    complaint = _fails(push, "it is not allowed (403: ")
+    assert f"{permission}): give the account that permission, or the role Admin" in complaint
     assert site.grafana.writes in ([], ["POST /api/folders"])
 
 
@@ -147,8 +147,8 @@ def test_push_explains_a_dashboard_saved_in_grafanas_newer_format(site: Site, pu
 
 def test_push_quotes_what_grafana_rejects(site: Site, push: Push) -> None:
     site.change(RULES, lambda content: content["groups"][0].update(interval="15s"))
-    told = "could not save rule group draftd: Grafana rejects it (400: invalid alert rule group: interval (15)"
-    assert told in push().err
+    complaint = "could not save rule group draftd: Grafana rejects it (400: invalid alert rule group: interval (15)"
+    assert complaint in push().err
 
 
 def test_a_dashboard_that_was_changed_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
@@ -215,8 +215,8 @@ def test_policies_that_were_changed_meanwhile_are_not_overwritten(site: Site, pu
 def test_push_asks_which_prometheus_to_use(site: Site, push: Push) -> None:
     site.grafana.add_datasource("prometheus", "prom-2", "Long term")
     _fails(push, "--prometheus UID picks one of prom-1 (Prometheus), prom-2 (Long term)")
-    told = "prometheus: got 'prom-3'; allowed: the uid of one of its prometheus data sources: prom-1 (Prometheus), "
-    _fails(push, told, "--prometheus", "prom-3", code=2)
+    error = "prometheus: got 'prom-3'; allowed: the uid of one of its prometheus data sources: prom-1 (Prometheus), "
+    _fails(push, error, "--prometheus", "prom-3", code=2)
     _fails(push, "got 'prom-1'", "--prometheus", "prom-1", "--tempo", "prom-1", code=2)
     assert push("--prometheus", "prom-2").code == 0
     site.grafana.datasources.clear()

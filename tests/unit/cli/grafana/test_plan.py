@@ -60,8 +60,8 @@ def test_a_shipped_uid_is_replaced_wherever_it_is() -> None:
 
 
 def test_a_source_whose_uid_is_a_shipped_one_is_taken_as_it_is() -> None:
-    found = [{"type": "prometheus", "uid": "draftd-prometheus", "name": "P"}]
-    assert choose_sources(found, {})[0] == {"prometheus": "draftd-prometheus"}
+    sources = [{"type": "prometheus", "uid": "draftd-prometheus", "name": "P"}]
+    assert choose_sources(sources, {})[0] == {"prometheus": "draftd-prometheus"}
 
 
 def test_a_redacted_secret_is_no_difference_however_it_is_written() -> None:

@@ -40,7 +40,7 @@ def status(
     tokens: int = 0, made: inference.DraftCounts | None = None, *, run: datetime = FIRST_RUN, **fields: Any
 ) -> pb.GetStatusResponse:
     """The status of a daemon that serves `nano`, with the flag on and at level full."""
-    found = pb.GetStatusResponse(
+    response = pb.GetStatusResponse(
         **{
             "version": "1.2.3",
             "state": pb.DAEMON_STATE_SERVING,
@@ -55,21 +55,21 @@ def status(
         output_tokens=tokens,
         counts=made,
     )  # fmt: skip
-    found.started.FromDatetime(run)
-    found.uptime.seconds = found.uptime.seconds or 90
-    return found
+    response.started.FromDatetime(run)
+    response.uptime.seconds = response.uptime.seconds or 90
+    return response
 
 
 def transition(at: datetime, subject: str, previous: str, current: str, cause: str) -> pb.Transition:
-    made = pb.Transition(subject=subject, previous=previous, current=current, cause=cause)
-    made.at.FromDatetime(at)
-    return made
+    change = pb.Transition(subject=subject, previous=previous, current=current, cause=cause)
+    change.at.FromDatetime(at)
+    return change
 
 
 def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float = 100.0) -> StatusHistory:
     """A history of these statuses, `seconds` apart."""
     first, *others = (StatusSnapshot(begin + number * seconds, found) for number, found in enumerate(statuses))
-    made = StatusHistory("127.0.0.1:50551", first)
+    statuses_seen = StatusHistory("127.0.0.1:50551", first)
     for snapshot in others:
-        made.add(snapshot)
-    return made
+        statuses_seen.add(snapshot)
+    return statuses_seen

@@ -17,8 +17,8 @@ def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: R
     ran = draftd("top", "--json", "--interval", "0.2")
     assert ran.code == 0, ran.err
     assert ran.out.count("\n") == 1
-    found = json.loads(ran.out)
-    status, whole, now = found["status"], found["whole"], found["now"]
+    document = json.loads(ran.out)
+    status, whole, now = document["status"], document["whole"], document["now"]
     assert status["state"] == "serving"
     assert status["started"].startswith("20")
     counts = status["counts"]
@@ -38,9 +38,9 @@ def test_unread_machine_values_are_null_in_tops_json(draftd: Run) -> None:
 def test_into_a_pipe_it_is_one_plain_screen(draftd: Run) -> None:
     draftd("generate", "-n", "40", "count with me")
     assert draftd("flag", "set", "off").code == draftd("flag", "set", "on").code == 0
-    asked = draftd("top", "--once", "--interval", "0.2")
+    refused_run = draftd("top", "--once", "--interval", "0.2")
     piped = draftd("top", "--interval", "0.2")
-    for ran in (asked, piped):
+    for ran in (refused_run, piped):
         assert ran.code == 0, ran.err
         assert "\x1b" not in ran.out
         assert "│" not in ran.out

@@ -36,11 +36,11 @@ def stepped_down(**more: Any) -> StatusHistory:
 
 
 def test_rows_of_an_idle_daemon_show_dashes() -> None:
-    found = said(history(status()))
-    assert found["tokens/s"].startswith("–")
+    lines = said(history(status()))
+    assert lines["tokens/s"].startswith("–")
     for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens a draft", "speed-up"):
-        assert "–" in found[name]
-        assert not any(digit in found[name] for digit in "123456789"), name
+        assert "–" in lines[name]
+        assert not any(digit in lines[name] for digit in "123456789"), name
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_a_window_shorter_than_a_minute_says_so(seconds: float, text: str) -> No
 
 def test_while_the_model_is_loading_its_size_is_unknown() -> None:
     loading = status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse(), progress="reading: 30 %")
-    found = said(history(loading))
-    assert found["weights"] == "–"
-    assert "loading for" in found[""]
-    assert "reading: 30 %" in found[""]
+    lines = said(history(loading))
+    assert lines["weights"] == "–"
+    assert "loading for" in lines[""]
+    assert "reading: 30 %" in lines[""]
 
 
 def test_after_a_restart_the_present_is_unknown() -> None:
-    made = counts(100, 400, 200, break_even=150.0)
-    found = said(history(status(1_000, made), status(10, run=SECOND_RUN)))
-    assert found["tokens/s"].startswith("–")
+    step_counts = counts(100, 400, 200, break_even=150.0)
+    lines = said(history(status(1_000, step_counts), status(10, run=SECOND_RUN)))
+    assert lines["tokens/s"].startswith("–")
 
 
 @pytest.mark.parametrize(("retry", "text"), [(3.2, "next try in 3 s"), (None, "asking again")])
@@ -118,10 +118,10 @@ def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
 
 
 def test_a_hold_and_what_asks_are_shown() -> None:
-    asked = said(stepped_down(signals=SIGNALS))
-    assert asked["level"].startswith("short_block 3, 1 of 4 down")
-    assert asked["asked"] == "memory → autoregressive, 1 more · critical"
-    assert asked["next"].startswith("stepping down to autoregressive")
+    lines = said(stepped_down(signals=SIGNALS))
+    assert lines["level"].startswith("short_block 3, 1 of 4 down")
+    assert lines["asked"] == "memory → autoregressive, 1 more · critical"
+    assert lines["next"].startswith("stepping down to autoregressive")
     assert said(stepped_down(hold=Hold(1)))["held"] == "until it is released"
     assert said(stepped_down())["next"].startswith("up in 4 min, once a probe")
 
@@ -136,8 +136,8 @@ def style(shown: StatusHistory, words: str) -> str:
     values = [rows.state(shown), *(value for _, value in fields(shown, NOON) if isinstance(value, Text))]
     text = next(value for value in values if words in value.plain)
     at = text.plain.index(words)
-    found = [str(span.style) for span in text.spans if span.start <= at and at + len(words) <= span.end]
-    return found[-1] if found else ""
+    styles = [str(span.style) for span in text.spans if span.start <= at and at + len(words) <= span.end]
+    return styles[-1] if styles else ""
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,6 @@ from tests.certificates import Authority
 def certified(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate of this machine with its authority's, and its key."""
     authority = Authority(tmp_path, "ca")
-    made = authority.issue("webhook")
-    made.cert.write_bytes(made.cert.read_bytes() + authority.file.read_bytes())
-    return made.cert, made.key
+    certificate = authority.issue("webhook")
+    certificate.cert.write_bytes(certificate.cert.read_bytes() + authority.file.read_bytes())
+    return certificate.cert, certificate.key

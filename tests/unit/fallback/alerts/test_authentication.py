@@ -23,9 +23,9 @@ ONLY_SECRET = Authentication([], SECRETS, TIMESTAMP, 300.0)
 
 def outcome(authentication: Authentication, *headers: dict[str, str], body: bytes = BODY, now: float = NOW) -> str:
     """Returns `token` or `signature`, or the counted reason of a refusal."""
-    given = CIMultiDict([pair for some in headers for pair in some.items()])
+    all_headers = CIMultiDict([pair for some in headers for pair in some.items()])
     try:
-        claim = authentication.claim(given, now)
+        claim = authentication.claim(all_headers, now)
         if claim is None:
             return "token"
         authentication.prove(claim, body)
@@ -41,9 +41,9 @@ def outcome(authentication: Authentication, *headers: dict[str, str], body: byte
 
 def test_a_signature_is_what_another_program_computes() -> None:
     """printf '1769860800:{"version": "1"}' | openssl dgst -sha256 -hmac a-secret-of-the-tests"""
-    made = "997b6d2d9dc562d400a7cf426e35c59a84f5dd39dc1ad9868ecf38e05292ccb2"
-    assert signed(BODY, at=NOW) == {SIGNATURE: made, TIMESTAMP: "1769860800"}
-    assert outcome(ONLY_SECRET, {SIGNATURE: made, TIMESTAMP: "1769860800"}) == "signature"
+    signature = "997b6d2d9dc562d400a7cf426e35c59a84f5dd39dc1ad9868ecf38e05292ccb2"
+    assert signed(BODY, at=NOW) == {SIGNATURE: signature, TIMESTAMP: "1769860800"}
+    assert outcome(ONLY_SECRET, {SIGNATURE: signature, TIMESTAMP: "1769860800"}) == "signature"
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,15 @@ def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
 
 def test_every_level_that_the_rules_ask_for_is_taken() -> None:
     for rule in alert_rules(Alerting()):
-        found = noticed({"alertname": rule.name, **rule.labels})
+        notice = noticed({"alertname": rule.name, **rule.labels})
         if rule.level is None:
-            assert isinstance(found, IgnoredAlert)
-            assert found.result is NotificationResult.NO_LEVEL
+            assert isinstance(notice, IgnoredAlert)
+            assert notice.result is NotificationResult.NO_LEVEL
             continue
-        assert isinstance(found, Notice)
+        assert isinstance(notice, Notice)
         remote = isinstance(rule.level, RemoteLevel)
-        assert (found.level, found.remote) == ((FallbackLevel.FULL, rule.level) if remote else (rule.level, None))
-        assert found.hard == (rule.severity == "critical")
+        assert (notice.level, notice.remote) == ((FallbackLevel.FULL, rule.level) if remote else (rule.level, None))
+        assert notice.hard == (rule.severity == "critical")
 
 
 def test_alert_rules_select_by_values_the_daemon_counts() -> None:
@@ -83,8 +83,8 @@ def test_alert_asking_for_full_or_unknown_level_is_refused(level: str) -> None:
 def test_no_notice_ever_asks_for_the_top() -> None:
     levels = {level.label for level in FallbackLevel} - {"full"}
     labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
-    found = [noticed(one) for one in labels]
-    assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in found)
+    notices = [noticed(one) for one in labels]
+    assert all(isinstance(one, Notice) and one.level < FallbackLevel.FULL for one in notices)
     for level in ("speculative", "full", "0"):
         with pytest.raises(BadLevel, match="local, short_block, streaming"):
             noticed({"alertname": "DraftdRemoteSlow", "fallback_level": level})

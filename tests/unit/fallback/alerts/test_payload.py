@@ -17,10 +17,10 @@ from tests.webhook import PAYLOADS, alert, notification, payload
 
 @pytest.mark.parametrize("name", ["alertmanager-firing", "grafana-firing"])
 def test_recorded_payloads_are_understood_with_any_field_that_is_not_needed(name: str) -> None:
-    found = payload(name)
-    more = found | {"new": {"a": [1]}, "alerts": [one | {"new": None} for one in found["alerts"]]}
-    assert parse_notification(json.dumps(more).encode()) == parse_notification(json.dumps(found).encode())
-    assert len(parse_notification(json.dumps(found).encode())) == len(found["alerts"])
+    recorded = payload(name)
+    more = recorded | {"new": {"a": [1]}, "alerts": [one | {"new": None} for one in recorded["alerts"]]}
+    assert parse_notification(json.dumps(more).encode()) == parse_notification(json.dumps(recorded).encode())
+    assert len(parse_notification(json.dumps(recorded).encode())) == len(recorded["alerts"])
 
 
 def test_a_notification_and_the_api_mean_the_same_alert() -> None:
@@ -50,8 +50,8 @@ def test_silenced_and_inhibited_alerts_of_the_api_do_not_fire() -> None:
     (one,) = json.loads((PAYLOADS / "alertmanager-api.json").read_text())
     states = ("active", "suppressed", "unprocessed")
     listed = [one | {"status": {"state": state}, "fingerprint": state} for state in states]
-    found = parse_alerts(json.dumps(listed).encode())
-    assert [one.fingerprint for one in found if one.firing] == ["active", "unprocessed"]
+    alerts = parse_alerts(json.dumps(listed).encode())
+    assert [one.fingerprint for one in alerts if one.firing] == ["active", "unprocessed"]
     assert parse_alerts(b"[]") == []
 
 

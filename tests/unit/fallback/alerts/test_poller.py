@@ -60,8 +60,10 @@ class Polling:
         self.told: list[list[Notice]] = []
         self.take: Callable[[Sequence[Notice]], None] = lambda firing: self.told.append(list(firing))
         self.telemetry = Counting()
-        made = WebhookSettings(**{"poll_url": url, "poll_seconds": 0.1} | settings)
-        self.poller = Poller(made, lambda firing: self.take(firing), self.telemetry, lambda: instance, seconds=seconds)
+        webhook_settings = WebhookSettings(**{"poll_url": url, "poll_seconds": 0.1} | settings)
+        self.poller = Poller(
+            webhook_settings, lambda firing: self.take(firing), self.telemetry, lambda: instance, seconds=seconds
+        )
 
     def __enter__(self) -> Polling:
         self.poller.start()
@@ -105,10 +107,10 @@ def test_a_reloaded_token_is_the_next_polls() -> None:
 def test_poller_asks_alertmanager_and_grafana_alike(path: str) -> None:
     with served() as source, Polling(source.url + path, poll_token="sesame") as polling:
         until(lambda: bool(polling.told))
-    asked = source.asked[0]
-    assert asked.path == f"{path}/api/v2/alerts"
-    assert asked.headers["authorization"] == "Bearer sesame"
-    assert asked.query == {
+    first_request = source.asked[0]
+    assert first_request.path == f"{path}/api/v2/alerts"
+    assert first_request.headers["authorization"] == "Bearer sesame"
+    assert first_request.query == {
         "active": ["true"],
         "unprocessed": ["true"],
         "silenced": ["false"],

@@ -191,10 +191,10 @@ def test_webhook_limits_rates_before_it_reads_a_body(by: str) -> None:
     headers = bearer() if by == "bearer" else signed(b"")  # now: a signature ages
     with Webhook(max_per_second=0.1, body_seconds=60.0, request_seconds=60.0) as webhook:
         assert webhook.send().status == 200
-        with webhook.socket() as one:
+        with webhook.socket() as connection:
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            one.sendall(f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n{lines}\r\n".encode())
-            assert one.recv(1000).startswith(b"HTTP/1.1 429")
+            connection.sendall(f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n{lines}\r\n".encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 429")
     assert webhook.counted == {"accepted": 1, "rate_limited": 1}
 
 
@@ -291,15 +291,15 @@ def test_webhook_closes_while_its_controller_hangs() -> None:
 def test_a_sender_that_asks_before_it_sends_is_answered() -> None:
     """curl does so with larger bodies: without an answer it would wait a second."""
     body = notification()
-    with Webhook() as webhook, webhook.socket() as one:
+    with Webhook() as webhook, webhook.socket() as connection:
         head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
-        one.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
-        assert one.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        one.sendall(body)
-        assert one.recv(1000).startswith(b"HTTP/1.1 200")
-    with Webhook() as webhook, webhook.socket() as one:
-        one.sendall(b"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
-        assert one.recv(1000).startswith(b"HTTP/1.1 401"), "who is not known need not send it"
+        connection.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    with Webhook() as webhook, webhook.socket() as connection:
+        connection.sendall(b"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401"), "who is not known need not send it"
 
 
 def test_tls_is_spoken_where_it_is_set(certified: tuple[Path, Path]) -> None:
@@ -323,23 +323,23 @@ def test_handshakes_that_never_end_take_nobodys_room(certified: tuple[Path, Path
         contextlib.ExitStack() as held,
     ):
         waiting = [held.enter_context(webhook.socket()) for _ in range(100)]
-        for number, one in enumerate(waiting):
+        for number, connection in enumerate(waiting):
             with contextlib.suppress(ConnectionError):
-                one.sendall(b"\x16\x03\x01" if number % 2 else b"")
+                connection.sendall(b"\x16\x03\x01" if number % 2 else b"")
         assert webhook.send().status == 200
         until(lambda: webhook.counted.get("crowded_out", 0) >= 36)
-        for one in waiting[:36]:
-            one.settimeout(5)
+        for connection in waiting[:36]:
+            connection.settimeout(5)
             with contextlib.suppress(ConnectionError):
-                assert one.recv(1) == b"", "it has been hung up on"
+                assert connection.recv(1) == b"", "it has been hung up on"
     assert webhook.counted["accepted"] == 1
 
 
 def test_a_connection_in_the_handshake_when_it_closes_does_not_hold_it_up(certified: tuple[Path, Path]) -> None:
     cert, key = certified
     webhook = Webhook(tls_cert=cert, tls_key=key, request_seconds=60.0)
-    with webhook.socket() as one, webhook.socket():
-        one.sendall(b"\x16\x03\x01")
+    with webhook.socket() as connection, webhook.socket():
+        connection.sendall(b"\x16\x03\x01")
         time.sleep(0.1)
         assert webhook.listener.close(10)
 
