@@ -100,7 +100,7 @@ def listening(controlled: Controlled) -> Iterator[Webhook]:
 @contextmanager
 def polling(manager: Alertmanager, controlled: Controlled) -> Iterator[None]:
     settings = WebhookSettings(poll_url=f"http://{manager.address}", poll_seconds=0.1)
-    poller = Poller(settings, controlled.controller.polled, Counting(), lambda: "mini-1")
+    poller = Poller(settings, controlled.controller.apply_poll, Counting(), lambda: "mini-1")
     poller.start()
     try:
         yield
