@@ -20,8 +20,8 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-objects_made = st.dictionaries(st.text(max_size=5), values, max_size=4)
-plain = st.text(st.characters(exclude_characters="{}<>", codec="utf-8"), max_size=30)
+json_objects = st.dictionaries(st.text(max_size=5), values, max_size=4)
+plain_texts = st.text(st.characters(exclude_characters="{}<>", codec="utf-8"), max_size=30)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ plain = st.text(st.characters(exclude_characters="{}<>", codec="utf-8"), max_siz
         'Of course {smiles}: {"name": "Anna", "age": 34}',
     ],
 )
-def test_an_object_passes_however_it_is_put(answer: str) -> None:
+def test_right_json_object_passes_in_any_wrapping(answer: str) -> None:
     assert PERSON.complaint(answer) == ""
 
 
@@ -49,11 +49,11 @@ def test_an_object_passes_however_it_is_put(answer: str) -> None:
         ('{"name": "Ann", "age": 34}', "'name' is 'Ann', not 'Anna'"),
     ],
 )
-def test_an_object_that_is_not_what_was_asked_for_is_named(answer: str, complaint: str) -> None:
+def test_wrong_json_object_is_named_with_its_fault(answer: str, complaint: str) -> None:
     assert PERSON.complaint(answer) == complaint
 
 
-def test_truth_is_no_number_and_a_number_no_truth() -> None:
+def test_booleans_and_numbers_are_not_interchangeable() -> None:
     assert JsonObject({"a": "boolean"}, {"a": True}).complaint('{"a": true}') == ""
     assert JsonObject({"a": "boolean"}, {}).complaint('{"a": 1}') == "'a' is no boolean: 1"
     assert JsonObject({"a": "number"}, {"a": 1}).complaint('{"a": 1.0}') == ""
@@ -70,7 +70,7 @@ def test_truth_is_no_number_and_a_number_no_truth() -> None:
         '{"function": "set_heating", "arguments": {"room": "kitchen", "temperature": 21}}',
     ],
 )
-def test_a_call_passes_in_any_form_that_models_have_for_it(answer: str) -> None:
+def test_right_tool_call_passes_in_any_form_models_write(answer: str) -> None:
     assert HEAT.complaint(answer) == ""
 
 
@@ -92,7 +92,7 @@ def test_a_call_passes_in_any_form_that_models_have_for_it(answer: str) -> None:
         ),
     ],
 )
-def test_a_call_that_is_not_the_one_asked_for_is_named(answer: str, complaint: str) -> None:
+def test_wrong_tool_call_is_named_with_its_fault(answer: str, complaint: str) -> None:
     assert HEAT.complaint(answer) == complaint
 
 
@@ -107,33 +107,33 @@ def test_a_call_that_is_not_the_one_asked_for_is_named(answer: str, complaint: s
         ('Paris: {"name": "anything", "arguments": {}}', "calls 'anything', where a question was asked"),
     ],
 )
-def test_a_question_wants_words_and_no_call(answer: str, complaint: str) -> None:
+def test_question_wants_its_answer_and_no_tool_call(answer: str, complaint: str) -> None:
     assert CAPITAL.complaint(answer) == complaint
 
 
-@given(objects_made, plain, plain)
-def test_an_object_is_found_wherever_it_stands(made: dict[str, Any], before: str, after: str) -> None:
-    assert list(objects(f"{before}{json.dumps(made)}{after}")) == [made]
+@given(json_objects, plain_texts, plain_texts)
+def test_json_object_is_found_anywhere_in_a_text(value: dict[str, Any], before: str, after: str) -> None:
+    assert list(objects(f"{before}{json.dumps(value)}{after}")) == [value]
 
 
-@given(st.text(min_size=1, max_size=8), objects_made, plain)
-def test_a_call_is_found_with_what_it_was_given(name: str, arguments: dict[str, Any], before: str) -> None:
+@given(st.text(min_size=1, max_size=8), json_objects, plain_texts)
+def test_tool_call_is_found_with_its_arguments(name: str, arguments: dict[str, Any], before: str) -> None:
     answer = before + json.dumps({"name": name, "arguments": arguments})
     assert list(calls(answer)) == [(name, arguments)]
     assert ExpectedToolCall(frozenset({name}), name, arguments).complaint(answer) == ""
 
 
-@given(objects_made)
-def test_json_object_check_accepts_its_own_object(made: dict[str, Any]) -> None:
-    assert JsonObject({}, made).complaint(json.dumps(made)) == ""
+@given(json_objects)
+def test_json_object_check_accepts_its_own_object(value: dict[str, Any]) -> None:
+    assert JsonObject({}, value).complaint(json.dumps(value)) == ""
 
 
 @pytest.mark.parametrize("check", [PERSON, HEAT, CAPITAL])
 @given(st.text() | st.text('{}[]":,0123456789\\ntruefalse<think>/name', max_size=200))
-def test_no_answer_makes_a_check_fail_itself(check: Check, answer: str) -> None:
+def test_checks_raise_no_error_on_any_answer(check: Check, answer: str) -> None:
     assert isinstance(check.complaint(answer), str)
 
 
 @pytest.mark.parametrize("answer", ['{"a":' * 100_000, "{" * 100_000, '{"a": ' + "9" * 10_000 + "}", "[" * 50_000])
-def test_an_answer_made_to_be_hard_costs_little(answer: str) -> None:
+def test_hostile_answers_count_as_no_json_object(answer: str) -> None:
     assert PERSON.complaint(answer) == "no JSON object"

@@ -41,12 +41,12 @@ def test_shipped_prompts_are_not_among_the_benchmark_prompts() -> None:
         for line in file.read_text(encoding="utf-8").splitlines()
     }
     shipped = FrozenPrompts.shipped()
-    asked = {prompt.messages[-1].content for prompt in (*shipped.probe, *shipped.canaries)}
-    assert not asked & held_out
+    questions = {prompt.messages[-1].content for prompt in (*shipped.probe, *shipped.canaries)}
+    assert not questions & held_out
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"),
+    ("changed", "message"),
     [
         ({"id": ""}, "f.jsonl, line 1: id: got ''; allowed: String should have at least 1 character"),
         ({"id": 7}, "f.jsonl, line 1: id: got 7"),
@@ -66,14 +66,14 @@ def test_shipped_prompts_are_not_among_the_benchmark_prompts() -> None:
     ],
 )
 def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
-    changed: dict[str, object], named: str
+    changed: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(PromptError, match=named):
+    with pytest.raises(PromptError, match=message):
         parse(json.dumps({**PROMPT, **changed}), "f.jsonl", FrozenPrompt)
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"),
+    ("changed", "message"),
     [
         ({"kind": "poem"}, r"line 1: check: got .*; allowed: .*'json_object', 'tool_call', 'no_tool_call'"),
         ({"name": "sing"}, r"line 1: check: got .*; allowed: a name that is among those allowed: ring"),
@@ -89,13 +89,13 @@ def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
         ),
     ],
 )
-def test_a_broken_check_is_named_with_its_field(changed: dict[str, object], named: str) -> None:
+def test_broken_check_of_a_canary_is_named_with_its_field(changed: dict[str, object], message: str) -> None:
     line = json.dumps({**PROMPT, "check": {**CHECK, **changed}})
-    with pytest.raises(PromptError, match=named):
+    with pytest.raises(PromptError, match=message):
         parse(line, "f.jsonl", Canary)
 
 
-def test_a_type_that_json_does_not_have_is_named() -> None:
+def test_unknown_json_type_in_a_check_is_named() -> None:
     line = json.dumps({**PROMPT, "check": {"kind": "json_object", "keys": {"a": "text"}, "values": {}}})
     with pytest.raises(
         PromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: 'string', 'integer'"
@@ -104,7 +104,7 @@ def test_a_type_that_json_does_not_have_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "message"),
     [
         ("", "f.jsonl: got '0 prompts'; allowed: 1 to 256"),
         ("{", "f.jsonl, line 1: got '{'; allowed: valid JSON"),
@@ -113,12 +113,12 @@ def test_a_type_that_json_does_not_have_is_named() -> None:
         (f"{json.dumps(PROMPT)}\n\n{json.dumps(PROMPT)}", "f.jsonl, line 3: id: got 'one'; allowed: one that no line"),
     ],
 )
-def test_a_broken_file_is_named_with_its_line(text: str, named: str) -> None:
-    with pytest.raises(PromptError, match=named):
+def test_broken_prompt_file_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
         parse(text, "f.jsonl", FrozenPrompt)
 
 
-def test_a_file_cannot_have_more_prompts_than_are_kept_in_memory() -> None:
+def test_prompt_file_over_the_limit_is_refused() -> None:
     lines = [json.dumps({**PROMPT, "id": str(number)}) for number in range(MOST_PROMPTS + 1)]
     assert len(parse("\n".join(lines[:-1]), "f.jsonl", FrozenPrompt)) == MOST_PROMPTS
     with pytest.raises(PromptError, match="257 prompts"):

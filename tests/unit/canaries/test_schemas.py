@@ -22,41 +22,45 @@ BOOK = schema_of(ExpectedToolCall(frozenset({"stop", "book"}), "book", {"to": "O
 
 
 def test_canaries_that_want_json_have_a_schema() -> None:
-    having = {canary.check.kind for canary in CANARIES if schema_of(canary.check) is not None}
-    assert having == {"json_object", "tool_call"}
+    kinds = {canary.check.kind for canary in CANARIES if schema_of(canary.check) is not None}
+    assert kinds == {"json_object", "tool_call"}
     assert schema_of(JsonObject({"fruits": "array"}, {})) is None
     assert schema_of(ExpectedToolCall(frozenset({"book"}), "book", {"seats": [1, 2]})) is None
 
 
-some = st.none() | st.booleans() | st.integers() | st.decimals(-2e6, 2e6, places=2).map(float) | st.text(max_size=40)
-inner = some | st.dictionaries(st.sampled_from(["to", "seats", "more"]), some)
-near = {
-    "fruit": st.just("fig") | inner,
-    "count": st.just(3) | inner,
-    "price": st.just(0.07) | inner,
-    "ripe": st.just(True) | inner,
+scalars = st.none() | st.booleans() | st.integers() | st.decimals(-2e6, 2e6, places=2).map(float) | st.text(max_size=40)
+anything = scalars | st.dictionaries(st.sampled_from(["to", "seats", "more"]), scalars)
+nearly_right = {
+    "fruit": st.just("fig") | anything,
+    "count": st.just(3) | anything,
+    "price": st.just(0.07) | anything,
+    "ripe": st.just(True) | anything,
 }
 
 
-@given(st.fixed_dictionaries(near, optional={"more": inner}) | st.dictionaries(st.sampled_from([*near]), inner) | inner)
-def test_an_object_is_read_as_the_library_reads_it(value: object) -> None:
-    agree(value, SCHEMA)
+@given(
+    st.fixed_dictionaries(nearly_right, optional={"more": anything})
+    | st.dictionaries(st.sampled_from([*nearly_right]), anything)
+    | anything
+)
+def test_object_schema_agrees_with_the_jsonschema_library(value: object) -> None:
+    assert_same_reading(value, SCHEMA)
 
 
 @given(
     st.fixed_dictionaries({
-        "name": st.sampled_from(["book", "stop", "go"]) | some,
-        "arguments": st.fixed_dictionaries({"to": st.just("Oslo") | some, "seats": st.just(2) | some}) | inner,
+        "name": st.sampled_from(["book", "stop", "go"]) | scalars,
+        "arguments": st.fixed_dictionaries({"to": st.just("Oslo") | scalars, "seats": st.just(2) | scalars}) | anything,
     })
 )  # fmt: skip
-def test_a_call_is_read_as_the_library_reads_it(value: object) -> None:
-    agree(value, BOOK)
+def test_tool_call_schema_agrees_with_the_jsonschema_library(value: object) -> None:
+    assert_same_reading(value, BOOK)
 
 
-def agree(value: object, schema: schemas.Schema | None) -> None:
+def assert_same_reading(value: object, schema: schemas.Schema | None) -> None:
     """But for two things: 2.0 is no integer here, and the library divides, with rounding, to find multiples."""
     assert schema is not None
-    if not any(type(one) is float and one.is_integer() for one in leaves(value)):
+    if not any(type(leaf) is float and leaf.is_integer() for leaf in leaves(value)):
         loose = json.loads(json.dumps(schema).replace(', "multipleOf": 0.01', ""))
         assert (mismatch(json.dumps(value), schema) == "") == jsonschema.Draft202012Validator(loose).is_valid(value)
 
@@ -68,7 +72,7 @@ def leaves(value: object) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "what"),
+    ("answer", "message"),
     [
         ('{"fruit": "fig", "count": 3, "price": 0.5, "ripe": true', "no JSON: '{"),
         ('Of course: {"fruit": "fig"}', "no JSON: 'Of course"),
@@ -78,16 +82,18 @@ def leaves(value: object) -> Iterator[object]:
         ('{"fruit": "fig", "count": 3, "price": 0.5}', "no key 'ripe'"),
     ],
 )
-def test_value_that_breaks_its_schema_is_named(answer: str, what: str) -> None:
+def test_value_that_breaks_its_schema_is_named(answer: str, message: str) -> None:
     assert SCHEMA is not None
-    assert mismatch(answer, SCHEMA).startswith(what)
+    assert mismatch(answer, SCHEMA).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("broken", "what"), [("", "its schema accepts what is wrong"), ("no", "its schema rejects what is right: no")]
+    ("mismatch", "message"), [("", "its schema accepts what is wrong"), ("no", "its schema rejects what is right: no")]
 )
-def test_a_check_that_is_broken_is_a_fault(broken: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "mismatch", lambda answer, schema: broken)
-    found = selftest.faults(CANARIES)
-    assert {one.prompt for one in found} == {one.id for one in CANARIES if schema_of(one.check) is not None}
-    assert {one.what for one in found} >= {what}
+def test_selftest_reports_a_schema_that_accepts_or_rejects_wrongly(
+    mismatch: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selftest, "mismatch", lambda answer, schema: mismatch)
+    faults = selftest.faults(CANARIES)
+    assert {one.prompt for one in faults} == {one.id for one in CANARIES if schema_of(one.check) is not None}
+    assert {one.what for one in faults} >= {message}

@@ -147,10 +147,10 @@ def test_macos_readings_make_a_whole_sample() -> None:
 def test_a_failing_call_costs_only_its_own_values(missing: str, reading: str, absent: set[str]) -> None:
     whole = HardwareProbe(darwin.darwin_readings(RecordedApple(), "/bin/macmon")).sample()
     probe = HardwareProbe(darwin.darwin_readings(RecordedApple({missing}), "/bin/macmon"))
-    found = probe.sample()
-    lost = {name for name in HardwareSample.__slots__ if getattr(found, name) != getattr(whole, name)}
-    assert lost == absent
-    assert all(getattr(found, name) is None for name in absent)
+    sample = probe.sample()
+    differing = {name for name in HardwareSample.__slots__ if getattr(sample, name) != getattr(whole, name)}
+    assert differing == absent
+    assert all(getattr(sample, name) is None for name in absent)
     assert probe.errors == {reading: 1}
 
 
@@ -162,7 +162,7 @@ def test_a_failing_call_costs_only_its_own_values(missing: str, reading: str, ab
         ({"thermal_pressure", "thermal_state"}, None),
     ],
 )
-def test_the_coarser_heat_scale_replaces_the_finer(missing: set[str], level: ThermalLevel | None) -> None:
+def test_coarse_thermal_scale_replaces_a_missing_fine_one(missing: set[str], level: ThermalLevel | None) -> None:
     probe = HardwareProbe(darwin.darwin_readings(RecordedApple(missing), None))
     assert probe.sample().thermal_level is level
     assert probe.errors == dict.fromkeys(missing, 1)
@@ -171,13 +171,13 @@ def test_the_coarser_heat_scale_replaces_the_finer(missing: set[str], level: The
 def test_without_macmon_there_is_no_temperature_and_no_error() -> None:
     apple = RecordedApple()
     probe = HardwareProbe(darwin.darwin_readings(apple, None))
-    found = probe.sample()
-    assert (found.temperatures, found.fans, found.power) == (None, None, None)
+    sample = probe.sample()
+    assert (sample.temperatures, sample.fans, sample.power) == (None, None, None)
     assert probe.errors == {}
     assert [command[0] for command in apple.commands] == ["/usr/sbin/ioreg"]
 
 
-def told(**answers: object) -> HardwareSample:
+def sample_with(**answers: object) -> HardwareSample:
     """A sample of a Mac without macmon that answers so."""
     recorded = RecordedApple()
     for name, answer in answers.items():
@@ -193,10 +193,10 @@ def test_macos_memory_pressure_levels_are_decoded(raw: int, level: MemoryPressur
 
 
 def test_macos_thermal_levels_are_decoded() -> None:
-    levels = [told(thermal_pressure=raw).thermal_level for raw in range(5)]
+    levels = [sample_with(thermal_pressure=raw).thermal_level for raw in range(5)]
     assert levels == list(ThermalLevel)
     assert [level.name for level in levels] == ["NOMINAL", "MODERATE", "HEAVY", "TRAPPING", "SLEEPING"]
-    assert told(thermal_pressure=33, thermal_state=9).thermal_level is None, "one that is not known is absent"
+    assert sample_with(thermal_pressure=33, thermal_state=9).thermal_level is None, "one that is not known is absent"
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_macos_thermal_levels_are_decoded() -> None:
         (darwin.macmon_sample, '{"temp": {"cpu_temp_avg": "hot"}}', "temp"),
     ],
 )
-def test_an_answer_that_cannot_be_is_an_error(
+def test_impossible_macos_answers_raise_value_error(
     decode: Callable[[Any], HardwareSample], raw: bytes | str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         decode(raw)
 
 
-def test_zero_is_a_value_and_not_absent() -> None:
+def test_zero_readings_count_as_values() -> None:
     assert darwin.swap_sample(struct.pack("<QQQII", 0, 0, 0, PAGE, 1)) == HardwareSample(swap_used=0, swap_free=0)
     assert darwin.gpu_sample(IOREG.replace("=1073741824}", "=0}")).gpu_memory == 0
     assert [darwin.free_share_sample(int32(n)).memory_free_share for n in (0, 1, 100)] == [0.0, 0.01, 1.0]
@@ -265,7 +265,7 @@ def test_without_apples_libraries_every_reading_fails_alone() -> None:
     assert probe.errors == dict.fromkeys(readings, 1)
 
 
-def test_a_command_is_bounded_and_its_failure_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_time_out_and_failures_raise_oserror(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SystemApple().run((sys.executable, "-c", "print('4 %')")) == "4 %\n"
     with pytest.raises(OSError, match="status 3"):
         SystemApple().run((sys.executable, "-c", "raise SystemExit(3)"))
@@ -275,11 +275,11 @@ def test_a_command_is_bounded_and_its_failure_an_error(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("answer", "name"), [(b"Apple M4 Pro\0", "Apple M4 Pro"), (None, platform.machine())])
-def test_a_macs_name_is_its_chip(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, name: str) -> None:
-    def sysctl(self: SystemApple, asked: str) -> bytes:
+def test_device_name_of_a_mac_is_its_chip(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, name: str) -> None:
+    def sysctl(self: SystemApple, key: str) -> bytes:
         if answer is None:
             raise OSError("no such name")
-        assert asked == "machdep.cpu.brand_string"
+        assert key == "machdep.cpu.brand_string"
         return answer
 
     monkeypatch.setattr(system.sys, "platform", "darwin")

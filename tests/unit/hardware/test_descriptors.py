@@ -24,7 +24,9 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE), most_connections())
         (256, 20_000, 10_240, 9_984),
     ],
 )
-def test_the_limit_is_raised_and_connections_stay_below_it(soft: int, hard: int, raised: int, connections: int) -> None:
+def test_open_file_limit_is_raised_and_connections_stay_below_it(
+    soft: int, hard: int, raised: int, connections: int
+) -> None:
     code = _ASK.format(soft=soft, hard=hard)
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert ran.stdout.split() == [str(raised), str(hard), str(connections)], ran.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert process.stdout.split() == [str(raised), str(hard), str(connections)], process.stderr

@@ -50,11 +50,11 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def sample(root: Path) -> HardwareSample:
+def take_sample(root: Path) -> HardwareSample:
     probe = HardwareProbe(linux_readings(root))
-    found = probe.sample()
+    sample = probe.sample()
     assert probe.errors == {}
-    return found
+    return sample
 
 
 def group(folder: str, limit: str, current: int, cache: int = 0) -> dict[str, str]:
@@ -75,60 +75,62 @@ def group(folder: str, limit: str, current: int, cache: int = 0) -> dict[str, st
         (10.0, 10.0, MemoryPressure.CRITICAL),
     ],
 )
-def test_every_level_of_memory_pressure(tmp_path: Path, some: float, full: float, level: MemoryPressure) -> None:
-    assert sample(tree(tmp_path, {"proc/pressure/memory": stalls(some, full)})).memory_pressure is level
+def test_memory_stalls_give_each_pressure_level(
+    tmp_path: Path, some: float, full: float, level: MemoryPressure
+) -> None:
+    assert take_sample(tree(tmp_path, {"proc/pressure/memory": stalls(some, full)})).memory_pressure is level
 
 
 @pytest.mark.parametrize("text", ["", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "full avg10=x"])
-def test_stalls_that_cannot_be_read_are_an_error(text: str) -> None:
+def test_unreadable_memory_stalls_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="no stalls"):
         pressure_level(text)
 
 
 def test_an_empty_machine_has_no_values_and_no_errors(tmp_path: Path) -> None:
-    found = sample(tmp_path)
+    sample = take_sample(tmp_path)
     absent = ("memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
-    assert [getattr(found, name) for name in (*absent, "temperatures")] == [None] * 6
+    assert [getattr(sample, name) for name in (*absent, "temperatures")] == [None] * 6
 
 
 def test_memory_states_add_up_to_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text(MEMINFO)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
-    found = linux_readings()["memory_states"]().memory_states
-    assert found is not None
-    assert found == {
+    states = linux_readings()["memory_states"]().memory_states
+    assert states is not None
+    assert states == {
         "used": 1_184_096 * KIB,
         "free": 20_000_000 * KIB,
         "buffers": 100_000 * KIB,
         "cached": 3_400_000 * KIB,
     }
-    assert sum(found.values()) == 24_684_096 * KIB
+    assert sum(states.values()) == 24_684_096 * KIB
 
 
 def test_swap_ins_are_pages_of_this_machine(tmp_path: Path) -> None:
-    found = sample(tree(tmp_path, {"proc/vmstat": "pgpgin 99\npswpin 7\npswpout 8\n"}))
-    assert found.swap_in_pages == 7
-    assert found.swap_in_bytes == 7 * os.sysconf("SC_PAGE_SIZE")
+    sample = take_sample(tree(tmp_path, {"proc/vmstat": "pgpgin 99\npswpin 7\npswpout 8\n"}))
+    assert sample.swap_in_pages == 7
+    assert sample.swap_in_bytes == 7 * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("mount", ["sys/fs/cgroup", "sys/fs/cgroup/unified"])
-def test_a_control_groups_limit_and_use(tmp_path: Path, mount: str) -> None:
+def test_control_group_limit_and_use_are_read(tmp_path: Path, mount: str) -> None:
     own = "system.slice/draftd.service"
     files = {"proc/self/cgroup": f"4:memory:/elsewhere\n0::/{own}\n"} | group(f"{mount}/{own}", "8000", 5000, 1000)
-    found = sample(tree(tmp_path, files))
-    assert (found.cgroup_limit, found.cgroup_used) == (8000, 4000)
+    sample = take_sample(tree(tmp_path, files))
+    assert (sample.cgroup_limit, sample.cgroup_used) == (8000, 4000)
 
 
-def test_the_group_that_leaves_the_least_counts(tmp_path: Path) -> None:
+def test_control_group_that_leaves_the_least_memory_counts(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a/b\n"}
     files |= group("sys/fs/cgroup/a", "9000", 8000) | group("sys/fs/cgroup/a/b", "5000", 1000)
-    found = sample(tree(tmp_path, files))
-    assert (found.cgroup_limit, found.cgroup_used) == (9000, 8000)
+    sample = take_sample(tree(tmp_path, files))
+    assert (sample.cgroup_limit, sample.cgroup_used) == (9000, 8000)
 
 
-def test_a_group_without_a_limit_is_absent(tmp_path: Path) -> None:
+def test_control_group_without_a_limit_is_absent(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a\n"} | group("sys/fs/cgroup/a", "max", 1000)
-    assert sample(tree(tmp_path, files)).cgroup_limit is None
+    assert take_sample(tree(tmp_path, files)).cgroup_limit is None
 
 
 @pytest.mark.parametrize(
@@ -136,10 +138,10 @@ def test_a_group_without_a_limit_is_absent(tmp_path: Path) -> None:
     [("9000", MemoryPressure.CRITICAL), ("max", MemoryPressure.NORMAL)],
     ids=["limited", "unlimited"],
 )
-def test_a_limited_group_is_judged_by_its_own_stalls(tmp_path: Path, limit: str, level: MemoryPressure) -> None:
+def test_limited_control_group_is_judged_by_its_own_stalls(tmp_path: Path, limit: str, level: MemoryPressure) -> None:
     files = {"proc/self/cgroup": "0::/a\n", "proc/pressure/memory": CALM}
     files |= group("sys/fs/cgroup/a", limit, 1000) | {"sys/fs/cgroup/a/memory.pressure": stalls(50, 50)}
-    assert sample(tree(tmp_path, files)).memory_pressure is level
+    assert take_sample(tree(tmp_path, files)).memory_pressure is level
 
 
 def test_thermal_zones_are_in_degrees(tmp_path: Path) -> None:
@@ -150,47 +152,47 @@ def test_thermal_zones_are_in_degrees(tmp_path: Path) -> None:
         "sys/class/thermal/thermal_zone2/type": "switched_off\n",
         "sys/class/thermal/cooling_device0/temp": "1\n",
     }
-    assert sample(tree(tmp_path, files)).temperatures == {"x86_pkg_temp.0": 45.5, "thermal_zone1": -2.0}
+    assert take_sample(tree(tmp_path, files)).temperatures == {"x86_pkg_temp.0": 45.5, "thermal_zone1": -2.0}
 
 
-def test_fans_go_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fans_are_named_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fans = {"it8720": [SimpleNamespace(label="", current=999), SimpleNamespace(label="", current=0)]}
     monkeypatch.setattr(psutil, "sensors_fans", lambda: fans)
-    assert sample(tmp_path).fans == {"it8720.0": 999.0, "it8720.1": 0.0}
+    assert take_sample(tmp_path).fans == {"it8720.0": 999.0, "it8720.1": 0.0}
 
 
 def test_a_broken_file_costs_only_its_own_values(tmp_path: Path) -> None:
     files = {"proc/pressure/memory": "nonsense", "proc/vmstat": "pswpin 7\n"}
     probe = HardwareProbe(linux_readings(tree(tmp_path, files)))
-    found = probe.sample()
-    assert found.memory_pressure is None
-    assert found.memory_states is not None
-    assert found.swap_in_pages == 7
+    sample = probe.sample()
+    assert sample.memory_pressure is None
+    assert sample.memory_states is not None
+    assert sample.swap_in_pages == 7
     assert probe.errors == {"pressure": 1}
 
 
 def groups(**limits: str) -> dict[str, str]:
     """The daemon's own group and the one above it, by file: `own_cpu` is the own one's cpu.max."""
     place = {"own": "sys/fs/cgroup/outer/own", "outer": "sys/fs/cgroup/outer"}
-    made = {"proc/self/cgroup": "0::/outer/own\n"}
+    files = {"proc/self/cgroup": "0::/outer/own\n"}
     for name, text in limits.items():
         group, kind = name.split("_")
-        made[f"{place[group]}/{kind}.max"] = f"{text}\n"
-    return made
+        files[f"{place[group]}/{kind}.max"] = f"{text}\n"
+    return files
 
 
 @pytest.mark.parametrize(
     ("cpuinfo", "name"),
     [(X86, "Intel(R) Xeon(R) Processor"), (PI, "Raspberry Pi 5 Model B Rev 1.0"), (ARM, platform.machine())],
 )
-def test_a_processor_is_called_as_it_calls_itself(tmp_path: Path, cpuinfo: str, name: str) -> None:
+def test_device_name_is_the_processors_own_name(tmp_path: Path, cpuinfo: str, name: str) -> None:
     assert device(tree(tmp_path, {"proc/cpuinfo": cpuinfo})).name == name
 
 
-def test_without_limits_it_is_the_whole_machine(tmp_path: Path) -> None:
+def test_device_without_limits_is_the_whole_machine(tmp_path: Path) -> None:
     for files in ({}, groups(own_cpu="max 100000", own_memory="max", outer_memory="max"), {"proc/self/cgroup": "1:x"}):
-        found = device(tree(tmp_path / str(len(files)), files))
-        assert (found.cores, found.memory_bytes) == (
+        machine = device(tree(tmp_path / str(len(files)), files))
+        assert (machine.cores, machine.memory_bytes) == (
             len(os.sched_getaffinity(0)),
             psutil.virtual_memory().total,
         )
@@ -209,29 +211,29 @@ def test_without_limits_it_is_the_whole_machine(tmp_path: Path) -> None:
         ({"own_cpu": "nonsense"}, None, None),
     ],
 )
-def test_the_tightest_control_group_counts(
+def test_tightest_control_group_limits_cores_and_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], cores: int | None, memory: int | None
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    found = device(tree(tmp_path, groups(**limits)))
-    assert found.cores == (cores or 8)
-    assert found.memory_bytes == (memory or psutil.virtual_memory().total)
+    machine = device(tree(tmp_path, groups(**limits)))
+    assert machine.cores == (cores or 8)
+    assert machine.memory_bytes == (memory or psutil.virtual_memory().total)
 
 
 def test_sample_of_this_machine_has_sane_values() -> None:
     probe = system_probe()
-    found = probe.sample()
+    sample = probe.sample()
     assert probe.errors == {}
-    assert found.memory_total is not None
-    assert found.memory_total > 2**28
-    assert found.memory_available is not None
-    assert 0 < found.memory_available <= found.memory_total
-    assert found.memory_states is not None
-    assert sum(found.memory_states.values()) == pytest.approx(found.memory_total, rel=0.01)
-    assert found.process_resident is not None
-    assert 2**20 < found.process_resident < found.memory_total
-    assert found.mlx_active is None, "no model is loaded"
-    here = device()
-    assert here.name
-    assert 1 <= here.cores <= (os.cpu_count() or 1)
-    assert 0 < here.memory_bytes <= found.memory_total
+    assert sample.memory_total is not None
+    assert sample.memory_total > 2**28
+    assert sample.memory_available is not None
+    assert 0 < sample.memory_available <= sample.memory_total
+    assert sample.memory_states is not None
+    assert sum(sample.memory_states.values()) == pytest.approx(sample.memory_total, rel=0.01)
+    assert sample.process_resident is not None
+    assert 2**20 < sample.process_resident < sample.memory_total
+    assert sample.mlx_active is None, "no model is loaded"
+    machine = device()
+    assert machine.name
+    assert 1 <= machine.cores <= (os.cpu_count() or 1)
+    assert 0 < machine.memory_bytes <= sample.memory_total

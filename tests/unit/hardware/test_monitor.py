@@ -28,14 +28,14 @@ class Scripted(HardwareProbe):
     def __init__(self, *samples: HardwareSample | Exception) -> None:
         super().__init__({})
         self.samples: Sequence[HardwareSample | Exception] = samples
-        self.taken = 0
+        self.samples_taken = 0
 
     def sample(self) -> HardwareSample:
-        found = self.samples[min(self.taken, len(self.samples) - 1)]
-        self.taken += 1
-        if isinstance(found, Exception):
-            raise found
-        return found
+        sample = self.samples[min(self.samples_taken, len(self.samples) - 1)]
+        self.samples_taken += 1
+        if isinstance(sample, Exception):
+            raise sample
+        return sample
 
 
 class Hanging(HardwareProbe):
@@ -75,11 +75,11 @@ def test_a_failing_reading_costs_only_its_own_values(caplog: pytest.LogCaptureFi
 
 def test_a_hanging_reading_costs_one_thread() -> None:
     released = threading.Event()
-    asked = 0
+    calls = 0
 
     def hangs() -> HardwareSample:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         released.wait(60)
         return HardwareSample(gpu_memory=7)
 
@@ -88,39 +88,39 @@ def test_a_hanging_reading_costs_one_thread() -> None:
     for _ in range(5):
         assert probe.sample().gpu_memory is None
     assert probe.errors["gpu"] == 5
-    assert asked == 1
+    assert calls == 1
     assert threading.active_count() <= threads + 2  # the one that hangs, and the one that goes on
     released.set()
     until(lambda: probe.sample() == HardwareSample(gpu_memory=7, swap_used=0), 30)
-    assert asked >= 2, "once it has returned it is asked again; its late answer was dropped"
+    assert calls >= 2, "once it has returned it is asked again; its late answer was dropped"
 
 
-def test_a_sample_leaves_no_thread() -> None:
+def test_finished_sample_leaves_no_thread_behind() -> None:
     threads = threading.active_count()
     HardwareProbe({**SWAP, "broken": fails}).sample()
     until(lambda: threading.active_count() == threads)
 
 
-def test_samples_merge_and_zero_is_a_value() -> None:
+def test_merged_sample_takes_zero_as_a_value() -> None:
     first = HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=5)
     merged = first.merged(HardwareSample(swap_used=0))
     assert merged == HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=0)
 
 
-def test_a_reading_that_is_added_fails_alone() -> None:
+def test_added_reading_gives_values_and_fails_alone() -> None:
     probe = HardwareProbe(common_readings())
     probe.add({"mlx": lambda: HardwareSample(mlx_active=3, mlx_cache=0)})
-    found = probe.sample()
-    assert (found.mlx_active, found.mlx_cache, found.mlx_peak) == (3, 0, None)
+    sample = probe.sample()
+    assert (sample.mlx_active, sample.mlx_cache, sample.mlx_peak) == (3, 0, None)
 
     def broken() -> HardwareSample:
         raise RuntimeError("on purpose")
 
     probe = HardwareProbe(common_readings())
     probe.add({"mlx": broken})
-    found = probe.sample()
-    assert found.memory_total
-    assert found.mlx_active is None
+    sample = probe.sample()
+    assert sample.memory_total
+    assert sample.mlx_active is None
     assert probe.errors == {"mlx": 1}
 
 
@@ -131,36 +131,36 @@ def test_power_source_of_the_sample_is_psutils(monkeypatch: pytest.MonkeyPatch, 
     assert HardwareProbe(common_readings()).sample().plugged_in is plugged_in
 
 
-def test_samples_are_taken_until_closed() -> None:
+def test_monitor_takes_samples_until_it_is_closed() -> None:
     probe = Scripted(HardwareSample(memory_total=1), HardwareSample(memory_total=2))
     monitor = HardwareMonitor(probe, period_seconds=0.01)
     assert monitor.state is None
     monitor.start()
-    until(lambda: probe.taken >= 4)
+    until(lambda: probe.samples_taken >= 4)
     assert monitor.close(30), "its thread has ended: no sample is taken any more"
     assert monitor.state is not None
     assert monitor.state.sample.memory_total == 2
 
 
-def test_neither_the_first_sample_nor_closing_waits() -> None:
+def test_first_sample_and_closing_wait_for_no_period() -> None:
     monitor = HardwareMonitor(Scripted(CRITICAL), period_seconds=3600)
     monitor.start()
     until(lambda: monitor.state is not None)
     assert monitor.close(60), "a period is not waited out"
 
 
-def test_the_state_carries_over_between_samples() -> None:
+def test_hardware_state_carries_over_between_samples() -> None:
     ticks = itertools.count(step=7)
     probe = Scripted(CRITICAL, CRITICAL, HardwareSample(memory_pressure=MemoryPressure.NORMAL))
     monitor = HardwareMonitor(probe, period_seconds=0.01, clock=lambda: float(next(ticks)))
     monitor.start()
-    until(lambda: probe.taken >= 5)
+    until(lambda: probe.samples_taken >= 5)
     monitor.close(30)
     assert monitor.state is not None
     assert monitor.state.critical_seconds == 14.0
 
 
-def test_the_floor_is_the_configured_one() -> None:
+def test_memory_floor_is_the_configured_one() -> None:
     probe = Scripted(HardwareSample(memory_total=24, memory_available=20))
     monitor = HardwareMonitor(probe, period_seconds=60, memory_floor=5)
     monitor.start()
@@ -185,7 +185,7 @@ def test_a_failing_probe_is_counted_and_asked_again() -> None:
     probe = Scripted(CRITICAL, ValueError("on purpose"), HardwareSample(memory_total=2))
     monitor = HardwareMonitor(probe, period_seconds=0.01)
     monitor.start()
-    until(lambda: probe.taken >= 4)
+    until(lambda: probe.samples_taken >= 4)
     monitor.close(30)
     assert monitor.errors == {"probe": 1}
     assert monitor.state is not None

@@ -20,7 +20,7 @@ GB = 10**9
 CRITICAL, NORMAL = MemoryPressure.CRITICAL, MemoryPressure.NORMAL
 
 
-def after(*samples: HardwareSample, floor: int | None = None, step: float = 5.0) -> HardwareState:
+def state_after(*samples: HardwareSample, floor: int | None = None, step: float = 5.0) -> HardwareState:
     """The state after the samples, `step` seconds apart."""
     state = None
     for number, sample in enumerate(samples):
@@ -29,50 +29,50 @@ def after(*samples: HardwareSample, floor: int | None = None, step: float = 5.0)
     return state
 
 
-def pressed(*levels: MemoryPressure | None) -> float | None:
-    return after(*(HardwareSample(memory_pressure=level) for level in levels)).critical_seconds
+def critical_seconds(*levels: MemoryPressure | None) -> float | None:
+    return state_after(*(HardwareSample(memory_pressure=level) for level in levels)).critical_seconds
 
 
-def heated(*levels: int | None) -> HardwareState:
-    return after(*(HardwareSample(thermal_level=None if n is None else ThermalLevel(n)) for n in levels))
+def state_of_heat(*levels: int | None) -> HardwareState:
+    return state_after(*(HardwareSample(thermal_level=None if n is None else ThermalLevel(n)) for n in levels))
 
 
-def swapped(*amounts: int | None) -> int | None:
-    return after(*(HardwareSample(swap_in_bytes=amount) for amount in amounts)).swap_ins
+def swap_ins(*amounts: int | None) -> int | None:
+    return state_after(*(HardwareSample(swap_in_bytes=amount) for amount in amounts)).swap_ins
 
 
 def test_state_of_an_empty_sample_is_empty() -> None:
-    assert after(HardwareSample()) == HardwareState(HardwareSample(), 100.0)
-    assert after(HardwareSample(), HardwareSample()) == HardwareState(HardwareSample(), 105.0)
+    assert state_after(HardwareSample()) == HardwareState(HardwareSample(), 100.0)
+    assert state_after(HardwareSample(), HardwareSample()) == HardwareState(HardwareSample(), 105.0)
 
 
 def test_headroom_is_what_is_available_beyond_the_floor() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
-    assert after(sample, floor=8 * GB).headroom == 5 * GB
-    assert after(sample, floor=14 * GB).headroom == -1 * GB
-    assert after(sample, floor=0).headroom == 13 * GB
+    assert state_after(sample, floor=8 * GB).headroom == 5 * GB
+    assert state_after(sample, floor=14 * GB).headroom == -1 * GB
+    assert state_after(sample, floor=0).headroom == 13 * GB
 
 
 def test_the_default_floor_is_ten_gigabytes_of_twenty_four() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
-    assert (after(sample).floor, after(sample).headroom) == (10 * GB, 3 * GB)
-    assert after(HardwareSample(memory_total=48 * GB)).floor == 20 * GB
-    assert after(HardwareSample(memory_total=48 * GB), floor=1).floor == 1
+    assert (state_after(sample).floor, state_after(sample).headroom) == (10 * GB, 3 * GB)
+    assert state_after(HardwareSample(memory_total=48 * GB)).floor == 20 * GB
+    assert state_after(HardwareSample(memory_total=48 * GB), floor=1).floor == 1
 
 
-def test_a_control_group_that_allows_less_counts() -> None:
+def test_control_group_that_allows_less_sets_the_limit() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=20 * GB, cgroup_limit=12 * GB, cgroup_used=4 * GB)
-    assert (after(sample).floor, after(sample).headroom) == (5 * GB, 3 * GB)
+    assert (state_after(sample).floor, state_after(sample).headroom) == (5 * GB, 3 * GB)
 
 
-def test_a_control_group_that_allows_more_does_not() -> None:
+def test_control_group_that_allows_more_than_the_machine_is_ignored() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB, cgroup_limit=99 * GB, cgroup_used=0)
-    assert (after(sample).floor, after(sample).headroom) == (10 * GB, 3 * GB)
+    assert (state_after(sample).floor, state_after(sample).headroom) == (10 * GB, 3 * GB)
 
 
-def test_a_group_over_its_limit_has_nothing_available() -> None:
+def test_control_group_over_its_limit_has_no_headroom() -> None:
     sample = HardwareSample(memory_available=20 * GB, cgroup_limit=1 * GB, cgroup_used=2 * GB)
-    assert after(sample, floor=0).headroom == 0
+    assert state_after(sample, floor=0).headroom == 0
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_a_group_over_its_limit_has_nothing_available() -> None:
     ],
 )
 def test_time_in_critical_pressure_is_summed(levels: list[MemoryPressure | None], seconds: float | None) -> None:
-    assert pressed(*levels) == seconds
+    assert critical_seconds(*levels) == seconds
 
 
-def test_a_clock_that_stands_still_adds_no_time() -> None:
+def test_clock_that_goes_back_adds_no_critical_time() -> None:
     first = advance(None, HardwareSample(memory_pressure=CRITICAL), 100.0, None)
     assert advance(first, HardwareSample(memory_pressure=CRITICAL), 99.0, None).critical_seconds == 0.0
 
@@ -114,12 +114,12 @@ def test_a_clock_that_stands_still_adds_no_time() -> None:
         ([0, 2, None], 1),
     ],
 )
-def test_a_throttle_is_a_change_into_heavy(levels: list[int | None], throttles: int | None) -> None:
-    assert heated(*levels).throttles == throttles
+def test_change_into_heavy_heat_counts_as_a_throttle(levels: list[int | None], throttles: int | None) -> None:
+    assert state_of_heat(*levels).throttles == throttles
 
 
-def test_a_level_no_longer_read_is_absent() -> None:
-    assert heated(0, 2, None).sample.thermal_level is None
+def test_thermal_level_no_longer_read_is_absent() -> None:
+    assert state_of_heat(0, 2, None).sample.thermal_level is None
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_a_level_no_longer_read_is_absent() -> None:
     ],
 )
 def test_swap_ins_count_from_the_first_sample(amounts: list[int | None], since: int | None) -> None:
-    assert swapped(*amounts) == since
+    assert swap_ins(*amounts) == since
 
 
-def test_memory_pressure_halves_then_ends_what_is_held() -> None:
+def test_memory_pressure_halves_then_empties_caches() -> None:
     assert memory_share(None) == 1.0
-    shares = [memory_share(after(HardwareSample(memory_pressure=level))) for level in (None, *MemoryPressure)]
+    shares = [memory_share(state_after(HardwareSample(memory_pressure=level))) for level in (None, *MemoryPressure)]
     assert shares == [1.0, 1.0, 0.5, 0.0]
 
 
 def test_a_request_may_take_headroom_unless_pressure_is_critical() -> None:
     assert takeable(None) is None
-    assert takeable(after(HardwareSample())) is None
+    assert takeable(state_after(HardwareSample())) is None
     roomy = HardwareSample(memory_total=24_000, memory_available=18_000)
-    assert takeable(after(roomy)) == 8_000
-    assert takeable(after(replace(roomy, memory_available=8_000))) == 1_000
-    assert takeable(after(replace(roomy, memory_pressure=MemoryPressure.WARN))) == 8_000
-    assert takeable(after(replace(roomy, memory_pressure=MemoryPressure.CRITICAL))) == 0
+    assert takeable(state_after(roomy)) == 8_000
+    assert takeable(state_after(replace(roomy, memory_available=8_000))) == 1_000
+    assert takeable(state_after(replace(roomy, memory_pressure=MemoryPressure.WARN))) == 8_000
+    assert takeable(state_after(replace(roomy, memory_pressure=MemoryPressure.CRITICAL))) == 0
