@@ -1,4 +1,4 @@
-"""Checks of answers: what is right passes however it is put, what is wrong is named, and nothing raises."""
+"""Checks of answers: right answers pass in any form, faults of wrong answers are named, and no answer raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's own prompts: what ships is sound, and what is broken is named."""
+"""The daemon's own prompts: the shipped ones load, and faults in broken ones are named."""
 
 from __future__ import annotations
 

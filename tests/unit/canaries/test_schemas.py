@@ -1,4 +1,4 @@
-"""Schemas of canaries: what they are made of, and that our reading of them is JSON Schema's."""
+"""Schemas of canaries: which canaries have one, and that we read them as JSON Schema does."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_tool_call_schema_agrees_with_the_jsonschema_library(value: object) -> N
 
 
 def assert_same_reading(value: object, schema: schemas.Schema | None) -> None:
-    """But for two things: 2.0 is no integer here, and the library divides, with rounding, to find multiples."""
+    """Asserts that draftd and the jsonschema library agree. Two differences are left out: draftd takes 2.0 for no
+    integer, and the library checks `multipleOf` by an inexact division."""
     assert schema is not None
     if not any(type(leaf) is float and leaf.is_integer() for leaf in leaves(value)):
         loose = json.loads(json.dumps(schema).replace(', "multipleOf": 0.01', ""))

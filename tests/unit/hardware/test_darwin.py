@@ -1,4 +1,4 @@
-"""macOS: what the system answers, decoded, and the calls themselves where there is no Apple.
+"""macOS: the system's answers are decoded; without Apple's libraries the calls fail one by one.
 
 Every raw value is written from Apple's headers and the tools' documented output: none was recorded on a Mac.
 """
@@ -22,7 +22,7 @@ from draftd.hardware.state import HardwareSample, MemoryPressure, ThermalLevel
 GIB = 1024**3
 PAGE = 16384
 
-# mach/vm_statistics.h: struct vm_statistics64, with the field that follows what is read.
+# mach/vm_statistics.h: struct vm_statistics64, with one field after those that are read.
 VM_STATISTICS = struct.pack(
     "<4I9Q2I4Q4IQ",
     1_000, 2_000, 3_000, 4_000,  # free, active, inactive, wired
@@ -62,7 +62,7 @@ def int32(value: int) -> bytes:
 
 
 class RecordedApple:
-    """Answers as a Mac with 24 GB would; whatever is named in `missing` raises."""
+    """Answers like a Mac with 24 GB. Calls named in `missing` raise OSError."""
 
     page_size = PAGE
 
@@ -178,7 +178,7 @@ def test_without_macmon_there_is_no_temperature_and_no_error() -> None:
 
 
 def sample_with(**answers: object) -> HardwareSample:
-    """A sample of a Mac without macmon that answers so."""
+    """A sample of a Mac without macmon. `answers`: what its calls return, by name."""
     recorded = RecordedApple()
     for name, answer in answers.items():
         setattr(recorded, name, lambda answer=answer: answer)
@@ -196,7 +196,7 @@ def test_macos_thermal_levels_are_decoded() -> None:
     levels = [sample_with(thermal_pressure=raw).thermal_level for raw in range(5)]
     assert levels == list(ThermalLevel)
     assert [level.name for level in levels] == ["NOMINAL", "MODERATE", "HEAVY", "TRAPPING", "SLEEPING"]
-    assert sample_with(thermal_pressure=33, thermal_state=9).thermal_level is None, "one that is not known is absent"
+    assert sample_with(thermal_pressure=33, thermal_state=9).thermal_level is None, "an unknown level is absent"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_longer_vm_statistics_are_still_decoded() -> None:
 
 
 def test_missing_accelerator_values_are_absent() -> None:
-    assert darwin.gpu_sample("") == HardwareSample(), "none"
+    assert darwin.gpu_sample("") == HardwareSample(), "there is no accelerator"
     without_memory = IOREG.replace('"In use system memory"=', '"Something else"=')
     assert darwin.gpu_sample(without_memory) == HardwareSample(gpu_utilization=0.04)
     without_share = IOREG.replace('"Device Utilization %"=', '"Something else"=')
@@ -244,7 +244,9 @@ def test_missing_accelerator_values_are_absent() -> None:
         text = IOREG.replace('"Device Utilization %"=4', f'"Device Utilization %"={percent}')
         assert darwin.gpu_sample(text).gpu_utilization == share
     two = darwin.gpu_sample(IOREG + IOREG.replace('"Device Utilization %"=4', '"Device Utilization %"=87'))
-    assert two == HardwareSample(gpu_memory=2 * 1073741824, gpu_utilization=0.87), "the busier one; memory adds up"
+    assert two == HardwareSample(gpu_memory=2 * 1073741824, gpu_utilization=0.87), (
+        "memory adds up, the busier one counts"
+    )
 
 
 def test_values_macmon_does_not_measure_are_absent() -> None:

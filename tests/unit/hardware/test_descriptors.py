@@ -1,4 +1,4 @@
-"""How many files may be open, and how many of them clients may hold."""
+"""The limit of open files, and how many connections clients may have within it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE), most_connections())
 @pytest.mark.parametrize(
     ("soft", "hard", "raised", "connections"),
     [
-        (256, 600, 600, 344),  # the daemon's own files always find some left
+        (256, 600, 600, 344),  # some are reserved for the daemon's own files
         (100, 100, 100, 50),
         (256, 20_000, 10_240, 9_984),
     ],

@@ -1,4 +1,4 @@
-"""Linux: samples, and what a process may use, from recorded trees and from the machine that the test runs on."""
+"""Linux: samples and limits of a process, from recorded file trees and from the machine that runs the test."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ def test_a_broken_file_costs_only_its_own_values(tmp_path: Path) -> None:
 
 
 def groups(**limits: str) -> dict[str, str]:
-    """The daemon's own group and the one above it, by file: `own_cpu` is the own one's cpu.max."""
+    """Files of the daemon's control group and of the group above it. `own_cpu` is the daemon's cpu.max, `outer_cpu` the
+    other group's."""
     place = {"own": "sys/fs/cgroup/outer/own", "outer": "sys/fs/cgroup/outer"}
     files = {"proc/self/cgroup": "0::/outer/own\n"}
     for name, text in limits.items():
@@ -202,7 +203,7 @@ def test_device_without_limits_is_the_whole_machine(tmp_path: Path) -> None:
     ("limits", "cores", "memory"),
     [
         ({"own_cpu": "100000 100000"}, 1, None),
-        ({"own_cpu": "max 100000", "outer_cpu": "150000 100000"}, 2, None),  # a part of a core is one
+        ({"own_cpu": "max 100000", "outer_cpu": "150000 100000"}, 2, None),  # a part of a core counts as a whole one
         ({"own_cpu": "300000 100000", "outer_cpu": "50000 100000"}, 1, None),
         ({"own_memory": "max", "outer_memory": "1000000"}, None, 1_000_000),
         ({"own_memory": "500000", "outer_memory": "1000000"}, None, 500_000),

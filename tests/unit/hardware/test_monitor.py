@@ -1,4 +1,4 @@
-"""Sampling: what fails or hangs is absent and counted, and holds up neither the rest, nor a reader, nor closing."""
+"""Sampling: a reading that fails or hangs is absent and counted. It delays no other reading, no reader, no closing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fails() -> HardwareSample:
 
 
 class Scripted(HardwareProbe):
-    """Gives the samples in turn, then the last one for ever; an exception in their place is raised."""
+    """Returns the samples in turn, then the last one again and again. Raises exceptions among them."""
 
     def __init__(self, *samples: HardwareSample | Exception) -> None:
         super().__init__({})
@@ -39,7 +39,7 @@ class Scripted(HardwareProbe):
 
 
 class Hanging(HardwareProbe):
-    """The first sample comes, the next one never does until it is released."""
+    """Returns the first sample; the next call blocks until `released` is set."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -67,7 +67,7 @@ def test_a_failing_reading_costs_only_its_own_values(caplog: pytest.LogCaptureFi
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
     before = probe.errors
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
-    assert before == {"broken": 1}, "a reader's mapping does not change"
+    assert before == {"broken": 1}, "a mapping that was read does not change"
     assert probe.errors == {"broken": 2}
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "cannot read broken" in record.getMessage()
@@ -89,10 +89,10 @@ def test_a_hanging_reading_costs_one_thread() -> None:
         assert probe.sample().gpu_memory is None
     assert probe.errors["gpu"] == 5
     assert calls == 1
-    assert threading.active_count() <= threads + 2  # the one that hangs, and the one that goes on
+    assert threading.active_count() <= threads + 2  # one hangs, the other reads
     released.set()
     until(lambda: probe.sample() == HardwareSample(gpu_memory=7, swap_used=0), 30)
-    assert calls >= 2, "once it has returned it is asked again; its late answer was dropped"
+    assert calls >= 2, "a reading that returned late is called again, and its late sample is dropped"
 
 
 def test_finished_sample_leaves_no_thread_behind() -> None:
@@ -137,7 +137,7 @@ def test_monitor_takes_samples_until_it_is_closed() -> None:
     assert monitor.state is None
     monitor.start()
     until(lambda: probe.samples_taken >= 4)
-    assert monitor.close(30), "its thread has ended: no sample is taken any more"
+    assert monitor.close(30), "the sampling thread has ended"
     assert monitor.state is not None
     assert monitor.state.sample.memory_total == 2
 
@@ -146,7 +146,7 @@ def test_first_sample_and_closing_wait_for_no_period() -> None:
     monitor = HardwareMonitor(Scripted(CRITICAL), period_seconds=3600)
     monitor.start()
     until(lambda: monitor.state is not None)
-    assert monitor.close(60), "a period is not waited out"
+    assert monitor.close(60), "closing does not wait for the end of a period"
 
 
 def test_hardware_state_carries_over_between_samples() -> None:
@@ -176,9 +176,9 @@ def test_a_hung_reading_blocks_neither_reader_nor_closing(hanging: Hanging) -> N
     assert hanging.hangs.wait(30)
     assert monitor.state is not None
     assert monitor.state.sample.memory_total == 24
-    assert not monitor.close(0.1), "it says that something was left behind"
+    assert not monitor.close(0.1), "False: the thread is still running"
     assert hanging.thread is not None
-    assert hanging.thread.daemon, "it does not keep the process"
+    assert hanging.thread.daemon, "the thread does not keep the process alive"
 
 
 def test_a_failing_probe_is_counted_and_asked_again() -> None:

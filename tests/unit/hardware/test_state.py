@@ -1,4 +1,4 @@
-"""What follows from samples: headroom, time in critical pressure, throttle events, swap-ins. No clock is involved."""
+"""The state computed from samples: headroom, time in critical pressure, throttles, swap-ins. No clock is involved."""
 
 from __future__ import annotations
 
