@@ -36,7 +36,7 @@ _LIMITS = Limits(queue_capacity=4, max_batch=2, prefix_cache_bytes=1 << 20)
 _LOADED_SECONDS = 120.0
 
 
-class Alone:
+class NoOtherRanks:
     """`OtherRanks` of a group of one."""
 
     def start(self) -> None:
@@ -50,7 +50,7 @@ class Alone:
     def close(self) -> None: ...
 
 
-class Heard(EngineObserver):
+class StepRecorder(EngineObserver):
     def __init__(self) -> None:
         self.steps = list[tuple[Any, Any]]()
 
@@ -58,7 +58,7 @@ class Heard(EngineObserver):
         self.steps.append((request, result))
 
 
-HEARD = Heard()
+RECORDER = StepRecorder()
 
 
 @pytest.fixture(scope="module")
@@ -77,33 +77,33 @@ def thread(models) -> Iterator[EngineWorker]:
 
 
 @pytest.fixture(scope="module")
-def begun(models, thread) -> Iterator[Callable[..., EngineProcess]]:
+def start_engine(models, thread) -> Iterator[Callable[..., EngineProcess]]:
     """Starts engines; closes them. What steps cost is known from the one on the thread."""
-    made = list[EngineProcess]()
+    engines = list[EngineProcess]()
 
-    def begin(*, served: ModelPaths = models, observer: EngineObserver | None = None, **settings: Any) -> EngineProcess:
+    def start(*, served: ModelPaths = models, observer: EngineObserver | None = None, **settings: Any) -> EngineProcess:
         watched = () if observer is None else (observer,)
         distributed = DistributedSettings(**{"timeout_seconds": 10.0, **settings})
         engine = EngineProcess(
-            served, Alone(), distributed, group="g", observers=watched, limits=_LIMITS, recall=thread.learnt
+            served, NoOtherRanks(), distributed, group="g", observers=watched, limits=_LIMITS, recall=thread.learnt
         )
-        made.append(engine)
+        engines.append(engine)
         engine.start()
         until(lambda: engine.state is not EngineState.LOADING, _LOADED_SECONDS, "the process's models")
         return engine
 
-    yield begin
-    for engine in made:
+    yield start
+    for engine in engines:
         assert engine.close()
 
 
 @pytest.fixture(scope="module")
-def engine(begun) -> EngineProcess:
+def engine(start_engine) -> EngineProcess:
     """For all tests but the last: they leave it as it was, or begun anew."""
-    return begun(observer=HEARD, timeout_seconds=5.0)
+    return start_engine(observer=RECORDER, timeout_seconds=5.0)
 
 
-def ended(sink: Collected) -> Collected:
+def wait_for_end(sink: Collected) -> Collected:
     until(lambda: sink.outcome is not None, 120, "the request's end")
     return sink
 
@@ -114,53 +114,53 @@ def ask(engine: EngineHandle, **more: Any) -> Collected:
     return sink
 
 
-def kill(engine: EngineProcess, number: int) -> None:
+def kill(engine: EngineProcess, signal_number: int) -> None:
     """The only such process of this one."""
-    (found,) = (one for one in psutil.Process().children() if "draftd.process.main" in one.cmdline())
-    os.kill(found.pid, number)
+    (child,) = (process for process in psutil.Process().children() if "draftd.process.main" in process.cmdline())
+    os.kill(child.pid, signal_number)
 
 
-def texts(engine: EngineHandle, grammar: str) -> list[Collected]:
+def decode_all_kinds(engine: EngineHandle, grammar: str) -> list[Collected]:
     """Of requests of all kinds, one after the other; the last ends with a stop string of the first."""
     sinks = list[Collected]()
-    for more in (
+    for options in (
         {"plan": speculative(4)},
         {"plan": speculative(3), "sampling": SamplingParams(0.9, seed=7)},
         {"grammar": grammar},
         {"plan": speculative(2)},
     ):
-        asked = request(_PROMPT, **{"plan": autoregressive(), "max_tokens": 24, **more})
+        decode_request = request(_PROMPT, **{"plan": autoregressive(), "max_tokens": 24, **options})
         if len(sinks) == 3:
             stop = engine.tokenizer.decode(sinks[0].tokens)[8:12]
-            asked = replace(asked, stop=stop_matcher(engine.tokenizer, StopConditions((stop,)), None))
+            decode_request = replace(decode_request, stop=stop_matcher(engine.tokenizer, StopConditions((stop,)), None))
         sink = Collected()
-        engine.submit(replace(asked, logprobs=2), sink)
-        sinks.append(ended(sink))
+        engine.submit(replace(decode_request, logprobs=2), sink)
+        sinks.append(wait_for_end(sink))
     return sinks
 
 
-def test_texts_and_counts_are_those_of_thread(thread, engine):
+def test_engine_process_gives_the_threads_texts_and_counts(thread, engine):
     grammar = choice(["yes it is", "no it is not"])
-    here, there = texts(thread, grammar), texts(engine, grammar)
-    for one, other in zip(here, there, strict=True):
-        assert (one.tokens, one.done.reason) == (other.tokens, other.done.reason)
-        assert [p.logprob for p in one.logprobs] == pytest.approx([p.logprob for p in other.logprobs], abs=1e-4)
-        for sink in (one, other):  # on a slow machine plain steps are measured among those that draft
+    from_thread, from_process = decode_all_kinds(thread, grammar), decode_all_kinds(engine, grammar)
+    for expected, actual in zip(from_thread, from_process, strict=True):
+        assert (expected.tokens, expected.done.reason) == (actual.tokens, actual.done.reason)
+        assert [p.logprob for p in expected.logprobs] == pytest.approx([p.logprob for p in actual.logprobs], abs=1e-4)
+        for sink in (expected, actual):  # on a slow machine plain steps are measured among those that draft
             counts = sink.done.stats.counts
             assert (counts.emitted, counts.steps) == (sum(sink.chunks), len(sink.chunks))
             assert sum(sink.from_draft) == counts.accepted - max(0, counts.cut - 1)
-    assert sum(there[0].from_draft), "the draft agrees"
-    assert there[3].done.reason is FinishReason.STOP
+    assert sum(from_process[0].from_draft), "the draft agrees"
+    assert from_process[3].done.reason is FinishReason.STOP
     status = engine.status()
-    emitted = sum(step.emitted for _, step in HEARD.steps)
-    assert status.counts.emitted == emitted == sum(len(one.tokens) for one in there)
-    assert sum(status.finished.values()) == len(there)
+    emitted = sum(step.emitted for _, step in RECORDER.steps)
+    assert status.counts.emitted == emitted == sum(len(sink.tokens) for sink in from_process)
+    assert sum(status.finished.values()) == len(from_process)
     assert engine.logit_gap(_PROMPT, 5, 6).result(60) == pytest.approx(
         thread.logit_gap(_PROMPT, 5, 6).result(60), abs=1e-4
     )
 
 
-def test_failing_receiver_ends_its_request_alone(engine):
+def test_failing_sink_ends_only_its_own_request(engine):
     class Failing(Collected):
         def on_tokens(self, emission: Any) -> None:
             raise RuntimeError("no room")
@@ -168,33 +168,33 @@ def test_failing_receiver_ends_its_request_alone(engine):
     failing = Failing()
     engine.submit(request(_PROMPT, autoregressive(), max_tokens=900), failing)
     other = ask(engine)
-    assert "no room" in ended(failing).done.error
-    assert ended(other).done.reason is FinishReason.LENGTH
+    assert "no room" in wait_for_end(failing).done.error
+    assert wait_for_end(other).done.reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize(("number", "loss"), [(signal.SIGKILL, Loss.DIED), (signal.SIGSTOP, Loss.SILENT)])
-def test_lost_process_is_told_and_begins_anew(engine, number, loss):
+@pytest.mark.parametrize(("signal_number", "loss"), [(signal.SIGKILL, Loss.DIED), (signal.SIGSTOP, Loss.SILENT)])
+def test_lost_engine_process_fails_its_requests_and_restarts(engine, signal_number, loss):
     assert engine.keep(frozenset()).result(60) == 0
     running, waiting = [ask(engine, max_tokens=900) for _ in range(2)], ask(engine)
-    until(lambda: all(one.tokens for one in running), 60, "first tokens")
-    gap = engine.reload_draft() if loss is Loss.SILENT else None
-    kill(engine, number)
-    for one in (*running, waiting):
-        outcome = ended(one).done
-        assert (outcome.reason, outcome.stats.counts.emitted) == (FinishReason.ERROR, len(one.tokens))
+    until(lambda: all(sink.tokens for sink in running), 60, "first tokens")
+    reload = engine.reload_draft() if loss is Loss.SILENT else None
+    kill(engine, signal_number)
+    for sink in (*running, waiting):
+        outcome = wait_for_end(sink).done
+        assert (outcome.reason, outcome.stats.counts.emitted) == (FinishReason.ERROR, len(sink.tokens))
         refused = error_of(outcome)
         assert isinstance(refused, NotServing)
         assert outcome.unavailable == refused.retry_after
         assert refused.retry_after
-    assert gap is None or gap.done()
-    with pytest.raises(NotServing) as told:
+    assert reload is None or reload.done()
+    with pytest.raises(NotServing) as refusal:
         ask(engine)
-    assert told.value.retry_after
+    assert refusal.value.retry_after
     group = engine.status().group
     assert group is not None
     assert (group.state, group.losses[loss]) == (GroupState.RESTARTING, 1)
     until(lambda: engine.state is EngineState.READY, _LOADED_SECONDS, "the next process")
-    assert ended(ask(engine)).done.reason is FinishReason.LENGTH
+    assert wait_for_end(ask(engine)).done.reason is FinishReason.LENGTH
     until(lambda: engine.status().loaded == frozenset(), 60, "what was held before")
 
 
@@ -202,34 +202,34 @@ def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
     with pytest.raises(InvalidRequest, match="prompt"):
         engine.submit(request((), autoregressive()), Collected())
     running = [ask(engine, max_tokens=900) for _ in range(2)]
-    until(lambda: all(one.tokens for one in running), 60, "first tokens")
+    until(lambda: all(sink.tokens for sink in running), 60, "first tokens")
     until(lambda: engine.status().active == 2, 60, "two that run")
     late, cancelled = ask(engine, deadline=time.monotonic() + 0.2), Collected()
-    asked = request(_PROMPT, autoregressive())
-    engine.submit(asked, cancelled)
-    engine.cancel(asked.id)
-    ends = [ended(late), ended(cancelled)]
+    queued = request(_PROMPT, autoregressive())
+    engine.submit(queued, cancelled)
+    engine.cancel(queued.id)
+    sinks = [wait_for_end(late), wait_for_end(cancelled)]
     waiting = [ask(engine) for _ in range(4)]
     with pytest.raises(QueueFull):
         ask(engine)
     assert engine.close(0.2)
-    ends += [ended(one) for one in (*running, *waiting)]
-    assert [one.done.reason for one in ends[:2]] == [FinishReason.DEADLINE, FinishReason.CANCELLED]
-    assert {one.done.reason for one in ends[2:]} == {FinishReason.CANCELLED}
-    assert [one.finishes for one in ends] == [1] * len(ends)
+    sinks += [wait_for_end(sink) for sink in (*running, *waiting)]
+    assert [sink.done.reason for sink in sinks[:2]] == [FinishReason.DEADLINE, FinishReason.CANCELLED]
+    assert {sink.done.reason for sink in sinks[2:]} == {FinishReason.CANCELLED}
+    assert [sink.finishes for sink in sinks] == [1] * len(sinks)
     assert engine.state is EngineState.STOPPED
     with pytest.raises(NotServing):
         ask(engine)
 
 
-def test_engine_process_that_cannot_begin_is_failed(begun, tmp_path):
-    nothing = begun(served=ModelPaths(str(tmp_path)))
-    assert nothing.state is EngineState.FAILED
-    assert str(tmp_path) in nothing.error
-    once = begun(restart=False)
-    kill(once, signal.SIGKILL)
-    until(lambda: once.state is EngineState.FAILED, 30)
-    assert "SIGKILL" in once.error
+def test_engine_process_that_cannot_start_ends_as_failed(start_engine, tmp_path):
+    without_model = start_engine(served=ModelPaths(str(tmp_path)))
+    assert without_model.state is EngineState.FAILED
+    assert str(tmp_path) in without_model.error
+    not_restarted = start_engine(restart=False)
+    kill(not_restarted, signal.SIGKILL)
+    until(lambda: not_restarted.state is EngineState.FAILED, 30)
+    assert "SIGKILL" in not_restarted.error
 
 
 _DAEMON = """
@@ -248,7 +248,7 @@ time.sleep(120)
 """
 
 
-def test_process_ends_with_killed_daemon(nano_pair):
+def test_engine_process_ends_with_its_killed_daemon(nano_pair):
     daemon = subprocess.Popen([sys.executable, "-c", _DAEMON, nano_pair.draft], stderr=subprocess.DEVNULL)
     try:
         until(lambda: bool(psutil.Process(daemon.pid).children()), 60, "the engine's process")

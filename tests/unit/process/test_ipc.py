@@ -38,7 +38,7 @@ def test_silent_other_end_raises_a_timeout(pipes: tuple[MessagePipe, MessagePipe
         here.send([b"x" * (1 << 24)])
 
 
-def test_closed_other_end_raises_an_error_at_both_calls(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+def test_closed_other_end_raises_on_send_and_receive(pipes: tuple[MessagePipe, MessagePipe]) -> None:
     here, there = pipes
     there.close()
     with pytest.raises(ConnectionResetError):

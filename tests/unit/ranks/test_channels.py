@@ -22,7 +22,7 @@ from tests.wait_until import until
 BOUND = 5 * TIMEOUT_SECONDS  # within which all are to know; the machine is shared
 
 
-class Executing:
+class ExecutingFollower:
     """A follower that executes, on a thread: counts, and stops where it is told to."""
 
     def __init__(self, receiver: RecordReceiver) -> None:
@@ -47,7 +47,7 @@ class Group:
 
     def __init__(self, channels: Channels) -> None:
         self.channels, self.leader = channels, channels.leader
-        self.executing = [Executing(one) for one in channels.followers]
+        self.followers = [ExecutingFollower(receiver) for receiver in channels.followers]
 
     def send(self, count: int, *, executes: bool = True) -> None:
         for _ in range(count):
@@ -57,54 +57,54 @@ class Group:
 
 
 @contextlib.contextmanager
-def group(pair: NanoPair, ranks: int = 2, **given: Any) -> Iterator[Group]:
-    channels = Channels(pair.draft, ranks, **given)
-    made = Group(channels)
+def group(pair: NanoPair, ranks: int = 2, **options: Any) -> Iterator[Group]:
+    channels = Channels(pair.draft, ranks, **options)
+    channel_group = Group(channels)
     try:
-        yield made
+        yield channel_group
     finally:
-        for one in made.executing:
-            one.going.set()
+        for follower in channel_group.followers:
+            follower.going.set()
         channels.close()
 
 
-def losses(made: Group, *ranks: int) -> dict[int, RanksLost]:
-    until(lambda: set(ranks) <= set(made.channels.lost), BOUND, "that the loss is noticed")
-    return made.channels.lost
+def wait_for_losses(channel_group: Group, *ranks: int) -> dict[int, RanksLost]:
+    until(lambda: set(ranks) <= set(channel_group.channels.lost), BOUND, "that the loss is noticed")
+    return channel_group.channels.lost
 
 
-def test_records_arrive_whole_and_in_order(nano_pair: NanoPair) -> None:
-    with group(nano_pair, 3) as made:
-        made.send(3000)  # more than the backlog: rank 0 waits meanwhile
-        until(lambda: all(rank.lag == 0 for rank in made.leader.ranks()), BOUND)
-        assert made.leader.record_bytes == sum(len(b"record %d" % number) for number in range(3000))
-        made.channels.close()
-        for one in made.executing:
-            one.thread.join(5)
-            assert one.ended
-            assert one.records == [b"record %d" % number for number in range(3000)]
-        assert made.channels.lost == {}
+def test_records_reach_followers_whole_and_in_order(nano_pair: NanoPair) -> None:
+    with group(nano_pair, 3) as ranks:
+        ranks.send(3000)  # more than the backlog: rank 0 waits meanwhile
+        until(lambda: all(rank.lag == 0 for rank in ranks.leader.ranks()), BOUND)
+        assert ranks.leader.record_bytes == sum(len(b"record %d" % number) for number in range(3000))
+        ranks.channels.close()
+        for follower in ranks.followers:
+            follower.thread.join(5)
+            assert follower.ended
+            assert follower.records == [b"record %d" % number for number in range(3000)]
+        assert ranks.channels.lost == {}
 
 
 def test_ranks_report_records_memory_and_collective_time(nano_pair: NanoPair) -> None:
-    with group(nano_pair) as made:
-        made.send(2)
-        until(lambda: made.leader.ranks()[1].records == 2, BOUND)
-        zero, one = made.leader.ranks()
-        assert (zero.rank, zero.records, zero.memory_bytes, zero.collective_seconds) == (0, 2, 3, 0.25)
-        assert (one.rank, one.lag, one.memory_bytes, one.collective_seconds) == (1, 0, 7, 0.5)
-        assert one.host == socket.gethostname()
+    with group(nano_pair) as ranks:
+        ranks.send(2)
+        until(lambda: ranks.leader.ranks()[1].records == 2, BOUND)
+        rank_0, rank_1 = ranks.leader.ranks()
+        assert (rank_0.rank, rank_0.records, rank_0.memory_bytes, rank_0.collective_seconds) == (0, 2, 3, 0.25)
+        assert (rank_1.rank, rank_1.lag, rank_1.memory_bytes, rank_1.collective_seconds) == (1, 0, 7, 0.5)
+        assert rank_1.host == socket.gethostname()
 
 
 def test_idle_group_of_ranks_is_not_lost(nano_pair: NanoPair) -> None:
-    with group(nano_pair, timeout_seconds=0.5) as made:
-        made.send(1)
+    with group(nano_pair, timeout_seconds=0.5) as ranks:
+        ranks.send(1)
         time.sleep(1.5)
-        made.send(1)
-        assert made.channels.lost == {}
+        ranks.send(1)
+        assert ranks.channels.lost == {}
 
 
-def test_first_record_waits_for_weights(nano_pair: NanoPair) -> None:
+def test_first_record_waits_until_followers_read_weights(nano_pair: NanoPair) -> None:
     channels = Channels(nano_pair.draft)
     sending = threading.Thread(target=lambda: channels.leader.send(b"first"), daemon=True)
     sending.start()
@@ -115,36 +115,36 @@ def test_first_record_waits_for_weights(nano_pair: NanoPair) -> None:
     channels.close()
 
 
-def test_weights_that_are_not_read_end_the_group(nano_pair: NanoPair) -> None:
+def test_follower_that_does_not_read_its_weights_ends_the_group(nano_pair: NanoPair) -> None:
     channels = Channels(nano_pair.draft, start_seconds=0.3)
     with pytest.raises(RanksLost, match=r"rank 1 on \S+ has not read its weights within 0.3 s"):
         channels.leader.send(b"first")
     channels.close()
 
 
-def test_rank_that_dies_is_noticed_by_all(nano_pair: NanoPair) -> None:
-    with group(nano_pair, 3) as made:
-        made.send(5)
-        made.channels.followers[0]._sock.shutdown(socket.SHUT_RDWR)  # as the system does for a process that is killed
-        lost = losses(made, 0)
-        assert lost[0].loss is Loss.DIED
-        assert lost[0].message.startswith("rank 1 on ")
+def test_death_of_a_follower_is_noticed_by_all_ranks(nano_pair: NanoPair) -> None:
+    with group(nano_pair, 3) as ranks:
+        ranks.send(5)
+        ranks.channels.followers[0]._sock.shutdown(socket.SHUT_RDWR)  # as the system does for a process that is killed
+        losses = wait_for_losses(ranks, 0)
+        assert losses[0].loss is Loss.DIED
+        assert losses[0].message.startswith("rank 1 on ")
         with pytest.raises(RanksLost, match="rank 1 on"):
-            made.send(1)
-        made.leader.close("rank 1 died")
-        assert losses(made, 2)[2].message == "rank 0: rank 1 died"
+            ranks.send(1)
+        ranks.leader.close("rank 1 died")
+        assert wait_for_losses(ranks, 2)[2].message == "rank 0: rank 1 died"
 
 
-def test_rank_0_that_dies_is_noticed(nano_pair: NanoPair) -> None:
-    with group(nano_pair) as made:
-        made.send(5)
-        made.leader._receivers[0].follower.sock.shutdown(socket.SHUT_RDWR)
-        lost = losses(made, 1)[1]
-        assert (lost.loss, lost.message) == (Loss.DIED, "rank 0 is gone: its connection ended")
+def test_followers_notice_that_rank_0_died(nano_pair: NanoPair) -> None:
+    with group(nano_pair) as ranks:
+        ranks.send(5)
+        ranks.leader._receivers[0].follower.sock.shutdown(socket.SHUT_RDWR)
+        loss = wait_for_losses(ranks, 1)[1]
+        assert (loss.loss, loss.message) == (Loss.DIED, "rank 0 is gone: its connection ended")
 
 
 @pytest.mark.parametrize("fault", ["swallow", "cut"])
-def test_cut_connection_is_noticed_at_both_ends(nano_pair: NanoPair, fault: str) -> None:
+def test_lost_connection_between_ranks_is_noticed_at_both_ends(nano_pair: NanoPair, fault: str) -> None:
     proxies = list[Proxy]()
 
     def through(address: str, rank: int) -> str:
@@ -152,42 +152,42 @@ def test_cut_connection_is_noticed_at_both_ends(nano_pair: NanoPair, fault: str)
         proxies.append(Proxy(host, int(port)))
         return proxies[-1].target
 
-    with group(nano_pair, address=through) as made:
-        made.send(5)
+    with group(nano_pair, address=through) as ranks:
+        ranks.send(5)
         getattr(proxies[0], fault)()
-        wanted = Loss.SILENT if fault == "swallow" else Loss.DIED
-        found = losses(made, 0, 1)
-        assert {found[0].loss, found[1].loss} == {wanted}
+        expected = Loss.SILENT if fault == "swallow" else Loss.DIED
+        losses = wait_for_losses(ranks, 0, 1)
+        assert {losses[0].loss, losses[1].loss} == {expected}
     proxies[0].close()
 
 
-def test_rank_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> None:
-    with group(nano_pair) as made:
-        made.send(5)
-        made.executing[0].going.clear()
-        made.send(1)
-        found = losses(made, 0, 1)
-        assert found[0].loss is Loss.STALLED
-        assert "rank 1 on" in found[0].message
-        assert found[1].loss in (Loss.STALLED, Loss.FAILED)
+def test_follower_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> None:
+    with group(nano_pair) as ranks:
+        ranks.send(5)
+        ranks.followers[0].going.clear()
+        ranks.send(1)
+        losses = wait_for_losses(ranks, 0, 1)
+        assert losses[0].loss is Loss.STALLED
+        assert "rank 1 on" in losses[0].message
+        assert losses[1].loss in (Loss.STALLED, Loss.FAILED)
 
 
 def test_rank_0_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> None:
-    with group(nano_pair) as made:
-        made.send(5)
-        made.send(1, executes=False)
-        found = losses(made, 0)[0]
-        assert (found.loss, found.message) == (Loss.STALLED, "rank 0 on here has not ended a step for 1 s")
+    with group(nano_pair) as ranks:
+        ranks.send(5)
+        ranks.send(1, executes=False)
+        loss = wait_for_losses(ranks, 0)[0]
+        assert (loss.loss, loss.message) == (Loss.STALLED, "rank 0 on here has not ended a step for 1 s")
 
 
-def test_rank_that_stays_behind_ends_the_group(nano_pair: NanoPair) -> None:
-    with group(nano_pair, backlog=10) as made:
-        made.executing[0].going.clear()
-        began = time.monotonic()
+def test_follower_that_falls_behind_ends_the_group(nano_pair: NanoPair) -> None:
+    with group(nano_pair, backlog=10) as ranks:
+        ranks.followers[0].going.clear()
+        start = time.monotonic()
         with pytest.raises(RanksLost, match=r"rank 1 on \S+ has not ended a step for 1 s"):
-            made.send(20)
-        assert time.monotonic() - began < BOUND
-        assert made.leader.records == 11
+            ranks.send(20)
+        assert time.monotonic() - start < BOUND
+        assert ranks.leader.records == 11
 
 
 @pytest.mark.parametrize(
@@ -198,17 +198,17 @@ def test_rank_that_stays_behind_ends_the_group(nano_pair: NanoPair) -> None:
     ],
     ids=["damaged", "out of order"],
 )
-def test_wrong_records_end_the_group(nano_pair: NanoPair, data: bytes, why: str) -> None:
-    with group(nano_pair) as made:
-        made.send(1)
-        made.leader._receivers[0].follower.sock.send(data)
-        assert losses(made, 1)[1].message == f"rank 0 sends what cannot be read: {why}"
+def test_damaged_or_misordered_records_end_the_group(nano_pair: NanoPair, data: bytes, why: str) -> None:
+    with group(nano_pair) as ranks:
+        ranks.send(1)
+        ranks.leader._receivers[0].follower.sock.send(data)
+        assert wait_for_losses(ranks, 1)[1].message == f"rank 0 sends what cannot be read: {why}"
 
 
-def test_failure_of_a_rank_is_told(nano_pair: NanoPair) -> None:
-    with group(nano_pair) as made:
-        made.send(1)
-        made.channels.followers[0].send_failure("its disk is gone")
-        found = losses(made, 0)[0]
-        assert found.loss is Loss.FAILED
-        assert found.message.endswith(": its disk is gone")
+def test_failure_of_a_follower_reaches_rank_0(nano_pair: NanoPair) -> None:
+    with group(nano_pair) as ranks:
+        ranks.send(1)
+        ranks.channels.followers[0].send_failure("its disk is gone")
+        loss = wait_for_losses(ranks, 0)[0]
+        assert loss.loss is Loss.FAILED
+        assert loss.message.endswith(": its disk is gone")

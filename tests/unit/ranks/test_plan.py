@@ -26,14 +26,14 @@ MESH = [
 ]
 
 
-def written(folder: Path, content: Any) -> Path:
+def write_hostfile(folder: Path, content: Any) -> Path:
     file = folder / "hosts.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return file
 
 
-def planned(folder: Path, content: Any, **settings: Any) -> GroupPlan:
-    settings = {"hostfile": written(folder, content), "trusted_network": True, **settings}
+def plan_from(folder: Path, content: Any, **settings: Any) -> GroupPlan:
+    settings = {"hostfile": write_hostfile(folder, content), "trusted_network": True, **settings}
     plan = plan_group(DistributedSettings(**settings), {})
     assert plan is not None
     return plan
@@ -61,80 +61,80 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("content", "said"), WRONG)
-def test_wrong_hostfile_names_entry_and_field(tmp_path: Path, content: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        planned(tmp_path, content)
+@pytest.mark.parametrize(("content", "message"), WRONG)
+def test_error_of_a_wrong_hostfile_names_entry_and_field(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_from(tmp_path, content)
 
 
-def test_ports_after_rank_0s_must_exist(tmp_path: Path) -> None:
+def test_distributed_port_leaves_room_for_mlxs_ports(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="distributed.port: got 65534; allowed: at most 65533: MLX takes 2 ports"):
-        planned(tmp_path, TWO, port=65_534)
+        plan_from(tmp_path, TWO, port=65_534)
 
 
-def test_hostfile_of_launch_is_taken(tmp_path: Path) -> None:
-    file = read_hostfile(written(tmp_path, {"backend": "ring", "envs": ["A=b=c"], "hosts": TWO}))
+def test_hostfile_of_mlx_launch_gives_a_plan(tmp_path: Path) -> None:
+    file = read_hostfile(write_hostfile(tmp_path, {"backend": "ring", "envs": ["A=b=c"], "hosts": TWO}))
     assert (file.backend, file.environment) == ("ring", {"A": "b=c"})
-    plan = planned(tmp_path, TWO)
+    plan = plan_from(tmp_path, TWO)
     assert (plan.backend, plan.start, plan.address, plan.port) == ("ring", Start.SSH, "10.0.0.1", 7490)
     assert [plan.here(rank) for rank in (0, 1)] == [True, False]
-    assert planned(tmp_path, TWO, start=False, token="secret").start is Start.BY_HAND
+    assert plan_from(tmp_path, TWO, start=False, token="secret").start is Start.BY_HAND
 
 
 def test_followers_that_others_start_need_a_token(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"distributed.token: got None; allowed: a secret, the same on all ranks"):
-        planned(tmp_path, TWO, start=False)
-    environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(written(tmp_path, [["10.0.0.1:1"], ["10.0.0.2:1"]]))}
+        plan_from(tmp_path, TWO, start=False)
+    environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(write_hostfile(tmp_path, [["10.0.0.1:1"], ["10.0.0.2:1"]]))}
     with pytest.raises(ConfigError, match=r"distributed.token"):
         plan_group(DistributedSettings(trusted_network=True), environ)
 
 
-def test_beyond_loopback_must_be_trusted(tmp_path: Path) -> None:
+def test_hosts_beyond_loopback_need_a_trusted_network(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"distributed.trusted_network: got False; allowed: true, where no other"):
-        planned(tmp_path, TWO, trusted_network=False)
+        plan_from(tmp_path, TWO, trusted_network=False)
     near = [{"ssh": "127.0.0.1", "ips": ["127.0.0.1"]}] * 2
-    assert planned(tmp_path, near, trusted_network=False).here(1)
+    assert plan_from(tmp_path, near, trusted_network=False).here(1)
 
 
-def test_ring_is_joined_by_a_file(tmp_path: Path) -> None:
-    environment = RankEnvironment.from_plan(planned(tmp_path, TWO, port=8000))
+def test_ring_backend_reads_its_addresses_from_a_file(tmp_path: Path) -> None:
+    environment = RankEnvironment.from_plan(plan_from(tmp_path, TWO, port=8000))
     assert environment.nodes == [["10.0.0.1:8001"], ["10.0.0.2:8002"]]
-    found = environment.variables(1, tmp_path)
-    assert found["MLX_RANK"] == "1"
-    assert json.loads(Path(found["MLX_HOSTFILE"]).read_text()) == environment.nodes
+    variables = environment.variables(1, tmp_path)
+    assert variables["MLX_RANK"] == "1"
+    assert json.loads(Path(variables["MLX_HOSTFILE"]).read_text()) == environment.nodes
 
 
-def test_mesh_is_joined_by_its_devices(tmp_path: Path) -> None:
-    environment = RankEnvironment.from_plan(planned(tmp_path, MESH))
-    found = environment.variables(2, tmp_path)
-    assert found["MLX_RANK"] == "2"
-    assert found["MLX_JACCL_COORDINATOR"] == "10.0.0.1:7491"
-    assert json.loads(Path(found["MLX_IBV_DEVICES"]).read_text()) == [one["rdma"] for one in MESH]
-    assert "MLX_JACCL_RING" not in found
+def test_mesh_backend_reads_its_rdma_devices_from_a_file(tmp_path: Path) -> None:
+    environment = RankEnvironment.from_plan(plan_from(tmp_path, MESH))
+    variables = environment.variables(2, tmp_path)
+    assert variables["MLX_RANK"] == "2"
+    assert variables["MLX_JACCL_COORDINATOR"] == "10.0.0.1:7491"
+    assert json.loads(Path(variables["MLX_IBV_DEVICES"]).read_text()) == [one["rdma"] for one in MESH]
+    assert "MLX_JACCL_RING" not in variables
 
 
-def test_ring_of_devices_needs_only_neighbours(tmp_path: Path) -> None:
-    hosts = [{"ssh": f"m{one}", "ips": ["10.0.0.1"], "rdma": ["d"] * 4} for one in range(4)]
-    for one, host in enumerate(hosts):
-        host["rdma"] = ["d" if abs(one - other) in (1, 3) else None for other in range(4)]
-    found = RankEnvironment.from_plan(planned(tmp_path, {"backend": "jaccl-ring", "hosts": hosts})).variables(
+def test_rdma_ring_needs_devices_to_neighbours_only(tmp_path: Path) -> None:
+    hosts = [{"ssh": f"m{rank}", "ips": ["10.0.0.1"], "rdma": ["d"] * 4} for rank in range(4)]
+    for rank, host in enumerate(hosts):
+        host["rdma"] = ["d" if abs(rank - other) in (1, 3) else None for other in range(4)]
+    variables = RankEnvironment.from_plan(plan_from(tmp_path, {"backend": "jaccl-ring", "hosts": hosts})).variables(
         0, tmp_path
     )
-    assert found["MLX_JACCL_RING"] == "1"
+    assert variables["MLX_JACCL_RING"] == "1"
     with pytest.raises(ConfigError, match=r"hosts\[0\].rdma\[2\]"):
-        planned(tmp_path, {"backend": "jaccl", "hosts": hosts})
+        plan_from(tmp_path, {"backend": "jaccl", "hosts": hosts})
 
 
 def test_cuda_ranks_have_a_card_each(tmp_path: Path) -> None:
     hosts = [{"ssh": "gpu-1", "ips": ["10.0.0.1"]}, *[{"ssh": "gpu-2", "ips": ["10.0.0.2"]}] * 2]
-    environment = RankEnvironment.from_plan(planned(tmp_path, {"backend": "nccl", "hosts": hosts}))
-    found = [environment.variables(rank, tmp_path) for rank in range(3)]
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["0", "0", "1"]
-    assert {one["NCCL_HOST_IP"] for one in found} == {"10.0.0.1"}
-    assert {(one["NCCL_PORT"], one["MLX_WORLD_SIZE"]) for one in found} == {("7491", "3")}
+    environment = RankEnvironment.from_plan(plan_from(tmp_path, {"backend": "nccl", "hosts": hosts}))
+    variables = [environment.variables(rank, tmp_path) for rank in range(3)]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in variables] == ["0", "0", "1"]
+    assert {one["NCCL_HOST_IP"] for one in variables} == {"10.0.0.1"}
+    assert {(one["NCCL_PORT"], one["MLX_WORLD_SIZE"]) for one in variables} == {("7491", "3")}
 
 
-def test_local_ranks_have_free_ports() -> None:
+def test_local_ranks_get_ports_of_their_own() -> None:
     plan = plan_group(DistributedSettings(ranks=3), {})
     assert plan is not None
     assert (plan.start, plan.address, plan.port) == (Start.LOCAL, "127.0.0.1", 0)
@@ -145,12 +145,12 @@ def test_local_ranks_have_free_ports() -> None:
 
 def test_plan_of_one_rank_is_no_group(tmp_path: Path) -> None:
     assert plan_group(DistributedSettings(), {}) is None
-    assert plan_group(DistributedSettings(hostfile=written(tmp_path, TWO[:1])), {}) is None
+    assert plan_group(DistributedSettings(hostfile=write_hostfile(tmp_path, TWO[:1])), {}) is None
 
 
-def test_launched_rank_knows_its_place(tmp_path: Path) -> None:
+def test_rank_of_a_launcher_takes_its_place_from_variables(tmp_path: Path) -> None:
     nodes = [["127.0.0.1:32323"], ["127.0.0.1:32324"]]
-    environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(written(tmp_path, nodes))}
+    environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(write_hostfile(tmp_path, nodes))}
     assert launched_rank(environ) == 1
     plan = plan_group(DistributedSettings(), environ)
     assert plan is not None
@@ -161,20 +161,22 @@ def test_launched_rank_knows_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "rank", "said"),
+    ("nodes", "rank", "message"),
     [
         ([["127.0.0.1:1"], ["127.0.0.1"]], "0", r"MLX_HOSTFILE .*: \[1\]: got .*; allowed: a list of addresses with p"),
         ([["127.0.0.1:1"], ["127.0.0.1:2"]], "2", "MLX_RANK: got 2; allowed: a whole number from 0 to 1"),
         ([["127.0.0.1:1"], ["127.0.0.1:2"]], "-1", "MLX_RANK: got '-1'; allowed: a whole number from 0"),
     ],
 )
-def test_wrong_launcher_is_one_line(tmp_path: Path, nodes: Any, rank: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        plan_group(DistributedSettings(), {"MLX_RANK": rank, "MLX_HOSTFILE": str(written(tmp_path, nodes))})
+def test_wrong_launcher_variables_are_named_with_what_is_allowed(
+    tmp_path: Path, nodes: Any, rank: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_group(DistributedSettings(), {"MLX_RANK": rank, "MLX_HOSTFILE": str(write_hostfile(tmp_path, nodes))})
 
 
 def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
-    environ = {"MLX_RANK": "0", "MLX_HOSTFILE": str(written(tmp_path, [["127.0.0.1:1"], ["127.0.0.1:2"]]))}
+    environ = {"MLX_RANK": "0", "MLX_HOSTFILE": str(write_hostfile(tmp_path, [["127.0.0.1:1"], ["127.0.0.1:2"]]))}
     with pytest.raises(ConfigError, match=r"distributed.ranks: got '2'; allowed: nothing: a launcher set MLX_RANK"):
         plan_group(DistributedSettings(ranks=2), environ)
     empty = tmp_path / "one.json"
@@ -182,7 +184,7 @@ def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
     assert launched_rank({"MLX_RANK": "0", "MLX_HOSTFILE": str(empty)}) is None
 
 
-def test_joining_sets_variables_and_ends_what_hangs(tmp_path: Path) -> None:
+def test_joining_sets_variables_and_ends_a_process_that_hangs(tmp_path: Path) -> None:
     """In a process of its own, which SIGALRM ends: MLX would hold Python's lock."""
     program = (
         "import os, sys, time; from draftd.ranks.environment import RankEnvironment\n"
@@ -195,8 +197,8 @@ def test_joining_sets_variables_and_ends_what_hangs(tmp_path: Path) -> None:
         "    time.sleep(60)\n"
     )
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environ)
-    assert ran.returncode == -signal.SIGALRM, ran.stderr
-    said = ran.stdout.strip()
-    assert said.startswith("1 True")
-    assert "threads" not in said or said.endswith("threads: 1")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environ)
+    assert process.returncode == -signal.SIGALRM, process.stderr
+    output = process.stdout.strip()
+    assert output.startswith("1 True")
+    assert "threads" not in output or output.endswith("threads: 1")

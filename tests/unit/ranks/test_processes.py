@@ -32,37 +32,37 @@ def script(folder: Path, text: str) -> list[str]:
     return ["/bin/sh", str(file)]
 
 
-def supervised(command: list[str], silent: float = 30.0) -> tuple[Supervisor, list[str]]:
+def make_supervisor(command: list[str], silent: float = 30.0) -> tuple[Supervisor, list[str]]:
     lines = list[str]()
     return Supervisor(command, silent, lines.append), lines
 
 
-def test_lost_group_is_joined_again(tmp_path: Path) -> None:
+def test_follower_joins_again_after_its_group_is_lost(tmp_path: Path) -> None:
     """Refused then, too: what keeps the ranks apart may pass."""
-    lives = f'echo x >> "$0.lives"; case $(wc -l < "$0.lives") in *1) exit {LOST} ;; *2) exit {REFUSED} ;; esac'
-    supervisor, lines = supervised(script(tmp_path, lives))
+    program = f'echo x >> "$0.lives"; case $(wc -l < "$0.lives") in *1) exit {LOST} ;; *2) exit {REFUSED} ;; esac'
+    supervisor, lines = make_supervisor(script(tmp_path, program))
     assert supervisor.run() == 0
     assert (tmp_path / "follower.sh.lives").read_text().count("x") == 3
     assert lines == [f"the group was lost: it is joined again in {pause} s" for pause in ("0.5", "1")]
 
 
 def test_refused_follower_is_not_started_again(tmp_path: Path) -> None:
-    supervisor, lines = supervised(script(tmp_path, f"exit {REFUSED}"))
+    supervisor, lines = make_supervisor(script(tmp_path, f"exit {REFUSED}"))
     assert (supervisor.run(), lines) == (1, [])
 
 
-def test_followers_lines_go_where_the_log_is(tmp_path: Path) -> None:
+def test_supervisor_passes_on_its_followers_log_lines(tmp_path: Path) -> None:
     lines = list[str]()
     command = script(tmp_path, f"echo 'rank 1: looking' >&2; echo 'rank 1: refused' >&2; exit {REFUSED}")
     Supervisor(command, 30.0, lines.append, lines.append).run()
     until(lambda: lines == ["rank 1: looking", "rank 1: refused"])
 
 
-def test_killed_and_stopped_followers_are_begun_again(tmp_path: Path) -> None:
-    lives = (
+def test_killed_and_stopped_followers_are_restarted(tmp_path: Path) -> None:
+    program = (
         'printf . ; echo $$ >> "$0.lives"; case $(wc -l < "$0.lives") in *1) kill -9 $$ ;; *2) kill -STOP $$ ;; esac'
     )
-    supervisor, lines = supervised(script(tmp_path, lives), silent=2.0)
+    supervisor, lines = make_supervisor(script(tmp_path, program), silent=2.0)
     assert supervisor.run() == 0
     assert "(its process was ended by signal 9)" in lines[0]
     assert lines[1] == "its process has said nothing for 2 s, and is killed"
@@ -71,8 +71,8 @@ def test_killed_and_stopped_followers_are_begun_again(tmp_path: Path) -> None:
     assert not any(psutil.pid_exists(int(pid)) for pid in pids)
 
 
-def test_supervisor_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    supervisor, _ = supervised(script(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'))
+def test_stopped_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
+    supervisor, _ = make_supervisor(script(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'))
     codes = list[int]()
     thread = threading.Thread(target=lambda: codes.append(supervisor.run()))
     thread.start()
@@ -89,41 +89,41 @@ def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
     shell = tmp_path / "ssh"
     shell.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
     shell.chmod(0o755)
-    odd = ["--set", "model.path=/a b/$(touch x)'\"; exit 3", "*"]
+    arguments = ["--set", "model.path=/a b/$(touch x)'\"; exit 3", "*"]
     show = shlex.join([sys.executable, "-c", "import os, sys; print([sys.argv[1:], os.environ['WORD']])"])
-    command = ssh_command("mac-2", show, odd, {"WORD": "a 'b'"})
+    command = ssh_command("mac-2", show, arguments, {"WORD": "a 'b'"})
     assert command[command.index("--") + 1] == "mac-2"
-    ran = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
-    assert eval(ran.stdout) == [odd, "a 'b'"]
+    assert eval(process.stdout) == [arguments, "a 'b'"]
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
-def test_host_that_ssh_does_not_reach_is_one_line() -> None:
+def test_host_that_ssh_cannot_reach_is_named_in_one_line() -> None:
     hosts = tuple(Host(ssh=name, ips=["127.0.0.1"]) for name in ("127.0.0.1", "nobody@127.0.0.1"))
     plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
     followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, "g1", out=lambda line: None)
     followers.start()
     until(lambda: next(followers.exits(), None) is not None, 10)
-    ended = str(next(followers.exits(), None))
+    exit_message = str(next(followers.exits(), None))
     followers.stop()
     followers.close()
-    assert ended.startswith("rank 1 on nobody@127.0.0.1: ")
-    assert "refused" in ended or "denied" in ended or "verification" in ended
+    assert exit_message.startswith("rank 1 on nobody@127.0.0.1: ")
+    assert "refused" in exit_message or "denied" in exit_message or "verification" in exit_message
 
 
-def test_last_words_are_the_error() -> None:
-    said = [
+def test_last_words_of_a_follower_are_its_error() -> None:
+    lines = [
         "2026-01-01T00:00:00.000+00:00 draftd: loading",
         "2026-01-01T00:00:00.001+00:00 draftd: error: no disk",
         "bye",
     ]
-    assert last_words(said) == "no disk"
+    assert last_words(lines) == "no disk"
     assert last_words(['{"level": "error", "message": "no disk"}']) == "no disk"
     assert last_words(["Killed"]) == "Killed"
 
@@ -135,25 +135,25 @@ def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
     followers = Followers(Settings(), local_plan(3), environ, "g1", out=lines.append)
     followers.start()
     callers = [followers.listener.accept()[0] for _ in range(2)]
-    one, other = (followers._running[rank].process for rank in (1, 2))
-    os.kill(one.pid, signal.SIGSTOP)
-    assert other.stdin is not None
-    other.stdin.close()  # as where this process is killed
-    until(lambda: other.poll() == LOST, 10)
+    stopped_follower, orphaned_follower = (followers._running[rank].process for rank in (1, 2))
+    os.kill(stopped_follower.pid, signal.SIGSTOP)
+    assert orphaned_follower.stdin is not None
+    orphaned_follower.stdin.close()  # as where this process is killed
+    until(lambda: orphaned_follower.poll() == LOST, 10)
     followers.stop(grace_seconds=0.2)
-    assert (one.poll(), next(followers.exits(), None)) == (-signal.SIGKILL, None)
+    assert (stopped_follower.poll(), next(followers.exits(), None)) == (-signal.SIGKILL, None)
     for caller in (*callers, followers):
         caller.close()
     settings = Settings(model={"path": str(tmp_path / "none")})  # type: ignore[arg-type]
     followers = Followers(settings, local_plan(2), environ, "g1", out=lines.append)
-    began = time.monotonic()
+    start = time.monotonic()
     followers.start()
     until(lambda: next(followers.exits(), None) is not None, 60)
     assert str(next(followers.exits(), None)) == (
         f"rank 1 on 127.0.0.1: model: {tmp_path}/none: no such folder: "
         "give a model's folder, or its OWNER/NAME on the hub"
     )
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - start < 60
     followers.stop()
     followers.close()
     assert not any("no such folder" in line for line in lines), "it is told by whoever asks"

@@ -40,7 +40,7 @@ NOWHERE = "x" * 64 + ".invalid"  # no name server is asked for a name that there
 
 
 @contextlib.contextmanager
-def listening(
+def grpc_server(
     verifier: rpc.VerificationServiceServicer | None = None, credentials: grpc.ServerCredentials | None = None
 ) -> Iterator[int]:
     """A gRPC server; the port."""
@@ -56,7 +56,7 @@ def listening(
         server.stop(0).wait()
 
 
-class Refusing(rpc.VerificationServiceServicer):
+class RefusingVerifier(rpc.VerificationServiceServicer):
     """Ends each connection with an error, as a daemon does."""
 
     def __init__(self, error: DraftdError) -> None:
@@ -70,7 +70,7 @@ class Refusing(rpc.VerificationServiceServicer):
         yield pb.VerifyResponse()
 
 
-class Older(rpc.VerificationServiceServicer):
+class OtherVersionVerifier(rpc.VerificationServiceServicer):
     def Verify(
         self, requests: Iterator[pb.VerifyRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.VerifyResponse]:
@@ -78,88 +78,100 @@ class Older(rpc.VerificationServiceServicer):
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[int]:
+def silent_server() -> Iterator[int]:
     """Takes connections, and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
 @contextlib.contextmanager
-def no_one() -> Iterator[int]:
-    with silent() as port:
+def closed_port() -> Iterator[int]:
+    with silent_server() as port:
         pass
     yield port
 
 
 @contextlib.contextmanager
-def hanging_up() -> Iterator[int]:
+def resetting_server() -> Iterator[int]:
     """Ends each connection at once, as a relay before a machine that is gone."""
     with proxied(1) as proxy:
         proxy.cut()
         yield proxy.port
 
 
-class Scene:
+class Certificates:
     """What the cases need: authorities, certificates, and the settings of an edge."""
 
     def __init__(self, folder: Path) -> None:
         self.authority, self.other = Authority(folder, "ca"), Authority(folder, "other")
 
     def tls(self, *, ask: bool = False, **issue: Any) -> grpc.ServerCredentials:
-        made = self.authority.issue("server", **issue)
-        trusted = self.authority.file.read_bytes() if ask else None
-        pair = (made.key.read_bytes(), made.cert.read_bytes())
-        return grpc.ssl_server_credentials([pair], trusted, ask)
+        server = self.authority.issue("server", **issue)
+        authorities = self.authority.file.read_bytes() if ask else None
+        pair = (server.key.read_bytes(), server.cert.read_bytes())
+        return grpc.ssl_server_credentials([pair], authorities, ask)
 
     @property
     def trusting(self) -> dict[str, Any]:
         return {"tls_ca": self.authority.file}
 
     def certified(self) -> dict[str, Any]:
-        made = self.other.issue("edge")
-        return {**self.trusting, "tls_cert": made.cert, "tls_key": made.key}
+        edge = self.other.issue("edge")
+        return {**self.trusting, "tls_cert": edge.cert, "tls_key": edge.key}
 
 
-def refusing(error: DraftdError) -> Callable[[Scene], tuple[Context[int], dict[str, Any]]]:
-    return lambda scene: (listening(Refusing(error)), {})
+def refusing_server(error: DraftdError) -> Callable[[Certificates], tuple[Context[int], dict[str, Any]]]:
+    return lambda certificates: (grpc_server(RefusingVerifier(error)), {})
 
 
 CASES: dict[LinkFailure, Any] = {
-    LinkFailure.NAME_NOT_FOUND: (lambda scene: (no_one(), {"host": NOWHERE}), "remote.target"),
-    LinkFailure.CONNECTION_REFUSED: (lambda scene: (no_one(), {}), "remote.target"),
-    LinkFailure.CONNECT_TIMEOUT: (lambda scene: (silent(), {"connect_seconds": 0.2}), "remote.connect_seconds"),
-    LinkFailure.CONNECTION_LOST: (lambda scene: (hanging_up(), {}), "remote.target"),
-    LinkFailure.TLS_REQUIRED: (lambda scene: (listening(FakeVerifier(), scene.tls()), {}), "remote.tls_ca"),
-    LinkFailure.TLS_NOT_SPOKEN: (lambda scene: (listening(FakeVerifier()), scene.trusting), "server.tls_cert"),
+    LinkFailure.NAME_NOT_FOUND: (lambda certificates: (closed_port(), {"host": NOWHERE}), "remote.target"),
+    LinkFailure.CONNECTION_REFUSED: (lambda certificates: (closed_port(), {}), "remote.target"),
+    LinkFailure.CONNECT_TIMEOUT: (
+        lambda certificates: (silent_server(), {"connect_seconds": 0.2}),
+        "remote.connect_seconds",
+    ),
+    LinkFailure.CONNECTION_LOST: (lambda certificates: (resetting_server(), {}), "remote.target"),
+    LinkFailure.TLS_REQUIRED: (
+        lambda certificates: (grpc_server(FakeVerifier(), certificates.tls()), {}),
+        "remote.tls_ca",
+    ),
+    LinkFailure.TLS_NOT_SPOKEN: (
+        lambda certificates: (grpc_server(FakeVerifier()), certificates.trusting),
+        "server.tls_cert",
+    ),
     LinkFailure.UNKNOWN_AUTHORITY: (
-        lambda scene: (listening(FakeVerifier(), scene.tls()), {"tls_ca": scene.other.file}),
+        lambda certificates: (grpc_server(FakeVerifier(), certificates.tls()), {"tls_ca": certificates.other.file}),
         "remote.tls_ca",
     ),
     LinkFailure.WRONG_NAME: (
-        lambda scene: (listening(FakeVerifier(), scene.tls(names=["gpu.lan"])), scene.trusting),
+        lambda certificates: (grpc_server(FakeVerifier(), certificates.tls(names=["gpu.lan"])), certificates.trusting),
         "127.0.0.1: use a name of the certificate in remote.target",
     ),
     LinkFailure.CERTIFICATE_EXPIRED: (
-        lambda scene: (listening(FakeVerifier(), scene.tls(begin=-3, end=-1)), scene.trusting),
+        lambda certificates: (grpc_server(FakeVerifier(), certificates.tls(begin=-3, end=-1)), certificates.trusting),
         "renew server.tls_cert",
     ),
     LinkFailure.KEY_TYPE: (
-        lambda scene: (
-            listening(FakeVerifier(), scene.tls(key=ed25519.Ed25519PrivateKey.generate())),
-            scene.trusting,
+        lambda certificates: (
+            grpc_server(FakeVerifier(), certificates.tls(key=ed25519.Ed25519PrivateKey.generate())),
+            certificates.trusting,
         ),
         "(Ed25519): make a certificate with an RSA, P-256 or P-384 key",
     ),
     LinkFailure.CLIENT_CERTIFICATE: (
-        lambda scene: (listening(FakeVerifier(), scene.tls(ask=True)), scene.certified()),
+        lambda certificates: (grpc_server(FakeVerifier(), certificates.tls(ask=True)), certificates.certified()),
         "remote.tls_cert",
     ),
-    LinkFailure.NO_VERIFIER: (lambda scene: (listening(), {}), "remote.target"),
-    LinkFailure.UNAUTHENTICATED: (refusing(Unauthenticated("no token")), "remote.token"),
-    LinkFailure.OTHER_PROTOCOL: (refusing(OtherProtocol("the edge speaks version 2, this daemon 3")), "version 2"),
-    LinkFailure.NOT_ENABLED: (refusing(NotEnabled("no")), "verify.enabled"),
-    LinkFailure.NOT_SERVING: (refusing(NotServing("the model is loading")), "(the model is loading)"),
-    LinkFailure.TOO_MANY_PEERS: (refusing(TooManyPeers("64 peers are connected")), "raise verify.peers"),
+    LinkFailure.NO_VERIFIER: (lambda certificates: (grpc_server(), {}), "remote.target"),
+    LinkFailure.UNAUTHENTICATED: (refusing_server(Unauthenticated("no token")), "remote.token"),
+    LinkFailure.OTHER_PROTOCOL: (
+        refusing_server(OtherProtocol("the edge speaks version 2, this daemon 3")),
+        "version 2",
+    ),
+    LinkFailure.NOT_ENABLED: (refusing_server(NotEnabled("no")), "verify.enabled"),
+    LinkFailure.NOT_SERVING: (refusing_server(NotServing("the model is loading")), "(the model is loading)"),
+    LinkFailure.TOO_MANY_PEERS: (refusing_server(TooManyPeers("64 peers are connected")), "raise verify.peers"),
 }
 
 
@@ -178,54 +190,54 @@ def linked(settings: RemoteSettings, journal: Journal) -> Iterator[GrpcLink]:
         assert link.close()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [one.getMessage() for one in caplog.records if one.name == "draftd.verifier_client.link"]
+def link_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.name == "draftd.verifier_client.link"]
     return [line.partition(": ")[2] for line in lines]
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return Scene(tmp_path_factory.mktemp("certificates"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.mark.parametrize("failure", CASES)
-def test_each_cause_is_told_once_with_the_setting_to_look_at(
-    failure: LinkFailure, scene: Scene, caplog: pytest.LogCaptureFixture
+def test_each_link_failure_is_reported_once_with_its_setting(
+    failure: LinkFailure, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make, look_at = CASES[failure]
-    server, changes = make(scene)
+    make, setting = CASES[failure]
+    server, changes = make(certificates)
     journal = Journal()
     with server as port:
         settings = edge_settings(port, **changes)
         with linked(settings, journal) as link:
             until(lambda: sum(link.state.failures.values()) >= 2, 20)
             state = link.state
-        (found,) = check_remote(settings, Words())
+        (finding,) = check_remote(settings, Words())
     assert (state.up, state.failure) == (False, failure), state.why
     assert {kind for kind, count in state.failures.items() if count} == {failure}
-    assert look_at in state.why
-    assert told(caplog) == [f"down: {state.why}"]
+    assert setting in state.why
+    assert link_lines(caplog) == [f"down: {state.why}"]
     (event,) = journal.latest(9)
     assert (event.subject, event.previous, event.current) == (Subject.LINK, "", "down")
     assert (event.cause, event.evidence) == (failure.value, state.why)
-    assert found.verdict is Severity.BAD
-    assert found.mend
-    assert state.why.endswith(f": {found.mend}")
+    assert finding.verdict is Severity.BAD
+    assert finding.mend
+    assert state.why.endswith(f": {finding.mend}")
 
 
-def test_a_curve_that_grpc_does_not_take_is_named(scene: Scene) -> None:
-    with listening(FakeVerifier(), scene.tls(key=ec.generate_private_key(ec.SECP521R1()))) as port:
-        (found,) = check_remote(edge_settings(port, **scene.trusting), Words())
-    assert "of a type that gRPC does not take (ECDSA P-521)" in found.text
+def test_certificate_curve_that_grpc_rejects_is_named(certificates: Certificates) -> None:
+    with grpc_server(FakeVerifier(), certificates.tls(key=ec.generate_private_key(ec.SECP521R1()))) as port:
+        (finding,) = check_remote(edge_settings(port, **certificates.trusting), Words())
+    assert "of a type that gRPC does not take (ECDSA P-521)" in finding.text
 
 
-def test_another_version_that_greets_is_a_cause(caplog: pytest.LogCaptureFixture) -> None:
-    with listening(Older()) as port, linked(edge_settings(port), Journal()) as link:
+def test_verifier_of_another_protocol_version_is_named_as_cause(caplog: pytest.LogCaptureFixture) -> None:
+    with grpc_server(OtherVersionVerifier()) as port, linked(edge_settings(port), Journal()) as link:
         until(lambda: link.state.failure is LinkFailure.OTHER_PROTOCOL)
-    assert f"it speaks version {VERSION + 1} of the protocol, and this daemon {VERSION}" in told(caplog)[0]
+    assert f"it speaks version {VERSION + 1} of the protocol, and this daemon {VERSION}" in link_lines(caplog)[0]
 
 
-def test_each_turn_of_a_link_has_a_line_and_an_event_and_the_last_is_true(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_of_a_link_has_a_log_line_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     fake, journal = FakeVerifier(), Journal()
     with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
@@ -236,7 +248,7 @@ def test_each_turn_of_a_link_has_a_line_and_an_event_and_the_last_is_true(caplog
             fake.fingerprint = "others"
             proxy.restore()
         until(lambda: link.state.up and len(journal.latest(99)) == 7)
-    lines, events = told(caplog), journal.latest(99)
+    lines, events = link_lines(caplog), journal.latest(99)
     states = [*["up", "down"] * 3, "up"]
     assert [line.partition(":")[0] for line in lines] == [event.current for event in events] == states
     assert [event.previous for event in events] == ["", *states[:-1]]
@@ -249,7 +261,7 @@ def test_each_turn_of_a_link_has_a_line_and_an_event_and_the_last_is_true(caplog
     assert lines[-1] == "up: it serves fake (professional)"
 
 
-def test_other_weights_on_a_resumed_connection_are_an_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_weights_on_a_resumed_connection_record_an_event(caplog: pytest.LogCaptureFixture) -> None:
     fake, journal = FakeVerifier(), Journal()
     with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
         until(lambda: link.state.up)
@@ -260,7 +272,7 @@ def test_other_weights_on_a_resumed_connection_are_an_event(caplog: pytest.LogCa
     assert (change.previous, change.current, change.cause) == ("up", "up", "weights_changed")
 
 
-def test_the_cause_that_follows_another_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_link_failure_that_follows_another_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     server, _ = CASES[LinkFailure.NO_VERIFIER][0](None)
     with server as elsewhere, proxied(elsewhere) as proxy, linked(edge_settings(proxy.port), Journal()) as link:
         until(lambda: link.state.failure is LinkFailure.NO_VERIFIER)
@@ -268,52 +280,52 @@ def test_the_cause_that_follows_another_is_told(caplog: pytest.LogCaptureFixture
         until(lambda: link.state.failure is LinkFailure.CONNECTION_LOST)
         proxy.restore()
         until(lambda: link.state.failure is LinkFailure.NO_VERIFIER)
-    assert [re.split("[(:]", line)[1].strip() for line in told(caplog)] == [
+    assert [re.split("[(:]", line)[1].strip() for line in link_lines(caplog)] == [
         "what listens there is no verifier",
         "it ends each connection at once",
         "what listens there is no verifier",
     ]
 
 
-def looked_at(fake: FakeVerifier, words: Words | None) -> list[Finding]:
+def findings_about(fake: FakeVerifier, words: Words | None) -> list[Finding]:
     with fake_verifier(fake) as port:
         settings = edge_settings(port)
         return [
-            dataclasses.replace(one, text=one.text.replace(settings.target or "", "VERIFIER"))
-            for one in check_remote(settings, words)
+            dataclasses.replace(finding, text=finding.text.replace(settings.target or "", "VERIFIER"))
+            for finding in check_remote(settings, words)
         ]
 
 
-def test_the_doctor_says_what_it_found_of_a_verifier() -> None:
+def test_doctor_reports_connection_model_and_tokenizer_of_a_verifier() -> None:
     fake = FakeVerifier()
-    reached, model, tokenizer = looked_at(fake, Words())
-    assert {one.verdict for one in (reached, model, tokenizer)} == {Severity.OK}
-    found = rf"VERIFIER answers, the token is accepted, protocol {VERSION}, round trip \d+\.\d ms"
-    assert re.fullmatch(found, reached.text)
+    reached, model, tokenizer = findings_about(fake, Words())
+    assert {finding.verdict for finding in (reached, model, tokenizer)} == {Severity.OK}
+    text = rf"VERIFIER answers, the token is accepted, protocol {VERSION}, round trip \d+\.\d ms"
+    assert re.fullmatch(text, reached.text)
     assert model.text == "it serves fake (professional), context of 4,096 tokens"
     assert tokenizer.text == "its tokenizer is the model's here"
     fake.words = Words([*Words().names[:17], b"b", *Words().names[18:]])
-    other = looked_at(fake, Words())[-1]
+    other = findings_about(fake, Words())[-1]
     assert other.verdict is Severity.NOTE
     assert "id 17 is 'w17' here and 'b' there" in other.text
-    assert looked_at(fake, None)[-1].verdict is Severity.NOTE
+    assert findings_about(fake, None)[-1].verdict is Severity.NOTE
     fake.deaf = True
     with fake_verifier(fake) as port:
         (deaf,) = check_remote(edge_settings(port, connect_seconds=0.3), Words())
     assert (deaf.verdict, "no answer to a ping" in deaf.text) == (Severity.BAD, True)
 
 
-def test_the_doctor_says_nothing_of_a_remote_that_is_off() -> None:
+def test_doctor_reports_no_finding_for_a_disabled_remote() -> None:
     assert check_remote(RemoteSettings(), Words()) == []
 
 
-def test_each_reason_is_in_the_document() -> None:
+def test_each_link_failure_and_refusal_is_documented() -> None:
     document = (Path(__file__).parents[3] / "docs/remote.md").read_text()
     reasons = {kind.value for kind in LinkFailure} | set(Refusals().counts)
     assert {reason for reason in reasons if f"`{reason}`" not in document} == set()
 
 
-def test_a_link_that_flaps_for_long_is_bounded_and_ends_on_the_truth(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_of_a_flapping_link_is_limited_and_ends_with_its_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     clock, journal = Clock(), Journal()
     announcements = LinkAnnouncements("gpu.lan:50551", journal, clock)

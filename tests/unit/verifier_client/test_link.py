@@ -28,7 +28,7 @@ PROMPT = (5, 6, 7)
 QUICK: dict[str, Any] = {"step_seconds": 0.4, "probe_seconds": 0.3, "connect_seconds": 0.6}
 
 
-class Linked(EdgeEngine):
+class RealTimeEdge(EdgeEngine):
     """An edge over a real link, in real time."""
 
     def __init__(self, link: GrpcLink, step_seconds: float) -> None:
@@ -38,8 +38,10 @@ class Linked(EdgeEngine):
         link.listen(self.woken.set)
 
     def ask(self, tokens: int = 40) -> Heard:
-        asked = request(list(PROMPT), autoregressive(), max_tokens=tokens)
-        return self.add(replace(asked, plan=replace(asked.plan, strategy=Strategy.REMOTE), ignore_eos=True))
+        decode_request = request(list(PROMPT), autoregressive(), max_tokens=tokens)
+        return self.add(
+            replace(decode_request, plan=replace(decode_request.plan, strategy=Strategy.REMOTE), ignore_eos=True)
+        )
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Turns of the engine, until then."""
@@ -47,10 +49,10 @@ class Linked(EdgeEngine):
 
 
 @contextlib.contextmanager
-def linked(port: int, *, words: Words | None = None, wait: bool = True, **settings: Any) -> Iterator[Linked]:
-    made = RemoteSettings(**{"enabled": True, "target": f"127.0.0.1:{port}", **QUICK, **settings})
-    link = GrpcLink(made)
-    edge = Linked(link, made.step_seconds)
+def linked(port: int, *, words: Words | None = None, wait: bool = True, **changes: Any) -> Iterator[RealTimeEdge]:
+    settings = RemoteSettings(**{"enabled": True, "target": f"127.0.0.1:{port}", **QUICK, **changes})
+    link = GrpcLink(settings)
+    edge = RealTimeEdge(link, settings.step_seconds)
     link.start(lambda: words or Words())
     try:
         if wait:
@@ -71,7 +73,7 @@ def proxy(fake: FakeVerifier) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_verdicts_and_the_verifiers_name_come_through(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_link_carries_verdicts_and_the_verifiers_model(fake: FakeVerifier, proxy: Proxy) -> None:
     proxy.network.delay = 0.02
     with linked(proxy.port, quality="standard", token="the-verifiers-own-token", step_seconds=20) as edge:
         assert fake.metadata["authorization"] == "Bearer the-verifiers-own-token"
@@ -96,7 +98,7 @@ def test_verdicts_and_the_verifiers_name_come_through(fake: FakeVerifier, proxy:
         assert (state.connections, state.errors) == (1, 0)
 
 
-def test_another_tokenizer_is_told_by_its_first_difference(fake: FakeVerifier) -> None:
+def test_other_tokenizer_is_named_by_its_first_difference(fake: FakeVerifier) -> None:
     names = Words().names
     fake.words = Words([*names[:17], b"b", *names[18:]])
     with fake_verifier(fake) as port, linked(port) as edge:
@@ -105,7 +107,7 @@ def test_another_tokenizer_is_told_by_its_first_difference(fake: FakeVerifier) -
         assert (model.shared_tokenizer, model.difference) == (False, "id 17 is 'w17' here and 'b' there")
 
 
-def test_padding_of_a_vocabulary_is_no_difference(fake: FakeVerifier) -> None:
+def test_padding_of_a_vocabulary_counts_as_no_difference(fake: FakeVerifier) -> None:
     fake.words = Words([*Words().names, b"", b""])
     with fake_verifier(fake) as port, linked(port) as edge:
         model = edge.link.state.model
@@ -144,16 +146,16 @@ def test_a_connection_lost_before_opening_loses_no_step(fake: FakeVerifier, prox
 def test_messages_for_a_lost_connection_are_dropped(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port) as edge:
         options = SequenceOptions(len(PROMPT), len(PROMPT), SamplingParams(seed=1))
-        opened = OpenSequence(1, PROMPT, options, 40)
+        message = OpenSequence(1, PROMPT, options, 40)
         proxy.reset()
         until(lambda: edge.link.state.connections == 2)
-        edge.link.send(opened, 1)
-        edge.link.send(replace(opened, sequence=2), 2)
+        edge.link.send(message, 1)
+        edge.link.send(replace(message, sequence=2), 2)
         until(lambda: len(fake.opened) == 1)
         assert fake.opened[0].sequence == 2
 
 
-def test_other_weights_take_new_sequences_and_no_old_ones(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verifier_with_other_weights_takes_only_new_sequences(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.holds = 3
     with linked(proxy.port, step_seconds=20) as edge:
         sink = edge.ask()
@@ -169,7 +171,7 @@ def test_other_weights_take_new_sequences_and_no_old_ones(fake: FakeVerifier, pr
         assert again.tokens == continued(PROMPT, 40)
 
 
-def test_an_outage_loses_all_and_is_over_after_a_probe(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_outage_fails_sequences_over_until_a_probe_succeeds(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.holds = 2
     with linked(proxy.port, step_seconds=20) as edge:
         sink = edge.ask()
@@ -191,7 +193,7 @@ def test_an_outage_loses_all_and_is_over_after_a_probe(fake: FakeVerifier, proxy
         edge.until(lambda: fake.closed.get(1) == len(PROMPT) + 2)
 
 
-def test_a_black_hole_is_noticed_by_its_silence(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_network_that_swallows_bytes_takes_the_link_down(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.holds = 2
     with linked(proxy.port) as edge:
         proxy.swallow()
@@ -203,7 +205,7 @@ def test_a_black_hole_is_noticed_by_its_silence(fake: FakeVerifier, proxy: Proxy
         edge.until(lambda: edge.link.state.up)
 
 
-def test_a_step_is_not_late_because_the_network_is_tried_again(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_step_deadline_holds_while_the_network_swallows_bytes(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.silent = True
     with linked(proxy.port, step_seconds=0.5, connect_seconds=30) as edge:
         sink = edge.ask()
@@ -213,7 +215,7 @@ def test_a_step_is_not_late_because_the_network_is_tried_again(fake: FakeVerifie
         assert sink.done.failed_over == "no verdict came within its deadline"
 
 
-def test_a_step_without_a_verdict_ends_in_time(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_step_without_a_verdict_ends_at_its_deadline(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.silent = True
     with linked(proxy.port) as edge:
         sink = edge.ask()
@@ -225,7 +227,7 @@ def test_a_step_without_a_verdict_ends_in_time(fake: FakeVerifier, proxy: Proxy)
 
 
 @pytest.mark.parametrize("fault", ["lies", "floods"])
-def test_a_verifier_that_breaks_the_rules_is_cut_off(fake: FakeVerifier, proxy: Proxy, fault: str) -> None:
+def test_verifier_that_breaks_the_protocol_is_cut_off(fake: FakeVerifier, proxy: Proxy, fault: str) -> None:
     with linked(proxy.port, probe_seconds=60) as edge:
         setattr(fake, fault, True)
         sink = edge.ask(4)
@@ -239,7 +241,7 @@ def test_a_verifier_that_breaks_the_rules_is_cut_off(fake: FakeVerifier, proxy: 
             assert sink.tokens == continued(PROMPT, 4)
 
 
-def test_a_refused_sequence_is_told_and_the_link_stays_up(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_refused_sequence_fails_over_and_the_link_stays_up(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.refuses = "too many sequences"
     with linked(proxy.port) as edge:
         sink = edge.ask()
