@@ -1,4 +1,4 @@
-"""The engine in a process of its own, alone: as the one on a thread, and begun anew where it is lost."""
+"""The engine in its own process, without other ranks: it serves like the engine on a thread, and restarts when lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOADED_SECONDS = 120.0
 
 
 class NoOtherRanks:
-    """`OtherRanks` of a group of one."""
+    """The `OtherRanks` of a group of one rank."""
 
     def start(self) -> None:
         return None
@@ -63,7 +63,7 @@ RECORDER = StepRecorder()
 
 @pytest.fixture(scope="module")
 def models(nano_pair) -> ModelPaths:
-    """The embedded draft for both: a pair that always agrees."""
+    """The embedded draft as target and as draft: a pair that always agrees."""
     return ModelPaths(nano_pair.draft, nano_pair.draft)
 
 
@@ -78,7 +78,7 @@ def thread(models) -> Iterator[EngineWorker]:
 
 @pytest.fixture(scope="module")
 def start_engine(models, thread) -> Iterator[Callable[..., EngineProcess]]:
-    """Starts engines; closes them. What steps cost is known from the one on the thread."""
+    """Starts engines, and closes them at the end. They know step costs from the engine on the thread."""
     engines = list[EngineProcess]()
 
     def start(*, served: ModelPaths = models, observer: EngineObserver | None = None, **settings: Any) -> EngineProcess:
@@ -99,7 +99,7 @@ def start_engine(models, thread) -> Iterator[Callable[..., EngineProcess]]:
 
 @pytest.fixture(scope="module")
 def engine(start_engine) -> EngineProcess:
-    """For all tests but the last: they leave it as it was, or begun anew."""
+    """One engine for several tests, which leave it ready or restarted, until one closes it."""
     return start_engine(observer=RECORDER, timeout_seconds=5.0)
 
 
@@ -115,13 +115,13 @@ def ask(engine: EngineHandle, **more: Any) -> Collected:
 
 
 def kill(engine: EngineProcess, signal_number: int) -> None:
-    """The only such process of this one."""
+    """Sends a signal to the only engine process of this test."""
     (child,) = (process for process in psutil.Process().children() if "draftd.process.main" in process.cmdline())
     os.kill(child.pid, signal_number)
 
 
 def decode_all_kinds(engine: EngineHandle, grammar: str) -> list[Collected]:
-    """Of requests of all kinds, one after the other; the last ends with a stop string of the first."""
+    """Decodes requests of all kinds, one after another. The last one ends at a stop string from the first text."""
     sinks = list[Collected]()
     for options in (
         {"plan": speculative(4)},
@@ -145,7 +145,7 @@ def test_engine_process_gives_the_threads_texts_and_counts(thread, engine):
     for expected, actual in zip(from_thread, from_process, strict=True):
         assert (expected.tokens, expected.done.reason) == (actual.tokens, actual.done.reason)
         assert [p.logprob for p in expected.logprobs] == pytest.approx([p.logprob for p in actual.logprobs], abs=1e-4)
-        for sink in (expected, actual):  # on a slow machine plain steps are measured among those that draft
+        for sink in (expected, actual):  # steps may differ: a slow machine measures plain ones between drafting ones
             counts = sink.done.stats.counts
             assert (counts.emitted, counts.steps) == (sum(sink.chunks), len(sink.chunks))
             assert sum(sink.from_draft) == counts.accepted - max(0, counts.cut - 1)
@@ -195,7 +195,7 @@ def test_lost_engine_process_fails_its_requests_and_restarts(engine, signal_numb
     assert (group.state, group.losses[loss]) == (GroupState.RESTARTING, 1)
     until(lambda: engine.state is EngineState.READY, _LOADED_SECONDS, "the next process")
     assert wait_for_end(ask(engine)).done.reason is FinishReason.LENGTH
-    until(lambda: engine.status().loaded == frozenset(), 60, "what was held before")
+    until(lambda: engine.status().loaded == frozenset(), 60, "the same loaded drafts as before")
 
 
 def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
@@ -203,7 +203,7 @@ def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
         engine.submit(request((), autoregressive()), Collected())
     running = [ask(engine, max_tokens=900) for _ in range(2)]
     until(lambda: all(sink.tokens for sink in running), 60, "first tokens")
-    until(lambda: engine.status().active == 2, 60, "two that run")
+    until(lambda: engine.status().active == 2, 60, "two running requests")
     late, cancelled = ask(engine, deadline=time.monotonic() + 0.2), Collected()
     queued = request(_PROMPT, autoregressive())
     engine.submit(queued, cancelled)

@@ -26,7 +26,7 @@ def test_messages_of_all_sizes_arrive_whole(pipes: tuple[MessagePipe, MessagePip
 
 
 def test_silent_other_end_raises_a_timeout(pipes: tuple[MessagePipe, MessagePipe]) -> None:
-    """Also in the middle of a message, and if it takes nothing: what stopped processes do."""
+    """A stopped process may also fall silent within a message, or read nothing."""
     here, there = pipes
     here.limit_waits(0.05)
     with pytest.raises(TimeoutError):

@@ -19,11 +19,11 @@ from tests.fake_ranks import TIMEOUT_SECONDS, Channels
 from tests.proxy import Proxy
 from tests.wait_until import until
 
-BOUND = 5 * TIMEOUT_SECONDS  # within which all are to know; the machine is shared
+BOUND = 5 * TIMEOUT_SECONDS  # until all ranks must have noticed a loss; the machine is shared
 
 
 class ExecutingFollower:
-    """A follower that executes, on a thread: counts, and stops where it is told to."""
+    """A follower that executes records on a thread, as long as `going` is set."""
 
     def __init__(self, receiver: RecordReceiver) -> None:
         self.records, self.ended, self.lost = list[bytes](), False, False
@@ -43,7 +43,7 @@ class ExecutingFollower:
 
 
 class Group:
-    """Channels, with followers that execute, and rank 0's own progress."""
+    """Channels with executing followers. `send` reports rank 0's progress too."""
 
     def __init__(self, channels: Channels) -> None:
         self.channels, self.leader = channels, channels.leader
@@ -69,7 +69,7 @@ def group(pair: NanoPair, ranks: int = 2, **options: Any) -> Iterator[Group]:
 
 
 def wait_for_losses(channel_group: Group, *ranks: int) -> dict[int, RanksLost]:
-    until(lambda: set(ranks) <= set(channel_group.channels.lost), BOUND, "that the loss is noticed")
+    until(lambda: set(ranks) <= set(channel_group.channels.lost), BOUND, "the loss to be noticed")
     return channel_group.channels.lost
 
 

@@ -1,4 +1,4 @@
-"""How a group begins: what followers must be like, and what is said where they are not."""
+"""How a group forms: what followers must have in common with rank 0, and the errors where they differ."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def model_copy(nano_pair: NanoPair, tmp_path: Path) -> Path:
 
 
 def refusal_with(formation: Begun, **changed: object) -> str:
-    """What rank 0 and a follower say, of whose proof something is changed."""
+    """Returns the refusal of a follower with these fields of its proof changed. Rank 0 and the follower report the
+    same."""
     proof = own(formation.model)
     proof.proof = proof.proof.model_copy(update=changed)
     leading, calling = formation.lead(), formation.call(1, proof)
@@ -136,7 +137,7 @@ def test_follower_that_disconnected_may_join_again(nano_pair: NanoPair) -> None:
     leading, proof = formation.lead(), own(formation.model).proof
     with socket.create_connection(formation.listener.getsockname()) as early:
         say_hello(early, Hello(rank=1, ranks=3, host="early", proof=proof, challenge="x"))
-        assert early.recv(100)  # a sign of life: it was taken
+        assert early.recv(100)  # a sign of life: rank 0 has taken the follower
     calls = [formation.call(1), formation.call(2)]
     assert [peer.host for peer in leading.result(10)] == [socket.gethostname()] * 2
     for call in calls:
@@ -145,13 +146,13 @@ def test_follower_that_disconnected_may_join_again(nano_pair: NanoPair) -> None:
 
 
 def say_hello(sock: socket.socket, hello: Hello, key: bytes = KEY) -> None:
-    """Says it as a follower does, to rank 0's challenge."""
+    """Sends `hello` as a follower does, signed for rank 0's challenge."""
     (challenge,) = FrameReader().feed(sock.recv(1000))
     sock.sendall(signed_frame(FrameKind.HELLO, hello.model_dump(), key, challenge.fields()["challenge"]))
 
 
 def test_follower_without_the_key_is_refused_and_others_join(formation: Begun) -> None:
-    """Neither a guessed key nor a HELLO that was heard on another connection makes a stranger a follower."""
+    """Neither a guessed key nor a HELLO replayed from another connection makes a stranger a follower."""
     leading = formation.lead()
     with pytest.raises(GroupRefused, match="another key than rank 0: distributed.token must be the same on all ranks"):
         formation.call(1, key=b"guessed").result(10)
@@ -183,7 +184,7 @@ def error_message(future: Future[Any]) -> str:
 
 
 def test_doctors_look_leaves_a_sound_follower_waiting(nano_pair: NanoPair, monkeypatch: Any) -> None:
-    """A follower that the doctor did not start joins the group that begins after the look."""
+    """A follower that the doctor did not start joins the group that forms afterwards."""
     monkeypatch.setattr(neighbours, "_STREAM_SECONDS", 0.01)
     formation = Begun(
         nano_pair.draft, replace(plan_by_hand("127.0.0.1", "127.0.0.1"), nodes=((free_address(),), (free_address(),)))
@@ -205,7 +206,7 @@ def plan_by_hand(*ips: str) -> GroupPlan:
 
 
 def errors_with_nodes(model: str, *nodes: str) -> tuple[str, str]:
-    """What rank 0 and a follower say where these are the ring's."""
+    """Returns the errors of rank 0 and of a follower for these ring addresses."""
     plan = replace(plan_by_hand("127.0.0.1", "127.0.0.1"), nodes=tuple((node,) for node in nodes))
     formation = Begun(model, plan)
     leading, calling = formation.lead(), formation.call(1, patience=0.1)
@@ -241,7 +242,7 @@ def test_taken_port_of_rank_0_is_named_in_one_line(nano_pair: NanoPair) -> None:
 
 
 def test_unreachable_neighbour_is_named_in_one_line(nano_pair: NanoPair) -> None:
-    """By hostfiles of a launcher that differ: rank 1 reaches rank 0, and listens elsewhere than rank 0 believes."""
+    """The launcher's hostfiles differ: rank 1 reaches rank 0, but listens at another address than rank 0 expects."""
     first, second = free_address(), free_address()
     formation = Begun(nano_pair.draft, replace(plan_by_hand("127.0.0.1", "127.0.0.1"), nodes=((first,), (second,))))
     leading, calling = formation.lead(), formation.call(1, nodes=((first,), (free_address(),)))

@@ -1,4 +1,4 @@
-"""Which ranks there are and how they reach each other: from a hostfile, from settings, from a launcher's variables."""
+"""The ranks of a group and their addresses: from a hostfile, from settings, from a launcher's variables."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_rank_of_a_launcher_takes_its_place_from_variables(tmp_path: Path) -> No
     assert (plan.start, plan.rank, plan.size, plan.address, plan.port) == (Start.LAUNCHER, 1, 2, "127.0.0.1", 7490)
     environment = RankEnvironment.from_plan(plan)
     assert [tuple(one) for one in environment.nodes] == [("127.0.0.1:32323",), ("127.0.0.1:32324",)]
-    assert "MLX_HOSTFILE" not in environment.variables(1, tmp_path)  # the launcher's stays
+    assert "MLX_HOSTFILE" not in environment.variables(1, tmp_path)  # the launcher's file stays
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_joining_sets_variables_and_ends_a_process_that_hangs(tmp_path: Path) -> None:
-    """In a process of its own, which SIGALRM ends: MLX would hold Python's lock."""
+    """Runs in a process of its own, which SIGALRM ends: MLX holds Python's lock, so that no thread of ours could."""
     program = (
         "import os, sys, time; from draftd.ranks.environment import RankEnvironment\n"
         "from draftd.ranks.plan import plan_group\n"

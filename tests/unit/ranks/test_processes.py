@@ -1,4 +1,4 @@
-"""Processes of followers: how they are started, ended, and begun again; none stays behind."""
+"""Processes of followers: how they are started, ended and restarted. None stays behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_supervisor(command: list[str], silent: float = 30.0) -> tuple[Superviso
 
 
 def test_follower_joins_again_after_its_group_is_lost(tmp_path: Path) -> None:
-    """Refused then, too: what keeps the ranks apart may pass."""
+    """Also when it is refused after the loss: the reason may pass."""
     program = f'echo x >> "$0.lives"; case $(wc -l < "$0.lives") in *1) exit {LOST} ;; *2) exit {REFUSED} ;; esac'
     supervisor, lines = make_supervisor(script(tmp_path, program))
     assert supervisor.run() == 0
@@ -85,7 +85,7 @@ def test_stopped_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
-    """Through a stand-in for ssh that gives its last argument to a shell, as the one over there does."""
+    """A fake ssh gives its last argument to a shell, as the remote host does."""
     shell = tmp_path / "ssh"
     shell.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
     shell.chmod(0o755)
@@ -103,7 +103,7 @@ def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
     assert eval(process.stdout) == [arguments, "a 'b'"]
 
 
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is not installed")
 def test_host_that_ssh_cannot_reach_is_named_in_one_line() -> None:
     hosts = tuple(Host(ssh=name, ips=["127.0.0.1"]) for name in ("127.0.0.1", "nobody@127.0.0.1"))
     plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
@@ -130,7 +130,7 @@ def test_last_words_of_a_follower_are_its_error() -> None:
 
 @pytest.mark.slow
 def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
-    """Real ones: one that waits for rank 0 and is stopped, one whose holder is gone, one that finds no model."""
+    """Real followers: one is stopped while it waits for rank 0, one loses its daemon, one finds no model."""
     environ, lines = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}, list[str]()
     followers = Followers(Settings(), local_plan(3), environ, "g1", out=lines.append)
     followers.start()
@@ -138,7 +138,7 @@ def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
     stopped_follower, orphaned_follower = (followers._running[rank].process for rank in (1, 2))
     os.kill(stopped_follower.pid, signal.SIGSTOP)
     assert orphaned_follower.stdin is not None
-    orphaned_follower.stdin.close()  # as where this process is killed
+    orphaned_follower.stdin.close()  # as when this process is killed
     until(lambda: orphaned_follower.poll() == LOST, 10)
     followers.stop(grace_seconds=0.2)
     assert (stopped_follower.poll(), next(followers.exits(), None)) == (-signal.SIGKILL, None)
@@ -156,4 +156,4 @@ def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
     assert time.monotonic() - start < 60
     followers.stop()
     followers.close()
-    assert not any("no such folder" in line for line in lines), "it is told by whoever asks"
+    assert not any("no such folder" in line for line in lines), "the reason comes from `exits` and is not printed"

@@ -10,7 +10,7 @@ from draftd.group import Loss
 from draftd.ranks.watchdog import Vitals, Watchdog
 
 NEVER = math.inf
-# Bound 20 s, suspicious 10 s, and it is second 100: (heard, moved) of rank 1, of rank 2, of rank 0; what is found.
+# At second 100: (heard, moved) of rank 1, rank 2 and rank 0, and the loss. The limit is 20 s, suspicion begins at 10 s.
 CASES = [
     ((99, 99), (99, 81), (NEVER, 80), None),
     ((79, 99), (99, 99), (NEVER, 99), (Loss.SILENT, "rank 1 has said nothing for 20 s")),

@@ -36,14 +36,14 @@ from tests.proxy import proxied
 from tests.scripted_link import MODEL, Clock
 from tests.wait_until import until
 
-NOWHERE = "x" * 64 + ".invalid"  # no name server is asked for a name that there cannot be
+NOWHERE = "x" * 64 + ".invalid"  # no valid name: no name server is asked for it
 
 
 @contextlib.contextmanager
 def grpc_server(
     verifier: rpc.VerificationServiceServicer | None = None, credentials: grpc.ServerCredentials | None = None
 ) -> Iterator[int]:
-    """A gRPC server; the port."""
+    """Runs a gRPC server; yields its port."""
     server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     if verifier is not None:
         rpc.add_VerificationServiceServicer_to_server(verifier, server)  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ class OtherVersionVerifier(rpc.VerificationServiceServicer):
 
 @contextlib.contextmanager
 def silent_server() -> Iterator[int]:
-    """Takes connections, and says nothing."""
+    """Accepts connections and sends nothing; yields the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -93,14 +93,14 @@ def closed_port() -> Iterator[int]:
 
 @contextlib.contextmanager
 def resetting_server() -> Iterator[int]:
-    """Ends each connection at once, as a relay before a machine that is gone."""
+    """Ends each connection at once, like a relay in front of a machine that is down."""
     with proxied(1) as proxy:
         proxy.cut()
         yield proxy.port
 
 
 class Certificates:
-    """What the cases need: authorities, certificates, and the settings of an edge."""
+    """Authorities, certificates, and settings of an edge that trusts them."""
 
     def __init__(self, folder: Path) -> None:
         self.authority, self.other = Authority(folder, "ca"), Authority(folder, "other")
@@ -241,7 +241,7 @@ def test_each_change_of_a_link_has_a_log_line_and_an_event(caplog: pytest.LogCap
     caplog.set_level("INFO")
     fake, journal = FakeVerifier(), Journal()
     with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
-        for _ in range(3):  # within the half minute for which lines of one kind used to be left out
+        for _ in range(3):  # all within half a minute: even so each change is logged
             until(lambda: link.state.up)
             proxy.cut()
             until(lambda: not link.state.up)
@@ -334,7 +334,7 @@ def test_log_of_a_flapping_link_is_limited_and_ends_with_its_state(caplog: pytes
         clock.now += 3
         announcements.down(LinkError(LinkFailure.NO_ANSWER, "no answer"))
         clock.now += 3
-    assert 120 <= len(caplog.messages) <= 131, "one each half minute"
+    assert 120 <= len(caplog.messages) <= 131, "one line each half minute"
     clock.now += announcements.settle() or 0.0
     for state, say in (("down", lambda: None), ("up", lambda: announcements.up(MODEL, MODEL))):
         say()

@@ -44,7 +44,7 @@ class RealTimeEdge(EdgeEngine):
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Turns of the engine, until then."""
+        """Runs steps of the engine until `condition` is true."""
         until(lambda: (self.scheduler.step(), condition())[1], 10)
 
 
@@ -179,7 +179,7 @@ def test_outage_fails_sequences_over_until_a_probe_succeeds(fake: FakeVerifier, 
         proxy.cut()
         edge.until(lambda: sink.outcome is not None)
         assert sink.remote.tokens == 2
-        edge.until(lambda: edge.link.state.retry_after is not None)  # which is not told while it is tried again
+        edge.until(lambda: edge.link.state.retry_after is not None)  # it is None during an attempt
         state = edge.link.state
         assert not state.up
         assert state.failure is LinkFailure.CONNECTION_LOST
