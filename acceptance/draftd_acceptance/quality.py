@@ -106,13 +106,13 @@ def _steps(options: QualityOptions) -> Iterator[SessionStep]:
 class ModeAnswers:
     """A prompt's answers in one way. The complaint is the first one's that failed; empty where all passed."""
 
-    answers: int
+    total: int
     passed: int
     complaint: str
 
     @property
     def all_passed(self) -> bool:
-        return self.passed == self.answers
+        return self.passed == self.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class PromptResult:
 
     @property
     def complete(self) -> bool:
-        return self.autoregressive.answers > 0 and self.speculative.answers > 0
+        return self.autoregressive.total > 0 and self.speculative.total > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,8 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
             answers.setdefault((tick.place.prompt, arm.speculative), {})[tick.place.repetition] = tick
     prompts = tuple(_prompt(canary, answers, greedy=not temperature) for canary in canaries)
     both = [one for one in prompts if one.complete]
-    plain = [one.autoregressive.passed / one.autoregressive.answers for one in both]
-    drafted = [one.speculative.passed / one.speculative.answers for one in both]
+    plain = [one.autoregressive.passed / one.autoregressive.total for one in both]
+    drafted = [one.speculative.passed / one.speculative.total for one in both]
     return QualityComparison(
         temperature,
         prompts,

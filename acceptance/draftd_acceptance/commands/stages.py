@@ -355,7 +355,12 @@ def _checked(result: QualityResult) -> dict[str, Any]:
         "schema_valid": result.schemas and result.schemas.valid_share,
         "checkers_sound": not result.faults,
         "complaints": result.complaints,
-    } | asdict(result)
+    } | asdict(result, dict_factory=_as_documented)
+
+
+def _as_documented(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the JSON: the number of a prompt's answers is called `asked` there."""
+    return {"asked" if name == "total" else name: value for name, value in fields}
 
 
 def _prompt_cells(result: PromptResult) -> tuple[str, ...]:
@@ -364,6 +369,6 @@ def _prompt_cells(result: PromptResult) -> tuple[str, ...]:
 
 
 def _passed(way: ModeAnswers) -> str:
-    if way.answers == 1:
+    if way.total == 1:
         return "passed" if way.passed else "failed"
-    return f"{way.passed} of {way.answers} passed" if way.answers else "no answer"
+    return f"{way.passed} of {way.total} passed" if way.total else "no answer"

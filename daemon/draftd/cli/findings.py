@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,10 @@ class Finding:
     mend: str = ""
     verdict: Severity = Severity.OK
     figures: dict[str, Any] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The finding in JSON, where its text is called `found`."""
+        return {"found" if name == "text" else name: value for name, value in asdict(self).items()}
 
 
 ok = partial(Finding, verdict=Severity.OK)

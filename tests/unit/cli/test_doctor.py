@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import socket
@@ -190,7 +189,9 @@ def test_the_figures_are_those_of_get_model(model: Callable[[str], Path]) -> Non
         info, engine.default_max_tokens, engine.max_draft_tokens, engine.depth_mode, True, generic_tools=True
     )
     assert figures(found) == plain(reply.model(served)) | {"batched": None}
-    assert json.dumps([dataclasses.asdict(finding) for finding in found])
+    documents = [finding.document() for finding in found]
+    assert json.dumps(documents)
+    assert {tuple(document) for document in documents} == {("subject", "found", "mend", "verdict", "figures")}
     assert info.batched
     assert 0 < info.largest_context < info.context_length
     (refused,) = said(found, "refused")

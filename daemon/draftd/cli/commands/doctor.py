@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import importlib.metadata
 import os
@@ -57,7 +56,7 @@ def command(
     named = {"model.adapter_path": adapter_path, "server.port": port}
     findings = examine(partial(served.settings, named | {"distributed.hostfile": hostfile}))
     if json:
-        output.print_json([dataclasses.asdict(finding) for finding in findings])
+        output.print_json([finding.document() for finding in findings])
     else:
         out = output.stdout()
         for finding in findings:

@@ -92,6 +92,7 @@ def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
     said = json.loads(ran.out)
     assert said["success"]["speculative"] >= 8 / 24  # the broken checker accepts every answer
     assert said["checkers_sound"] is False
+    assert set(said["greedy"]["prompts"][0]["speculative"]) == {"asked", "passed", "complaint"}
     assert "nothing is shown, because the checker of json-person is broken: accepts what is wrong" in ran.err
 
 
