@@ -22,7 +22,7 @@ NO_CODE = {"text", "mermaid"}
 MARKER = re.compile(r"<!-- not run here: (.+?) -->\s*$")
 # Written from a real run, block by block, by `python -m scripts.first_session`.
 RECORDED = {"first-session.md"}
-# What the documents call the daemon and a reader's models, and what stands for them here.
+# The documents' names for the daemon and a reader's models, and what stands for the models here.
 GRPC, HTTP = "127.0.0.1:50551", "127.0.0.1:8080"
 MODELS = {"Qwen3-8B-4bit": NANO / "target", "Qwen3-0.6B-4bit": NANO / "draft"}
 _PARSERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
@@ -37,7 +37,7 @@ with serving(serve_command(*sys.argv[1:], "--port", "0", "--http-port", "off"), 
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """A fenced block. `reason`: why it is not run, by the marker above it; empty where it is run."""
+    """A fenced block. `reason`: the marker above it says why it is not run; empty if it is run."""
 
     document: str
     line: int
@@ -63,8 +63,14 @@ def code_blocks() -> Iterator[CodeBlock]:
                 yield CodeBlock(path.name, token.map[0] + 1, token.info, token.content, reason)
 
 
+def texts_of(document: str, language: str, word: str = "") -> list[str]:
+    """The document's blocks in a language, those that contain `word`."""
+    blocks = (block for block in code_blocks() if (block.document, block.language) == (document, language))
+    return [block.text for block in blocks if word in block.text]
+
+
 class Reader:
-    """Does what a reader of the documents does: runs their blocks in one folder, against one running daemon.
+    """Runs blocks as a reader of the documents would: in one folder, against one running daemon.
 
     `addresses`: the address here of each address in the documents."""
 
@@ -98,7 +104,7 @@ class Reader:
             _PARSERS[block.language](block.text)
 
     def _adapt(self, text: str) -> str:
-        """The text with what it stands for here: addresses, the served model's name, the command."""
+        """The text with the addresses, the model's name and the commands of this run."""
         for documented, here in self._addresses.items():
             text = text.replace(documented, here)
         text = text.replace(".venv/bin/", "")

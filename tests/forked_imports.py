@@ -1,4 +1,4 @@
-"""What every daemon imports, imported once in the server that tests.forked_daemon forks them from."""
+"""Imports every module that a daemon needs, once, in the server from which tests.forked_daemon forks daemons."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from draftd.cli.main import build_app
 from draftd.settings import load_settings
 from tests import forked_daemon
+from tests.code_blocks import texts_of
 from tests.wait_until import until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,12 +29,6 @@ _RECORDER = """#!/bin/sh
 env -0 >environ
 printf '%s\\0' "$@" >arguments
 """
-
-
-def blocks(document: str, language: str, word: str) -> list[str]:
-    """Its blocks of code that contain a word."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", (DOCS / document).read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in found if word in block]
 
 
 def run(folder: Path, commands: str, **environ: str) -> str:
@@ -75,9 +70,9 @@ def environ_of(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
 def test_clients_reach_a_daemon_with_the_credentials_that_operations_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve, clients = blocks("operations.md", "sh", "openssl req")
-    (connect,) = blocks("operations.md", "sh", "DRAFTD_TLS_CA")
-    (alerts,) = blocks("fallback.md", "sh", "DRAFTD_WEBHOOK__SECRET")
+    serve, clients = texts_of("operations.md", "sh", "openssl req")
+    (connect,) = texts_of("operations.md", "sh", "DRAFTD_TLS_CA")
+    (alerts,) = texts_of("fallback.md", "sh", "DRAFTD_WEBHOOK__SECRET")
     arguments, environ = recorded(tmp_path, serve)
     run(tmp_path, clients)
     token, secret = (run(tmp_path, "openssl rand -hex 32").strip() for _ in range(2))
@@ -104,7 +99,7 @@ def test_clients_reach_a_daemon_with_the_credentials_that_operations_makes(
 def test_launchd_starts_a_daemon_with_the_settings_that_its_set_up_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (setup,) = blocks("operations.md", "sh", "launchctl bootstrap")
+    (setup,) = texts_of("operations.md", "sh", "launchctl bootstrap")
     here = "\n".join(line for line in setup.splitlines() if not line.startswith(("launchctl", "tail")))
     run(DOCS.parent, here, HOME=str(tmp_path), USER="alice")
     recipe = plistlib.loads((tmp_path / "Library/LaunchAgents/draftd.serve.plist").read_bytes())
@@ -122,7 +117,7 @@ def test_an_edge_reaches_the_verifier_that_is_set_up_as_described(
     tmp_path: Path,
 ) -> None:
     (make,), (toml,), (ask,) = (
-        blocks("remote.md", *one) for one in (("sh", "openssl"), ("toml", "[remote]"), ("sh", "draftd status"))
+        texts_of("remote.md", *one) for one in (("sh", "openssl"), ("toml", "[remote]"), ("sh", "draftd status"))
     )
     arguments, environ = recorded(tmp_path, make)
     for name, model in (("Qwen3-32B-4bit", "target"), ("Qwen3-8B-4bit", "target"), ("Qwen3-0.6B-4bit", "draft")):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from draftd.client.child import serve_command, serving
 from tests.code_blocks import GRPC, HTTP, CodeBlock, Reader, code_blocks
-from tests.remote.daemons import free_port
 
 BLOCKS = list(code_blocks())
 pytestmark = pytest.mark.slow
@@ -17,11 +17,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    folder = tmp_path_factory.mktemp("reader")
-    http = f"127.0.0.1:{free_port()}"
-    environ = {**os.environ, "HOME": str(folder)}
-    command = serve_command("--port", "0", "--http-port", http.partition(":")[2])
-    with serving(command, environ, timeout=300) as daemon:
+    folder, lines = tmp_path_factory.mktemp("reader"), list[str]()
+    command = serve_command("--port", "0", "--http-port", "0")
+    with serving(command, {**os.environ, "HOME": str(folder)}, timeout=300, on_line=lines.append) as daemon:
+        (http,) = re.findall(r"HTTP on http://([^/\s]+)", "\n".join(lines))
         yield Reader(folder, {GRPC: daemon.address, HTTP: http}, daemon.model)
 
 

@@ -18,6 +18,7 @@ from draftd.cli.main import build_app
 from draftd.client.client import DraftdClient, gather
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
+from tests.code_blocks import texts_of
 from tests.conftest import NanoPair
 from tests.in_process_daemon import Served, serving
 
@@ -33,13 +34,9 @@ def served(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield served
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
 def arguments(word: str) -> list[str]:
     """Of the one command that begins so, in any block."""
-    commands = [line for block in blocks("sh") for line in block.replace("\\\n", "").splitlines()]
+    commands = [line for block in texts_of("README.md", "sh") for line in block.replace("\\\n", "").splitlines()]
     (command,) = [line for line in commands if line.startswith(word)]
     return shlex.split(command)
 
@@ -53,7 +50,7 @@ def test_the_command_in_the_shell_is_a_chat(served: Served) -> None:
 def test_in_python_messages_are_a_chat_and_a_prompt_is_a_completion(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chat, completion = blocks("python")
+    chat, completion = texts_of("README.md", "python")
     answers = []
     for block in (chat, completion):
         assert GRPC in block
