@@ -87,7 +87,8 @@ class Reader:
         )
         (commands / "draftd").chmod(0o755)
         path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-        target = {"DRAFTD_TARGET": addresses[GRPC], "HOME": str(folder), "PATH": path}
+        # A reader stands in the clone, where `python -m benchmarks.ranks` is found.
+        target = {"DRAFTD_TARGET": addresses[GRPC], "HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT)}
         self._environ = {**{k: v for k, v in os.environ.items() if not k.startswith("DRAFTD_")}, **target}
 
     def run(self, block: CodeBlock) -> None:
