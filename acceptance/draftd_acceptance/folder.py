@@ -80,7 +80,7 @@ class RunFolder:
 
     def _about(self) -> _About:
         try:
-            return parsed(_About, (self.path / "run.json").read_bytes(), str(self.path / "run.json"))
+            return parse_json(_About, (self.path / "run.json").read_bytes(), str(self.path / "run.json"))
         except FileNotFoundError:
             raise RunError(str(self.path), "no run.json", "a folder with one, as draftd's commands write it") from None
 
@@ -97,7 +97,7 @@ class RunFolder:
     def manifests(self) -> dict[int, Manifest]:
         """By session. Raises RunError for one that cannot be read."""
         paths = sorted((self.path / "manifests").glob("[0-9]*.json"))
-        return {int(path.stem): parsed(Manifest, path.read_bytes(), str(path)) for path in paths}
+        return {int(path.stem): parse_json(Manifest, path.read_bytes(), str(path)) for path in paths}
 
     # what was asked
 
@@ -105,7 +105,7 @@ class RunFolder:
         """What was asked of a stage when it began; None where it has not."""
         path = self.path / f"{stage}.json"
         try:
-            return parsed(dict[str, Any], path.read_bytes(), str(path))
+            return parse_json(dict[str, Any], path.read_bytes(), str(path))
         except FileNotFoundError:
             return None
 
@@ -153,7 +153,7 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             for number, line in enumerate((self.path / name).read_bytes().split(b"\n")[:-1], 1):
                 if line.strip():
-                    yield parsed(kind, line, f"{self.path / name}, line {number}")
+                    yield parse_json(kind, line, f"{self.path / name}, line {number}")
 
 
 def to_json(value: Any) -> str:
@@ -161,7 +161,7 @@ def to_json(value: Any) -> str:
     return json.dumps(_adapter(type(value)).dump_python(value, mode="json"), indent=2, ensure_ascii=False) + "\n"
 
 
-def parsed(kind: type[_T], text: str | bytes, place: str) -> _T:
+def parse_json(kind: type[_T], text: str | bytes, place: str) -> _T:
     """A JSON document. Raises RunError with the first field that is wrong, after the `place` where it stands."""
     try:
         return cast(_T, _adapter(kind).validate_json(text))

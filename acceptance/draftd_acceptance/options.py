@@ -51,16 +51,16 @@ class Options(BaseModel):
     @classmethod
     def from_plan(cls, plan: Mapping[str, Any]) -> Self:
         """What a run began with; what else its plan holds is ignored. Raises OptionError."""
-        return cls._checked(plan, f"{cls.stage}.json: ")
+        return cls._validate(plan, f"{cls.stage}.json: ")
 
     @classmethod
-    def resumed(cls, plan: Mapping[str, Any] | None, **changes: Any) -> Self:
+    def resume(cls, plan: Mapping[str, Any] | None, **changes: Any) -> Self:
         """What is given and not None, else as the run began, else the default. Raises OptionError."""
         begun = cls.from_plan(plan).plan() if plan is not None else {}
-        return cls._checked(begun | {name: value for name, value in changes.items() if value is not None})
+        return cls._validate(begun | {name: value for name, value in changes.items() if value is not None})
 
     @classmethod
-    def _checked(cls, values: Mapping[str, Any], place: str = "") -> Self:
+    def _validate(cls, values: Mapping[str, Any], place: str = "") -> Self:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -125,16 +125,16 @@ class SoakOptions(Options):
     window_seconds: Annotated[float, Field(ge=0.1, le=_WEEK)] = WINDOW_SECONDS
     sample_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
 
-    def settled(self, model: ModelReply, max_batch: int | None) -> Self:
+    def settle(self, model: ModelReply, max_batch: int | None) -> Self:
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
-        block = _drafted(self.block_length, model)
+        block = _choose_block(self.block_length, model)
         own = {
             "streams": self.streams or min(STREAMS, max_batch or STREAMS),
             "block_length": block,
-            "drafter": _offered(self.drafter, model) if block else None,
+            "drafter": _choose_drafter(self.drafter, model) if block else None,
             "max_tokens": self.max_tokens or max(_SHORTEST_ANSWER, min(256, model.context_length // 4)),
         }
-        return self._checked(self.plan() | own)
+        return self._validate(self.plan() | own)
 
     @property
     def arm(self) -> Arm:
@@ -172,12 +172,12 @@ class QualityOptions(Options):
     def from_plan(cls, plan: Mapping[str, Any]) -> Self:
         return super().from_plan({"schemas": False} | dict(plan))  # runs of before there were any
 
-    def settled(self, model: ModelReply) -> Self:
+    def settle(self, model: ModelReply) -> Self:
         """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
         if not model.drafters or not model.max_draft_tokens:
             raise OptionError("daemon", "no drafts", f"one that speculates: {model.speculation_reason}")
-        own = {"block_length": _drafted(self.block_length, model), "drafter": _offered(self.drafter, model)}
-        return self._checked(self.plan() | own)
+        own = {"block_length": _choose_block(self.block_length, model), "drafter": _choose_drafter(self.drafter, model)}
+        return self._validate(self.plan() | own)
 
     @property
     def arms(self) -> tuple[tuple[Arm, Arm], ...]:
@@ -192,7 +192,7 @@ class QualityOptions(Options):
         return tuple((arm.baseline, arm) for arm in both)
 
 
-def _drafted(block_length: int | None, model: ModelReply) -> int:
+def _choose_block(block_length: int | None, model: ModelReply) -> int:
     """The block that is asked for, or the longest that the daemon drafts. Raises OptionError for a longer one."""
     most = model.max_draft_tokens if model.drafters else 0
     if block_length is not None and block_length > most:
@@ -201,7 +201,7 @@ def _drafted(block_length: int | None, model: ModelReply) -> int:
     return most if block_length is None else block_length
 
 
-def _offered(drafter: DrafterName | None, model: ModelReply) -> DrafterName | None:
+def _choose_drafter(drafter: DrafterName | None, model: ModelReply) -> DrafterName | None:
     """The one that is asked for, or the daemon's first. Raises OptionError for one that it does not offer."""
     offered = list(model.drafters)
     if drafter is not None and drafter not in offered:

@@ -22,7 +22,7 @@ from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.options import QualityOptions
 from draftd_acceptance.session import Advance, ErrorLimit, Progress, Session, SessionStep, sampling
 from draftd_acceptance.statistics import Interval, bootstrap
-from draftd_acceptance.sweep.plan import key_of, measured, pending
+from draftd_acceptance.sweep.plan import key_of, measured_keys, pending
 from draftd_acceptance.ticks import Arm, Stage, Tick, usable
 
 GROUP = "quality"
@@ -52,7 +52,7 @@ def quality_complete(folder: RunFolder) -> bool:
 
 def run_quality(session: Session, options: QualityOptions, model: ModelReply, progress: Progress) -> None:
     """What is missing of it. Raises RunError where the run began with another plan, OptionError, MeasurementStopped."""
-    options = options.settled(model)
+    options = options.settle(model)
     session.folder.freeze_plan(Stage.QUALITY, options.frozen())
     missing, total = _missing(options, session.folder.ticks(Stage.QUALITY)), len(list(_steps(options)))
     ask = partial(session.measure, options=options, chat=model.chat_template, keep_text=True)
@@ -81,7 +81,7 @@ def run_quality(session: Session, options: QualityOptions, model: ModelReply, pr
 
 def _missing(options: QualityOptions, ticks: Sequence[Tick]) -> list[SessionStep]:
     """What is still to be asked: nothing under a schema where the daemon refused that."""
-    steps = pending(_steps(options), measured(ticks))
+    steps = pending(_steps(options), measured_keys(ticks))
     refused = any(map(_refusal, ticks))
     return [step for step in steps if not (refused and step.prompts[0].group == SCHEMAS)]
 
@@ -302,9 +302,9 @@ def _comparison(canaries: Sequence[Canary], ticks: Sequence[Tick], temperature: 
 def _prompt(canary: Canary, answers: Mapping[tuple[str, bool], Mapping[int, Tick]], *, greedy: bool) -> PromptResult:
     plain, drafted = (tuple(answers.get((canary.id, way), {}).values()) for way in (False, True))
     same = len({tick.digest for tick in (*plain, *drafted)}) == 1 if greedy and plain and drafted else None
-    return PromptResult(canary.id, _way(canary, plain), _way(canary, drafted), same)
+    return PromptResult(canary.id, _mode_answers(canary, plain), _mode_answers(canary, drafted), same)
 
 
-def _way(canary: Canary, ticks: Sequence[Tick]) -> ModeAnswers:
+def _mode_answers(canary: Canary, ticks: Sequence[Tick]) -> ModeAnswers:
     said = [canary.check.complaint(tick.text or "") for tick in ticks]
     return ModeAnswers(len(said), sum(not one for one in said), next(filter(None, said), ""))

@@ -197,23 +197,23 @@ def tick_of(taken: Capture, place: RunPlace, session_began: float, *, keep_text:
         prompt_tokens=started.prompt_tokens,
         output_tokens=len(answer.tokens),
         finish_reason=REASONS.get(finished.reason),
-        granted=_granted(answer) if started.HasField("plan") else None,
+        granted=_granted_plan(answer) if started.HasField("plan") else None,
         degraded=finished.degraded,
-        served=_served(answer) if taken.complete else None,
+        served=_server_timing(answer) if taken.complete else None,
         counts=answer.counts,
         digest=hashlib.sha256(array("I", answer.tokens).tobytes()).hexdigest()[:16],
         text=answer.text if keep_text else None,
     )
 
 
-def _granted(answer: Answer) -> GrantedPlan:
+def _granted_plan(answer: Answer) -> GrantedPlan:
     plan = answer.started.plan
     depth = DEPTH_MODES.get(plan.depth_mode) or DepthMode.FIXED
     drafted = plan.max_draft_tokens, plan.drafter or None
     return GrantedPlan(DECODED[plan.mode], *drafted, plan.level, plan.variant, plan.reason, depth)
 
 
-def _served(answer: Answer) -> ServerTiming:
+def _server_timing(answer: Answer) -> ServerTiming:
     timings = plain(answer.finished.timings)
     return ServerTiming(**{one.name: timings[one.name] for one in fields(ServerTiming)})
 
@@ -300,7 +300,7 @@ def departure(tick: Tick, arm: Arm) -> str:
 
 
 @contextlib.contextmanager
-def held(client: DraftdClient) -> Iterator[None]:
+def hold_ladder(client: DraftdClient) -> Iterator[None]:
     """Holds a running daemon's fallback ladder at the top while it is measured: the pair is measured, not the ladder.
 
     An operator's hold on the same level is left as it is. Ours expires by itself soon after a harness that was killed.

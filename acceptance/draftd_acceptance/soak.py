@@ -51,7 +51,7 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
 
     Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
     """
-    options = options.settled(model, session.max_batch)
+    options = options.settle(model, session.max_batch)
     prompts = chosen_prompts(SweepOptions(), model)  # of every group, those that its context holds
     session.folder.freeze_plan(Stage.SOAK, options.plan())
     before = soaked_seconds(session.folder)
@@ -249,7 +249,7 @@ class SoakResult:
         """Why it failed, each in a sentence; empty where it did not."""
         said: list[str] = []
         if self.grows_without_bound:
-            said.append(f"memory grows without bound: {_grown(self)}")
+            said.append(f"memory grows without bound: {_growth_text(self)}")
         if self.errors:
             said.append(f"{self.errors} of {self.requests} requests failed: {self.error_examples[0]}")
         if not self.requests > self.errors:
@@ -276,18 +276,18 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
         output_tokens=sum(tick.output_tokens for tick in ticks),
         errors=len(failed),
         error_examples=tuple(f"{error} ({count} times)" if count > 1 else error for error, count in common),
-        peak_resident=max(_known(samples, "resident"), default=None),
+        peak_resident=max(_known_values(samples, "resident"), default=None),
         resident=resident,
         mlx=mlx,
         too_few_samples="" if resident or mlx else max(map(_too_few, curves)),
         days_to_exhaustion=_days([one for one in (resident, mlx) if one is not None], parts),
-        least_headroom=min(_known(samples, "headroom"), default=None),
-        floor=max(_known(samples, "floor"), default=None),
-        swap_in=_added(parts, "swap_in"),
+        least_headroom=min(_known_values(samples, "headroom"), default=None),
+        floor=max(_known_values(samples, "floor"), default=None),
+        swap_in=_counter_rise(parts, "swap_in"),
         longest_critical=_longest_critical(parts),
-        throttles=_added(parts, "throttles"),
+        throttles=_counter_rise(parts, "throttles"),
         windows=windows(parts, plan.get("window_seconds", WINDOW_SECONDS)),
-        readings={one.name: len(_known(samples, one.name)) for one in fields(MachineSample)},
+        readings={one.name: len(_known_values(samples, one.name)) for one in fields(MachineSample)},
     )
 
 
@@ -333,9 +333,9 @@ def _days(growths: Sequence[MemoryGrowth], parts: Sequence[SoakBlock]) -> float 
     return min(max(left, 0) / one.certain / _DAY if one.certain else math.inf for one in growths)
 
 
-def _added(parts: Sequence[SoakBlock], what: str) -> int | None:
+def _counter_rise(parts: Sequence[SoakBlock], what: str) -> int | None:
     """What a counter of the daemon's rose by while it was soaked. Where it fell a new daemon began to count."""
-    read = [_known(part.samples, what) for part in parts]
+    read = [_known_values(part.samples, what) for part in parts]
     if not any(read):
         return None
     return sum(later - earlier if later >= earlier else later for one in read for earlier, later in pairwise(one))
@@ -358,11 +358,11 @@ def _longest_critical(parts: Sequence[SoakBlock]) -> float | None:
     return longest
 
 
-def _known(samples: Iterable[MachineSample], what: str) -> list[int]:
+def _known_values(samples: Iterable[MachineSample], what: str) -> list[int]:
     return [value for one in samples if (value := getattr(one, what)) is not None]
 
 
-def _grown(result: SoakResult) -> str:
+def _growth_text(result: SoakResult) -> str:
     kinds = (("the daemon's resident set", result.resident), ("MLX's memory", result.mlx))
     name, worst = max(
         ((name, one) for name, one in kinds if one is not None and one.certain), key=lambda pair: pair[1].certain

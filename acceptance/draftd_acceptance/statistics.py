@@ -42,7 +42,7 @@ class Interval:
     high: float
     samples: int
 
-    def scaled(self, factor: float) -> Interval:
+    def scale_by(self, factor: float) -> Interval:
         return Interval(self.estimate * factor, self.low * factor, self.high * factor, self.samples)
 
 
@@ -55,7 +55,7 @@ def bootstrap(
     if not filled:
         return None
     pool = _Pool(filled)
-    low, high = _middle(pool.resampled(statistic, resamples, seed))
+    low, high = _central_range(pool.resample(statistic, resamples, seed))
     return Interval(pool.whole(statistic), low, high, len(pool.values))
 
 
@@ -77,10 +77,10 @@ def ratio(
         return None
     apart = int(len(shared) == 1)  # of one prompt each side's values are resampled for themselves
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = above.resampled(statistic, resamples, 0) / below.resampled(statistic, resamples, apart)
+        ratios = above.resample(statistic, resamples, 0) / below.resample(statistic, resamples, apart)
     if not np.isfinite(ratios).all():
         return None
-    low, high = _middle(ratios)
+    low, high = _central_range(ratios)
     samples = min(len(above.values), len(below.values))
     return Interval(above.whole(statistic) / below.whole(statistic), low, high, samples)
 
@@ -100,7 +100,7 @@ class _Pool:
     def whole(self, statistic: Statistic) -> float:
         return float(self.values.mean() if statistic == "mean" else np.quantile(self.values, statistic))
 
-    def resampled(self, statistic: Statistic, resamples: int, seed: int) -> _Floats:
+    def resample(self, statistic: Statistic, resamples: int, seed: int) -> _Floats:
         """Of each resample, of as many clusters as there are. The same seed draws the same clusters."""
         drawn = np.random.default_rng(seed).integers(0, self.clusters, size=(resamples, self.clusters))
         flat = (drawn + self.clusters * np.arange(resamples)[:, None]).ravel()
@@ -120,7 +120,7 @@ class _Pool:
         return np.asarray(lower + (upper - lower) * (at % 1), float)
 
 
-def _middle(values: _Floats) -> tuple[float, float]:
+def _central_range(values: _Floats) -> tuple[float, float]:
     """What 95 % of them lie within."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
@@ -147,7 +147,7 @@ class MemoryGrowth:
 
 def after_warm_up(curves: Sequence[Curve]) -> tuple[int, float]:
     """How many readings of all sessions growth is told from, and the seconds that they span."""
-    judged = _settled(curves)
+    judged = _drop_warm_up(curves)
     return sum(len(times) for times, _ in judged), sum(float(np.ptp(times)) for times, _ in judged)
 
 
@@ -165,23 +165,25 @@ def growth(curves: Sequence[Curve]) -> MemoryGrowth | None:
     Of curves without a leak, from white noise to random walks and staircases, at most 5 % have an interval that lies
     above 0; the unit tests hold it to that.
     """
-    judged = _settled(curves)
+    judged = _drop_warm_up(curves)
     width = sum(float(np.ptp(times)) for times, _ in judged) / _BINS
     if not width:
         return None
-    binned = [part for part in (_binned(times, values, width) for times, values in judged) if len(part[0]) >= _FEWEST]
+    binned = [
+        part for part in (_bin_means(times, values, width) for times, values in judged) if len(part[0]) >= _FEWEST
+    ]
     if not binned:
         return None
     return MemoryGrowth(_slope(binned), sum(float(np.ptp(times)) for times, _ in binned))
 
 
-def _settled(curves: Sequence[Curve]) -> list[_Floats]:
+def _drop_warm_up(curves: Sequence[Curve]) -> list[_Floats]:
     """What comes after the warm-up: times and values of each session that has any."""
     read = [np.asarray(curve, float).T for curve in curves if len(curve)]
     return [part[:, part[0] >= part[0, 0] + WARM_UP * np.ptp(part[0])] for part in read]
 
 
-def _binned(times: _Floats, values: _Floats, width: float) -> tuple[_Floats, _Floats]:
+def _bin_means(times: _Floats, values: _Floats, width: float) -> tuple[_Floats, _Floats]:
     """Mean time and value of each stretch of `width` seconds that has any."""
     _, place = np.unique(((times - times[0]) / width).astype(np.int64), return_inverse=True)
     counts = np.bincount(place)
@@ -219,5 +221,5 @@ def _slope(curves: Sequence[tuple[_Floats, _Floats]]) -> Interval:
     rng = np.random.default_rng(0)
     drawn = rng.choice(len(weights), _DRAWS, p=weights)
     may_be = slopes[drawn] + errors[drawn] * rng.standard_t(freedom, _DRAWS)
-    low, high = _middle(may_be * spread)
+    low, high = _central_range(may_be * spread)
     return Interval(float(weights @ slopes) * spread, low, high, len(values))

@@ -115,7 +115,7 @@ def against(
     return replace(interval, samples=min(sum(len(side[key]) for key in shared) for side in (ours, theirs)))
 
 
-def counted(ticks: Iterable[Tick]) -> DraftCounts:
+def total_counts(ticks: Iterable[Tick]) -> DraftCounts:
     """Of all of those that count, together."""
     return total(tick.counts for tick in select(ticks))
 
@@ -152,7 +152,7 @@ def summarise(
     """`samples` are of the stage that the ticks are of. `metrics` are those that are wanted of all."""
     mine = [tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up]
     usable = select(mine)
-    counts = counted(usable)
+    counts = total_counts(usable)
     beside = [sample for sample in samples if sample.arm == arm]
     tokens = sum(tick.output_tokens for tick in usable)
     power = [sample.watts for sample in beside if sample.watts is not None]

@@ -222,17 +222,17 @@ def sample(status: StatusReply, stage: Stage, session: int, arm: str, elapsed: f
         available=hardware["memory_available_bytes"],
         headroom=hardware["memory_headroom_bytes"],
         floor=hardware["memory_floor_bytes"],
-        pressure=_known(hardware["memory_pressure"]),
+        pressure=_state_or_none(hardware["memory_pressure"]),
         critical_seconds=hardware["critical_pressure"] or 0.0,
         swap_in=hardware["swap_in_bytes"],
         mlx_active=hardware["mlx_active_bytes"],
         mlx_cache=hardware["mlx_cache_bytes"],
-        thermal=_known(hardware["thermal_level"]),
+        thermal=_state_or_none(hardware["thermal_level"]),
         throttles=hardware["throttles"],
         temperature=max(temperatures.values(), default=None),
         watts=sum(power.values()) if power else None,
     )
 
 
-def _known(state: str | None) -> str | None:
+def _state_or_none(state: str | None) -> str | None:
     return None if state == "unspecified" else state

@@ -22,7 +22,7 @@ from draftd.engine.prefilling import Prefilling
 from draftd.engine.sequence import DecodeSequence
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd_acceptance.folder import RunFolder
-from draftd_acceptance.gate.spec import shipped
+from draftd_acceptance.gate.spec import shipped_text
 from draftd_acceptance.manifest import take_manifest
 from draftd_acceptance.options import SweepOptions
 from draftd_acceptance.session import Advance, Session
@@ -69,7 +69,7 @@ def sweep(client: DraftdClient, folder: RunFolder, options: SweepOptions, until:
 
 def only(folder: Path, *names: str) -> Path:
     """The shipped spec, less the other criteria."""
-    head, *blocks = re.split(r"(?m)^(?=\[\[criterion\]\])", shipped())
+    head, *blocks = re.split(r"(?m)^(?=\[\[criterion\]\])", shipped_text())
     kept = [block for block in blocks for name in names if f'name = "{name}"' in block]
     assert len(kept) == len(names)
     path = folder / "spec.toml"

@@ -19,7 +19,7 @@ from draftd_acceptance.folder import RunFolder, to_json
 from draftd_acceptance.gate import output as shown
 from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision, judge_run, not_judged
 from draftd_acceptance.gate.output import document, to_junit
-from draftd_acceptance.gate.spec import SpecError, load_spec, shipped
+from draftd_acceptance.gate.spec import SpecError, load_spec, shipped_text
 from draftd_acceptance.options import Options, QualityOptions, SoakOptions, SweepOptions
 from draftd_acceptance.sweep.result import knee
 from draftd_acceptance.ticks import Stage
@@ -106,9 +106,9 @@ def gate(
     and the criteria allow that. A run whose manifests differ in a relevant field is not judged. Writes gate.json.
     """
     if print_spec:
-        print(shipped(), end="")
+        print(shipped_text(), end="")
         return
-    verdict = judge(_existing(run), criteria, junit)
+    verdict = judge(_require_run(run), criteria, junit)
     if json:
         output.print_json(document(verdict))
     else:
@@ -133,7 +133,7 @@ def report(
     daemon's settings ([bold]cost.per_hour[/], or [bold]cost.watts[/] and [bold]cost.tariff[/]), or else from --config
     and the environment.
     """
-    folder = _existing(run)
+    folder = _require_run(run)
     verdict = judge_run(
         folder, load_spec(criteria.spec), baseline=criteria.baseline, may_differ=criteria.may_differ or ()
     )
@@ -148,19 +148,19 @@ def report(
 def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any], soak: Mapping[str, Any]) -> None:
     """What is missing of sweep, soak and quality; without a daemon where nothing is. `sweep` and `soak` are what was
     asked otherwise than it is by default, or than the run began with."""
-    swept = SweepOptions.resumed(folder.plan(Stage.SWEEP), **sweep)
-    soaked = SoakOptions.resumed(folder.plan(Stage.SOAK), **soak)
-    examined = QualityOptions.resumed(folder.plan(Stage.QUALITY))
+    swept = SweepOptions.resume(folder.plan(Stage.SWEEP), **sweep)
+    soaked = SoakOptions.resume(folder.plan(Stage.SOAK), **soak)
+    examined = QualityOptions.resume(folder.plan(Stage.QUALITY))
 
-    def settled(options: Options) -> Options:
+    def with_candidate_block(options: Options) -> Options:
         """With the block length of the candidate: the knee; the sweep's base where no block is shown to pay."""
         if options is swept:
             return swept
         best = knee(folder.ticks(Stage.SWEEP))
         block = best.block_length if best is not None and best.block_length else swept.block_length
-        return type(options).resumed(options.plan(), block_length=block)
+        return type(options).resume(options.plan(), block_length=block)
 
-    runs.measure("accept", folder, which, swept, soaked, examined, settled=settled)
+    runs.measure("accept", folder, which, swept, soaked, examined, settle=with_candidate_block)
 
 
 def judge(run: Path, criteria: Criteria, junit: Path | None) -> GateDecision:
@@ -171,7 +171,7 @@ def judge(run: Path, criteria: Criteria, junit: Path | None) -> GateDecision:
         verdict = judge_run(run, spec, baseline=criteria.baseline, may_differ=criteria.may_differ or ())
     except SpecError as error:
         verdict = not_judged(error.message, run=run.resolve().name)
-    _keep(run, verdict)
+    _keep_verdict(run, verdict)
     if junit is not None:
         try:
             junit.write_text(to_junit(verdict), encoding="utf-8")
@@ -188,7 +188,11 @@ def show(verdict: GateDecision) -> None:
         drawn.columns[-1].justify = "left"
         for judgement in verdict.judgements:
             outcome = f"[{_STYLES.get(judgement.outcome, 'yellow')}]{judgement.outcome.replace('_', ' ')}[/]"
-            figures = (shown.measured(judgement), shown.wanted(judgement.criterion), str(judgement.reading.samples))
+            figures = (
+                shown.measured_text(judgement),
+                shown.wanted_text(judgement.criterion),
+                str(judgement.reading.samples),
+            )
             drawn.add_row(escape(judgement.criterion.name), *figures, outcome)
         out.print(drawn)
     for judgement in verdict.judgements:
@@ -199,7 +203,7 @@ def show(verdict: GateDecision) -> None:
     output.say(verdict.sentence, style=_COLOURS[verdict.decision])
 
 
-def _keep(run: Path, verdict: GateDecision) -> None:
+def _keep_verdict(run: Path, verdict: GateDecision) -> None:
     """In the run, in the place of an earlier verdict. A folder that takes no file does not change the verdict."""
     if not (run / "run.json").is_file():
         return
@@ -217,7 +221,7 @@ def _write_report(
     return write_report(run, verdict, against=against, prices=runs.prices(which))
 
 
-def _existing(run: Path | None) -> Path:
+def _require_run(run: Path | None) -> Path:
     if run is None:
         raise FieldError("--run", None, "the folder of a run, as draftd sweep, soak, quality and accept write it")
     return run

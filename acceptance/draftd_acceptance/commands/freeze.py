@@ -16,7 +16,7 @@ from draftd.cli.figures import size
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 from draftd_acceptance.commands import runs
-from draftd_acceptance.folder import parsed, to_json
+from draftd_acceptance.folder import parse_json, to_json
 from draftd_acceptance.manifest import Manifest, differences, take_manifest
 from draftd_acceptance.options import SweepOptions
 from draftd_acceptance.sweep.plan import NothingToMeasure, chosen_prompts
@@ -46,14 +46,14 @@ def command(
 
     The first time, all files of the models are hashed: ten gigabytes take about ten seconds.
     """
-    before = None if check is None else parsed(Manifest, check.read_bytes(), str(check))
+    before = None if check is None else parse_json(Manifest, check.read_bytes(), str(check))
     folder = None
     if run is not None:
         folder, which = runs.open_run(run, which)
     with _client(which) as client:
         prompts = _prompts(client)
         if folder is None:
-            now = take_manifest(client, runs.by_stage(prompts), timeout=timeout)
+            now = take_manifest(client, runs.checksums_by_stage(prompts), timeout=timeout)
         else:
             number = runs.begin(client, folder, prompts).number
             now = folder.manifests()[number]
@@ -91,7 +91,7 @@ def command(
 def _client(which: runs.DaemonChoice) -> AbstractContextManager[DraftdClient]:
     """A running daemon is only asked: its ladder may stand where it likes."""
     if which.target is None:
-        return runs.measured(which, block_length=max(SweepOptions().block_lengths))
+        return runs.measured_client(which, block_length=max(SweepOptions().block_lengths))
     return options.DaemonOptions(which.target, which.token, which.tls_ca).connect()
 
 

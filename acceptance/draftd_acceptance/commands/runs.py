@@ -27,7 +27,7 @@ from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.manifest import differences, take_manifest
 from draftd_acceptance.options import Options, SweepOptions
 from draftd_acceptance.quality import quality_complete, quality_prompts, run_quality
-from draftd_acceptance.session import Advance, Progress, Session, held
+from draftd_acceptance.session import Advance, Progress, Session, hold_ladder
 from draftd_acceptance.soak import run_soak, soak_complete
 from draftd_acceptance.sweep.plan import checksums, chosen_prompts, run_sweep, sweep_complete
 from draftd_acceptance.ticks import Stage
@@ -74,14 +74,14 @@ class DaemonChoice(options.ServeOptions):
         """For the run's own file: never the token."""
         return {name: getattr(self, name) for name in _KEPT} | {"config": self.config and str(self.config)}
 
-    def remembered(self, memory: Mapping[str, Any]) -> DaemonChoice:
+    def recall(self, memory: Mapping[str, Any]) -> DaemonChoice:
         """The one that a run was begun with."""
         config = memory.get("config")
         return replace(self, **{name: memory.get(name) for name in _KEPT} | {"config": config and Path(config)})
 
 
 @contextlib.contextmanager
-def measured(which: DaemonChoice, *, block_length: int = 0) -> Iterator[DraftdClient]:
+def measured_client(which: DaemonChoice, *, block_length: int = 0) -> Iterator[DraftdClient]:
     """A client of the daemon, which serves. `block_length` is the longest that will be asked for: a daemon of its own
     allows it."""
     with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ def measured(which: DaemonChoice, *, block_length: int = 0) -> Iterator[DraftdCl
         client = stack.enter_context(daemon.connect())
         client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
         if which.target is not None:
-            stack.enter_context(held(client))
+            stack.enter_context(hold_ladder(client))
         yield client
 
 
@@ -110,7 +110,7 @@ def open_run(path: Path | None, which: DaemonChoice) -> tuple[RunFolder, DaemonC
     else a new one, beside the others where no path is given. Raises RunError."""
     if path is not None and (path / "run.json").exists():
         folder = RunFolder.open(path)
-        return folder, which if which.named else which.remembered(folder.daemon)
+        return folder, which if which.named else which.recall(folder.daemon)
     served = which.target or Path(which.settings().model.path or "nano").name
     label = re.sub(r"[^A-Za-z0-9.]+", "-", served).strip("-")
     folder = RunFolder.create(path or _RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", daemon=which.memory())
@@ -119,13 +119,13 @@ def open_run(path: Path | None, which: DaemonChoice) -> tuple[RunFolder, DaemonC
 
 def measure_stage(kind: type[Options], options: Mapping[str, Any], path: Path | None, which: DaemonChoice) -> RunFolder:
     """One stage of the run at `path`, or of a new one, with the options that are `options`."""
-    kind.resumed(None, **options)  # what is asked wrongly leaves no folder behind
+    kind.resume(None, **options)  # what is asked wrongly leaves no folder behind
     folder, which = open_run(path, which)
-    measure(kind.stage, folder, which, kind.resumed(folder.plan(kind.stage), **options))
+    measure(kind.stage, folder, which, kind.resume(folder.plan(kind.stage), **options))
     return folder
 
 
-def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
+def checksums_by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
     """The checksum of each group's prompts by stage: two stages may ask other prompts of a group."""
     return {
         f"{stage}.{group}": checksum
@@ -137,7 +137,7 @@ def by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
 def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Sequence[Prompt]]) -> Session:
     """Freezes what is measured, and the prompts that each stage asks. Raises RunError where what matters is no longer
     what the run began with."""
-    manifest = take_manifest(client, by_stage(prompts))
+    manifest = take_manifest(client, checksums_by_stage(prompts))
     for number, earlier in folder.manifests().items():
         for difference in differences(earlier, manifest):
             if difference.matters:
@@ -159,24 +159,24 @@ def measure(
     folder: RunFolder,
     which: DaemonChoice,
     *wanted: Options,
-    settled: Callable[[Options], Options] = lambda options: options,
+    settle: Callable[[Options], Options] = lambda options: options,
 ) -> None:
     """What is missing of these stages, one after the other, with the daemon that they need; without one where nothing
-    is. `settled` is told each stage's options when its turn has come. Where it is stopped, `draftd command` continues.
+    is. `settle` is told each stage's options when its turn has come. Where it is stopped, `draftd command` continues.
     """
     if all(_complete(folder, options) for options in wanted):
         return
     swept = next((one for one in wanted if isinstance(one, SweepOptions)), None)
     # Of a daemon of its own: that it be the one which the run's sweep was, or will be, measured with.
-    longest = (swept or SweepOptions.resumed(folder.plan(Stage.SWEEP))).longest_block
+    longest = (swept or SweepOptions.resume(folder.plan(Stage.SWEEP))).longest_block
     longest = max(longest, *(getattr(one, "block_length", None) or 0 for one in wanted))
     try:
-        with measured(which, block_length=longest) as client, progress() as advance:
+        with measured_client(which, block_length=longest) as client, progress() as advance:
             model = client.model()
             prompts = {one.stage: _STAGES[one.stage][0](one, model) for one in wanted}
             session = begin(client, folder, prompts)
             for options in wanted:
-                _STAGES[options.stage][2](session, settled(options), model, advance)
+                _STAGES[options.stage][2](session, settle(options), model, advance)
     except KeyboardInterrupt:
         output.complain(f"stopped; what was measured is kept: continue with draftd {command} --run {folder.path}")
         raise

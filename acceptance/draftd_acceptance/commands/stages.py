@@ -58,11 +58,11 @@ class SweepFlags:
         files = self.prompts or ()
         return {
             **vars(self),
-            "block_lengths": listed("--blocks", self.block_lengths, int, "whole numbers"),
-            "drafters": listed("--drafters", self.drafters, DrafterName, ", ".join(BUILT_IN_DRAFTERS)),
-            "temperatures": listed("--temperatures", self.temperatures, float, "numbers"),
-            "concurrency": listed("--concurrency", self.concurrency, int, "whole numbers"),
-            "groups": listed("--groups", self.groups, str, "names"),
+            "block_lengths": parse_list("--blocks", self.block_lengths, int, "whole numbers"),
+            "drafters": parse_list("--drafters", self.drafters, DrafterName, ", ".join(BUILT_IN_DRAFTERS)),
+            "temperatures": parse_list("--temperatures", self.temperatures, float, "numbers"),
+            "concurrency": parse_list("--concurrency", self.concurrency, int, "whole numbers"),
+            "groups": parse_list("--groups", self.groups, str, "names"),
             "prompts": tuple(prompt for path in files for prompt in from_file(path)) or None,
         }
 
@@ -116,7 +116,9 @@ def sweep(flags: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, jso
     result = Sweep.read(folder)
     assert result is not None
     missing = f"{result.missing} requests are missing; continue with draftd sweep --run {folder.path}"
-    _tell(folder, _swept(result) if json else None, lambda: _show_sweep(result), [missing] * bool(result.missing))
+    _print_result(
+        folder, _sweep_document(result) if json else None, lambda: _show_sweep(result), [missing] * bool(result.missing)
+    )
 
 
 @options.with_options(
@@ -138,7 +140,7 @@ def soak(flags: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json:
     assert result is not None
     short = f"soaked for {result.seconds:.0f} s; continue with draftd soak --run {folder.path}"
     complaints = [*(result.complaints if json else ()), *([] if result.complete else [short])]
-    _tell(folder, _soaked(result) if json else None, lambda: _show_soak(result), complaints)
+    _print_result(folder, _soak_document(result) if json else None, lambda: _show_soak(result), complaints)
     if result.complaints:
         raise typer.Exit(1)
 
@@ -162,10 +164,10 @@ def quality(flags: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None,
     folder = runs.measure_stage(QualityOptions, vars(flags), run, which)
     result = quality_result(folder)
     assert result is not None
-    _tell(folder, _checked(result) if json else None, lambda: _show_quality(result), result.complaints)
+    _print_result(folder, _quality_document(result) if json else None, lambda: _show_quality(result), result.complaints)
 
 
-def _tell(
+def _print_result(
     folder: RunFolder, document: dict[str, Any] | None, show: Callable[[], None], complaints: Sequence[str]
 ) -> None:
     """As JSON where there is a `document`, else for people; exits 1 where there is something to complain of."""
@@ -183,7 +185,7 @@ def _tell(
 # a sweep
 
 
-def listed(name: str, text: str | None, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...] | None:
+def parse_list(name: str, text: str | None, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...] | None:
     """A list with commas; `none` is an empty one. Raises OptionError."""
     if text is None or text.strip() in ("", "none"):
         return None if text is None else ()
@@ -203,7 +205,7 @@ def _show_sweep(result: Sweep) -> None:
         output.say(f"failed {count} times: {error}")
 
 
-def _swept(result: Sweep) -> dict[str, Any]:
+def _sweep_document(result: Sweep) -> dict[str, Any]:
     gains = {arm: gain and asdict(gain) for arm, gain in result.gains.items()}
     return {
         "knee": result.knee and asdict(result.knee),
@@ -252,7 +254,7 @@ def _show_soak(result: SoakResult) -> None:
         output.say(complaint, style="bold red")
 
 
-def _soaked(result: SoakResult) -> dict[str, Any]:
+def _soak_document(result: SoakResult) -> dict[str, Any]:
     """Days without end are null, and `grows_without_bound` says what they mean."""
     document: dict[str, Any] = {"complete": result.complete} | asdict(result)
     if result.days_to_exhaustion is not None and math.isinf(result.days_to_exhaustion):
@@ -312,19 +314,19 @@ def _size(count: int | None) -> str:
 def _show_quality(result: QualityResult) -> None:
     prompts = result.greedy.prompts
     output.print_table(_PROMPTS, map(_prompt_cells, prompts), words=True)
-    _say_compared(result.greedy, result.sampled)
+    _say_comparisons(result.greedy, result.sampled)
     output.say(f"{result.greedy.identical} of {len(prompts)} greedy texts are identical")
     under = result.schemas
     if under is not None and under.refused:
         output.say(f"under a schema: not measured: {under.refused}")
     elif under is not None:
-        _say_compared(under.greedy, under.sampled, "under a schema, ")
+        _say_comparisons(under.greedy, under.sampled, "under a schema, ")
         output.say(f"under a schema, {under.answers - len(under.invalid)} of {under.answers} answers are valid")
     for error in result.error_examples:
         output.say(f"failed: {error}")
 
 
-def _say_compared(greedy: QualityComparison, sampled: QualityComparison | None, where: str = "") -> None:
+def _say_comparisons(greedy: QualityComparison, sampled: QualityComparison | None, where: str = "") -> None:
     for result in greedy.prompts:
         for mode, way in (("autoregressive", result.autoregressive), ("speculative", result.speculative)):
             if way.complaint:
@@ -346,7 +348,7 @@ def _sentence(comparison: QualityComparison) -> str:
     )
 
 
-def _checked(result: QualityResult) -> dict[str, Any]:
+def _quality_document(result: QualityResult) -> dict[str, Any]:
     greedy = result.greedy
     return {
         "success": {"autoregressive": greedy.autoregressive, "speculative": greedy.speculative},
@@ -365,10 +367,10 @@ def _as_documented(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _prompt_cells(result: PromptResult) -> tuple[str, ...]:
     texts = NOTHING if result.identical is None else "identical" if result.identical else "differ"
-    return result.prompt, _passed(result.autoregressive), _passed(result.speculative), texts
+    return result.prompt, _passed_text(result.autoregressive), _passed_text(result.speculative), texts
 
 
-def _passed(way: ModeAnswers) -> str:
+def _passed_text(way: ModeAnswers) -> str:
     if way.total == 1:
         return "passed" if way.passed else "failed"
     return f"{way.passed} of {way.total} passed" if way.total else "no answer"

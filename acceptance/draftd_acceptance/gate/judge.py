@@ -97,18 +97,18 @@ def hindrances(
 ) -> tuple[list[str], list[str]]:
     """What stands in the way, and what would but for `may_differ`: dotted fields, or what they begin with, in which a
     run may differ from its baseline. The sessions of one run never may. Each names the field and both values."""
-    refused = [*_within(run)]
+    refused = [*_session_hindrances(run)]
     allowed: list[str] = []
     if baseline is not None:
-        refused += _within(baseline)
-        for entry, _, _ in _differing(product(baseline.manifests.items(), run.manifests.items())):
+        refused += _session_hindrances(baseline)
+        for entry, _, _ in _differing_fields(product(baseline.manifests.items(), run.manifests.items())):
             line = f"{entry.field} is {entry.right} in this run, and {entry.left} in the baseline {baseline.name}"
             may = any(f"{entry.field}.".startswith(f"{prefix}.") for prefix in may_differ)
             (allowed if may else refused).append(line)
     return refused, allowed
 
 
-def _within(run: GateEvidence) -> Iterator[str]:
+def _session_hindrances(run: GateEvidence) -> Iterator[str]:
     """Of one run's sessions."""
     if not run.manifests:
         yield f"nothing was measured in {run.name}"
@@ -118,14 +118,14 @@ def _within(run: GateEvidence) -> Iterator[str]:
                 gone = "the files are no longer what was loaded"
                 yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
     # Each with each: of the prompts, two sessions may hold what the first one lacks.
-    for entry, first, second in _differing(combinations(run.manifests.items(), 2)):
+    for entry, first, second in _differing_fields(combinations(run.manifests.items(), 2)):
         yield f"{entry.field} is {entry.left} in session {first} of {run.name}, and {entry.right} in session {second}"
 
 
 _Session = tuple[int, Manifest]
 
 
-def _differing(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Difference, int, int]]:
+def _differing_fields(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Difference, int, int]]:
     """What matters, each field once, with the two sessions."""
     said: set[str] = set()
     for (first, left), (second, right) in pairs:
@@ -180,7 +180,7 @@ def read_metric(
     if not getattr(run, metric.stage):
         return MetricReading.none(f"the run has no {metric.stage}")
     if metric.read is None:
-        return _of_sweep(criterion, arm, run, baseline)
+        return _sweep_reading(criterion, arm, run, baseline)
     ours = metric.read(getattr(run, metric.stage))
     if baseline is None or ours.value is None:
         return ours
@@ -194,23 +194,25 @@ def read_metric(
     return MetricReading(ours.value / theirs.value, samples=min(ours.samples, theirs.samples))
 
 
-def _of_sweep(criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline: GateEvidence | None) -> MetricReading:
+def _sweep_reading(
+    criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline: GateEvidence | None
+) -> MetricReading:
     """The figure of one arm: by itself, over its autoregressive arm, or over the same arm of another run."""
     if arm is None:
         return MetricReading.none("the candidate's block length is not known: the sweep shows no knee")
     name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
 
-    def narrowed(ticks: Iterable[Tick]) -> list[Tick]:
+    def narrow(ticks: Iterable[Tick]) -> list[Tick]:
         return [one for one in ticks if group in (None, one.place.group) and workload in (None, one.place.workload)]
 
-    ticks = narrowed(run.sweep)
+    ticks = narrow(run.sweep)
     if name == TOTAL_THROUGHPUT:
         interval = summary.total_throughput(ticks, arm.id)
     elif criterion.against == "autoregressive":
         interval = summary.against(ticks, arm.id, arm.baseline.id, name)
         whose += f" and {arm.baseline.id}"
     elif baseline is not None:
-        interval = summary.against(ticks, arm.id, arm.id, name, narrowed(baseline.sweep))
+        interval = summary.against(ticks, arm.id, arm.id, name, narrow(baseline.sweep))
     else:
         interval = summary.measure(summary.select(ticks, arm=arm.id), name)
     if interval is None:
@@ -230,19 +232,19 @@ def weigh(criterion: Criterion, reading: MetricReading, metric: GateMetric) -> t
             return CriterionOutcome.TOO_FEW_SAMPLES, f"{few}: {reading.reason}" if short else reading.reason
         excused = reading.lack == "unreadable" and criterion.unreadable == "excuse"
         return (CriterionOutcome.EXCUSED if excused else CriterionOutcome.NOT_MEASURED), reading.reason
-    holds = criterion.comparison.holds(_decides(criterion, reading, reading.value), criterion.threshold)
-    if reading.samples < criterion.min_samples and (holds or not _lasts(criterion, reading.value, metric)):
+    holds = criterion.comparison.holds(_deciding_figure(criterion, reading, reading.value), criterion.threshold)
+    if reading.samples < criterion.min_samples and (holds or not _cannot_recover(criterion, reading.value, metric)):
         return CriterionOutcome.TOO_FEW_SAMPLES, few
     return (CriterionOutcome.PASSED, "") if holds else (CriterionOutcome.FAILED, reading.reason)
 
 
-def _lasts(criterion: Criterion, value: float, metric: GateMetric) -> bool:
+def _cannot_recover(criterion: Criterion, value: float, metric: GateMetric) -> bool:
     """Whether a value that does not hold cannot come to hold any more."""
     wanted = criterion.comparison.direction or (1 if value < criterion.threshold else -1)
     return criterion.against is None and metric.moves == ("down" if wanted > 0 else "up")
 
 
-def _decides(criterion: Criterion, reading: MetricReading, value: float) -> float:
+def _deciding_figure(criterion: Criterion, reading: MetricReading, value: float) -> float:
     """The figure that has to pass."""
     if criterion.judge == "estimate" or reading.low is None or reading.high is None:
         return value

@@ -17,7 +17,7 @@ from draftd_acceptance.manifest import Manifest
 from draftd_acceptance.quality import QualityComparison, QualityResult, quality_result
 from draftd_acceptance.soak import SoakResult, soak_result
 from draftd_acceptance.statistics import Interval, MemoryGrowth
-from draftd_acceptance.sweep.plan import measured, missing_requests
+from draftd_acceptance.sweep.plan import measured_keys, missing_requests
 from draftd_acceptance.ticks import Stage, Tick
 
 _OF_DRAFTS = ("acceptance", "acceptance_at_position_0", "mean_accepted_length")
@@ -56,7 +56,7 @@ class GateEvidence:
             soak=soak_result(folder),
             quality=quality_result(folder),
             arms={stage: sorted({tick.place.arm for tick in found}) for stage, found in ticks.items()},
-            missing=missing_requests(folder.plan(Stage.SWEEP) or {}, measured(ticks[Stage.SWEEP])),
+            missing=missing_requests(folder.plan(Stage.SWEEP) or {}, measured_keys(ticks[Stage.SWEEP])),
         )
 
 
@@ -129,7 +129,7 @@ def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more:
     return _soak(unit, "readings", read, **more)
 
 
-def _sustained(soak: SoakResult) -> MetricReading:
+def _sustained_acceptance(soak: SoakResult) -> MetricReading:
     value, judged = soak.sustained_acceptance(), len(soak.judged_windows)
     if value is None:
         return MetricReading.none(f"only {judged} of {len(soak.windows)} windows had enough drafts", "too_few", judged)
@@ -157,7 +157,7 @@ def _share(
     """What rests on the checkers: nothing, where they are broken. `schemas`: of what was asked under one."""
 
     def read(result: QualityResult) -> MetricReading:
-        if (lack := _unproven(result, schemas=schemas)) is not None:
+        if (lack := _lack_of_proof(result, schemas=schemas)) is not None:
             return lack
         compared = result.schemas.greedy if schemas and result.schemas is not None else result.greedy
         value, prompts = figure(compared), compared.prompts
@@ -173,7 +173,7 @@ def _share(
     return read
 
 
-def _unproven(result: QualityResult, *, schemas: bool) -> MetricReading | None:
+def _lack_of_proof(result: QualityResult, *, schemas: bool) -> MetricReading | None:
     """Why a share shows nothing; None where it does."""
     if result.faults:
         return MetricReading.none("nothing is shown, because a checker is broken")
@@ -185,7 +185,7 @@ def _unproven(result: QualityResult, *, schemas: bool) -> MetricReading | None:
 
 
 def _schema_valid(result: QualityResult) -> MetricReading:
-    if (lack := _unproven(result, schemas=True)) is not None:
+    if (lack := _lack_of_proof(result, schemas=True)) is not None:
         return lack
     assert result.schemas is not None
     share = result.schemas.valid_share
@@ -242,7 +242,7 @@ METRICS: Mapping[str, GateMetric] = MappingProxyType(
         "soak.resident_growth": _machine("By/s", "memory", "resident", ["resident"], **_ESTIMATED),
         "soak.mlx_growth": _machine("By/s", "memory", "mlx", ["mlx_active"], **_ESTIMATED),
         "soak.days_to_exhaustion": _machine("d", "memory", "days_to_exhaustion", _MEMORY, divisible=False),
-        "soak.acceptance_held": _soak("1", "windows", _sustained, moves="down"),
+        "soak.acceptance_held": _soak("1", "windows", _sustained_acceptance, moves="down"),
         "quality.success_autoregressive": _quality(_share(lambda found: found.autoregressive)),
         "quality.success_speculative": _quality(_share(lambda found: found.speculative)),
         "quality.difference": _quality(_share(lambda found: found.difference), **_ESTIMATED),

@@ -22,7 +22,7 @@ from draftd_acceptance.gate.spec import Criterion
 _SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
 
 
-def measured(judgement: Judgement) -> str:
+def measured_text(judgement: Judgement) -> str:
     """The figure and, where it has one, its interval."""
     unit, reading = _unit(judgement.criterion), judgement.reading
     if reading.value is None:
@@ -30,7 +30,7 @@ def measured(judgement: Judgement) -> str:
     return figure(reading.value, unit) + _interval(reading, unit)
 
 
-def wanted(criterion: Criterion) -> str:
+def wanted_text(criterion: Criterion) -> str:
     """What the spec says."""
     text = f"{_SIGNS[criterion.comparison]} {figure(criterion.threshold, _unit(criterion))}"
     if criterion.against is not None:
@@ -38,15 +38,15 @@ def wanted(criterion: Criterion) -> str:
     return text + (", by its bound" if criterion.judge == "bound" else "")
 
 
-def of_what(judgement: Judgement) -> str:
+def subject(judgement: Judgement) -> str:
     """Whose figure it is: the arm and what narrows it."""
     return ", ".join(filter(None, (judgement.arm, judgement.criterion.group, judgement.criterion.workload)))
 
 
 def explanation(judgement: Judgement) -> str:
     """One line: what was measured, what was wanted, and why it came out as it did."""
-    parts = [f"{judgement.criterion.metric} {measured(judgement)}, wanted {wanted(judgement.criterion)}"]
-    if where := of_what(judgement):
+    parts = [f"{judgement.criterion.metric} {measured_text(judgement)}, wanted {wanted_text(judgement.criterion)}"]
+    if where := subject(judgement):
         parts.append(where)
     parts.append(f"{judgement.reading.samples} {METRICS[judgement.criterion.metric].counted}")
     if judgement.reason:
@@ -114,8 +114,8 @@ def document(verdict: GateDecision) -> dict[str, Any]:
                 "samples": judgement.reading.samples,
                 "outcome": str(judgement.outcome),
                 "reason": judgement.reason,
-                "measured": measured(judgement),
-                "wanted": wanted(judgement.criterion),
+                "measured": measured_text(judgement),
+                "wanted": wanted_text(judgement.criterion),
             }
             for judgement in verdict.judgements
         ],

@@ -113,7 +113,7 @@ class Spec(_Table):
 def load_spec(path: Path | None = None) -> Spec:
     """Without a path the one that is shipped, the production candidate's. Raises SpecError."""
     if path is None:
-        return parse(shipped(), SHIPPED)
+        return parse(shipped_text(), SHIPPED)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -123,7 +123,7 @@ def load_spec(path: Path | None = None) -> Spec:
     return parse(text, str(path))
 
 
-def shipped() -> str:
+def shipped_text() -> str:
     """The text of the spec that comes with the package."""
     return (resources.files("draftd_acceptance.gate") / SHIPPED).read_text(encoding="utf-8")
 
@@ -138,7 +138,7 @@ def parse(text: str, source: str) -> Spec:
     try:
         spec = Spec.model_validate(document)
     except ValidationError as error:
-        raise _wrong(error, place) from None
+        raise _spec_error(error, place) from None
     seen: set[str] = set()
     for number, criterion in enumerate(spec.criterion):
         if wrong := _contradiction(criterion):
@@ -154,7 +154,7 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
     """What one field does not let another say: the field, its value, what is allowed."""
     metric = METRICS.get(criterion.metric)
     if metric is None:
-        return "metric", criterion.metric, _one_of(criterion.metric, list(METRICS))
+        return "metric", criterion.metric, _allowed_names(criterion.metric, list(METRICS))
     if metric.stage is not Stage.SWEEP:
         for field in _NARROWING:
             value = getattr(criterion, field)
@@ -169,18 +169,18 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
     return None
 
 
-def _wrong(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]) -> SpecError:
+def _spec_error(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]) -> SpecError:
     errors = error.errors(include_url=False)
     # An unknown key is often the one that is missing, misspelt.
     if unknown := next((fault for fault in errors if fault["type"] == "extra_forbidden"), None):
         *table, key = where = unknown["loc"]
         kind = Criterion if "criterion" in table else PromotionCandidate if "candidate" in table else Spec
-        return SpecError(place(where), unknown["input"], _one_of(str(key), list(kind.model_fields)))
+        return SpecError(place(where), unknown["input"], _allowed_names(str(key), list(kind.model_fields)))
     _, value, allowed = wrong_field(error)
     return SpecError(place(errors[0]["loc"]), value, allowed)
 
 
-def _one_of(name: str, names: list[str]) -> str:
+def _allowed_names(name: str, names: list[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
 

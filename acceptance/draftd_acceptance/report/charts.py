@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from draftd_acceptance.report.figures import capitalised, figure
+from draftd_acceptance.report.figures import capitalise, figure
 from draftd_acceptance.statistics import Interval
 
 PALETTE: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -110,7 +110,7 @@ class Series:
     def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Series:
         """Estimates with their intervals, by a whole number."""
         at = sorted(curve)
-        scaled = [curve[x].scaled(scale) for x in at]
+        scaled = [curve[x].scale_by(scale) for x in at]
         return cls(label, ink, at, [one.estimate for one in scaled], scaled)
 
 
@@ -142,9 +142,9 @@ def lines(
         low, high = min(low, bottom), max(high, top or high)
         axes.set_ylim(low, high + (high - low) * 0.04)
 
-    words = text or "; ".join(_told(line) for line in series if len(line.ys))
+    words = text or "; ".join(_series_words(line) for line in series if len(line.ys))
     single = all(len(set(line.xs)) < 2 for line in series)
-    return _drawn(id_, words, paint, across=across, up=up, series=series, single=single)
+    return _draw_chart(id_, words, paint, across=across, up=up, series=series, single=single)
 
 
 def ranges(
@@ -183,7 +183,7 @@ def ranges(
         }
         for name, all_ in rows.items()
     }
-    return _drawn(id_, _listed(words), paint, across=unit, height=116 + 30 * len(rows), single=len(rows) == 1)
+    return _draw_chart(id_, _row_words(words), paint, across=unit, height=116 + 30 * len(rows), single=len(rows) == 1)
 
 
 def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str]) -> Chart:
@@ -202,7 +202,9 @@ def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, 
         axes.set_xlim(0, longest * 1.26)  # the total stands behind its bar
 
     words = {name: {part: f"{figure(value)} s" for part, value in values.items()} for name, values in rows.items()}
-    return _drawn(id_, _listed(words), paint, across="seconds", height=108 + 44 * len(rows), single=len(rows) == 1)
+    return _draw_chart(
+        id_, _row_words(words), paint, across="seconds", height=108 + 44 * len(rows), single=len(rows) == 1
+    )
 
 
 def _line(axes: Axes, line: Series) -> None:
@@ -222,7 +224,7 @@ def _line(axes: Axes, line: Series) -> None:
     axes.plot(xs, ys, color=ink, marker=marker, linestyle=style, linewidth=1.6 if thin else 2.2, label=line.label)
 
 
-def _told(line: Series) -> str:
+def _series_words(line: Series) -> str:
     if line.marks == "ring":
         return line.label
     if len(line.ys) > 12:
@@ -231,12 +233,12 @@ def _told(line: Series) -> str:
     return f"{line.label}: " + ", ".join(f"{figure(y)} at {x:.3g}" for x, y in zip(line.xs, line.ys, strict=True))
 
 
-def _listed(rows: Mapping[str, Mapping[str, str]]) -> str:
+def _row_words(rows: Mapping[str, Mapping[str, str]]) -> str:
     """By the name of a row; the name of a series only where there are several."""
     if all(len(row) == 1 for row in rows.values()):
         return "; ".join(f"{name}: {value}" for name, row in rows.items() for value in row.values())
     return ". ".join(
-        f"{capitalised(name)} – " + "; ".join(f"{key}: {value}" for key, value in row.items())
+        f"{capitalise(name)} – " + "; ".join(f"{key}: {value}" for key, value in row.items())
         for name, row in rows.items()
     )
 
@@ -253,7 +255,7 @@ def _ink(name: str) -> str:
     return PALETTE[name][0]
 
 
-def _drawn(
+def _draw_chart(
     id_: str,
     words: str,
     paint: Callable[[Axes], None],
@@ -264,7 +266,7 @@ def _drawn(
     series: Sequence[Series] = (),
     single: bool = False,
 ) -> Chart:
-    words = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalised(words)}"
+    words = (f"Vertical axis: {up}. " if up else "") + f"Horizontal axis: {across}. {capitalise(words)}"
     if single:
         return Chart(id_, words, "", "", series, single)
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": id_}), io.StringIO() as out:

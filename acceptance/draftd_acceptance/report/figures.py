@@ -28,11 +28,11 @@ def columns(rows: Sequence[Mapping[str, Cell | str]]) -> list[tuple[str, str, st
     """Of a table with cells by column: "Decode | tokens/s" is its title and the unit below. The key, title and unit of
     each; a column but the first in which no row has a value is left out."""
 
-    def known(value: Cell | str) -> bool:
-        return value not in ("", NOTHING) if isinstance(value, str) else known(value.text) or bool(value.detail)
+    def has_value(value: Cell | str) -> bool:
+        return value not in ("", NOTHING) if isinstance(value, str) else has_value(value.text) or bool(value.detail)
 
     first, *others = rows[0]
-    kept = [first, *(key for key in others if any(known(row[key]) for row in rows))]
+    kept = [first, *(key for key in others if any(has_value(row[key]) for row in rows))]
     return [(key, *key.partition(" | ")[::2]) for key in kept]
 
 
@@ -44,16 +44,16 @@ def figure(value: float | None, digits: int = 3) -> str:
         return "∞" if value > 0 else "−∞"
     if value == 0:
         return "0"
-    return fixed(value, min(8, max(0, digits - 1 - math.floor(math.log10(abs(value))))))
+    return to_places(value, min(8, max(0, digits - 1 - math.floor(math.log10(abs(value))))))
 
 
-def fixed(value: float, places: int) -> str:
+def to_places(value: float, places: int) -> str:
     return f"{value:,.{places}f}".replace(",", " ").replace("-", "−")
 
 
 def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
     """The interval's ends, alike in their digits."""
-    low, high = (fixed(end * scale, places) for end in (interval.low, interval.high))
+    low, high = (to_places(end * scale, places) for end in (interval.low, interval.high))
     return f"{low}–{high}" if not low.startswith("−") and not high.startswith("−") else f"{low} to {high}"
 
 
@@ -61,17 +61,17 @@ def interval(estimate: Interval, scale: float = 1.0, places: int = 2) -> str:
     """Within a sentence, in brackets: 95 % interval 1.62 to 1.96."""
     if estimate.samples == 1:
         return "from one answer"
-    low, high = (fixed(end * scale, places) for end in (estimate.low, estimate.high))
+    low, high = (to_places(end * scale, places) for end in (estimate.low, estimate.high))
     return f"95 % interval {low} to {high}"
 
 
-def measured(interval: Interval | None, scale: float = 1.0, unit: str = "") -> Cell:
+def measured_cell(interval: Interval | None, scale: float = 1.0, unit: str = "") -> Cell:
     """An estimate, its interval below."""
     if interval is None:
         return Cell(NOTHING, tone="absent")
     size = abs(interval.estimate * scale)
     places = 1 if size == 0 else min(6, max(0, 2 - math.floor(math.log10(size))))
-    return Cell(fixed(interval.estimate * scale, places) + unit, spread(interval, scale, places))
+    return Cell(to_places(interval.estimate * scale, places) + unit, spread(interval, scale, places))
 
 
 def share(value: float | None, places: int = 0) -> str:
@@ -114,7 +114,7 @@ def count(number: int, singular: str, many: str = "") -> str:
     )
 
 
-def capitalised(text: str) -> str:
+def capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -128,7 +128,7 @@ def name(arm: Arm | str) -> str:
     if parsed.automatic:
         parts = ["Automatic", f"up to {parsed.block_length} a step"]
     elif parsed.drafter is not None:
-        way = "Speculative" if parsed.drafter == DRAFT_MODEL else capitalised(parsed.drafter.replace("_", " "))
+        way = "Speculative" if parsed.drafter == DRAFT_MODEL else capitalise(parsed.drafter.replace("_", " "))
         parts = [way, f"{parsed.block_length} a step"]
     if parsed.temperature:
         parts.append(f"temperature {parsed.temperature:g}")
@@ -151,17 +151,17 @@ def spoken(arm: Arm | str) -> str:
     return said + (f" with {parsed.concurrency} requests at a time" if parsed.concurrency > 1 else "")
 
 
-def named(arm: Arm, candidate: bool = False) -> Cell:
+def arm_cell(arm: Arm, candidate: bool = False) -> Cell:
     """How it decodes; below, in what it differs."""
     way, *rest = name(arm).split(", ")
     return Cell(way, ", ".join([*rest, *(["the candidate"] if candidate else [])]))
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def signed(value: float, places: int) -> str:
+def with_sign(value: float, places: int) -> str:
     return "0" if abs(value) < 0.005 else f"{value:+.{places}f}".replace("-", "−")
 
 
@@ -171,8 +171,8 @@ def days(number: float) -> str:
     return f"{figure(number)} days" if number >= 2 else span(number * 86400)
 
 
-def grew(growth: MemoryGrowth) -> Cell:
+def growth_cell(growth: MemoryGrowth) -> Cell:
     """In megabytes an hour."""
-    slope = growth.slope.scaled(3600 / 1e6)
+    slope = growth.slope.scale_by(3600 / 1e6)
     shown = "growth is certain" if growth.certain else "no growth is certain"
     return Cell(f"{figure(slope.estimate)} MB an hour", f"{figure(slope.low)} to {figure(slope.high)}; {shown}")

@@ -60,16 +60,16 @@ def write_report(
 
 def html(contents: Mapping[str, Any]) -> str:
     """One file: no script, nothing fetched."""
-    return _rendered("report.html.j2", contents, autoescape=True, palette=PALETTE)
+    return _render("report.html.j2", contents, autoescape=True, palette=PALETTE)
 
 
 def markdown(contents: Mapping[str, Any]) -> str:
     """For a terminal, a pull request or an archive: sentences and tables, the charts by their descriptions."""
-    text = _rendered("report.md.j2", contents, autoescape=False, signs=_SIGNS)
+    text = _render("report.md.j2", contents, autoescape=False, signs=_SIGNS)
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def _rendered(template: str, contents: Mapping[str, Any], *, autoescape: bool, **more: object) -> str:
+def _render(template: str, contents: Mapping[str, Any], *, autoescape: bool, **more: object) -> str:
     environment = Environment(
         loader=PackageLoader("draftd_acceptance", "report"),
         extensions=["jinja2.ext.do"],
@@ -112,7 +112,7 @@ def report(
         "title": _title(folder, last),
         "about": _about(folder, last),
         "tone": tone,
-        "word": figures.capitalised(verdict.decision.replace("_", " ")),
+        "word": figures.capitalise(verdict.decision.replace("_", " ")),
         "sentence": _sentence(verdict),
         "outcomes": {one: outcomes[one] for one in CriterionOutcome if outcomes[one]},
         "made_by": f"Made by draftd {__version__} from the raw ticks of the run “{folder.name}”. "
@@ -182,7 +182,7 @@ def _sentence(verdict: GateDecision) -> str:
     said = verdict.sentence.partition(": ")[2] + "."
     if verdict.candidate and said.startswith(verdict.candidate):
         said = figures.spoken(verdict.candidate) + said.removeprefix(verdict.candidate)
-    return figures.capitalised(said)
+    return figures.capitalise(said)
 
 
 def _title(folder: RunFolder, last: Manifest | None) -> str:

@@ -16,7 +16,7 @@ from draftd_acceptance.report.charts import SERIES, Chart, Series, lines, ranges
 from draftd_acceptance.report.figures import figure, name, share
 from draftd_acceptance.soak import SoakWindow, soak_parts
 from draftd_acceptance.statistics import Interval
-from draftd_acceptance.summary import against, counted, measure, select
+from draftd_acceptance.summary import against, measure, select, total_counts
 from draftd_acceptance.sweep.result import Knee, Sweep
 from draftd_acceptance.ticks import Arm, MachineSample, Tick
 
@@ -91,7 +91,7 @@ def worth(sweep: Sweep) -> LengthFigures | None:
     arms = {k: arm for k, arm in sweep.by_length.items() if k in costs.verify_seconds}
     alphas, points = {}, {}
     for k, arm in arms.items():
-        counts, gain = counted(sweep.of(arm)), sweep.gains.get(arm)
+        counts, gain = total_counts(sweep.of(arm)), sweep.gains.get(arm)
         alpha = alphas[k] = alpha_of(counts.accepted, counts.rollbacks)
         if alpha is not None and gain is not None:
             points[k] = alpha, gain.estimate, speedup(alpha, k, costs.step_cost(k))
@@ -207,7 +207,7 @@ def kind_charts(
     ours, plain = name(candidate), name(candidate.baseline)
     rows = {kind: {ours: gain} for kind, gain in gains.items()}
     yield ranges("gains", rows, {ours: "speculative"}, unit="× autoregressive", level=(1.0, "no gain"))
-    rows = {kind: {name(arm): one.scaled(1000) for arm, one in by.items()} for kind, by in first.items()}
+    rows = {kind: {name(arm): one.scale_by(1000) for arm, one in by.items()} for kind, by in first.items()}
     yield ranges("waits", rows, {ours: "speculative", plain: "autoregressive"}, unit="ms")
 
 

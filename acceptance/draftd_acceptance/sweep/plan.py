@@ -127,7 +127,7 @@ def plan_sweep(options: SweepOptions, model: ModelReply, max_batch: int | None =
     arms: list[Arm] = []
     left_out: dict[str, str] = {}
     offered: list[DrafterName | None] = list(model.drafters)
-    for arm in _wanted(options, offered, model.max_draft_tokens):
+    for arm in _wanted_arms(options, offered, model.max_draft_tokens):
         reason = _obstacle(arm, model, max_batch, len(prompts))
         if reason:
             left_out.setdefault(arm.id, reason)
@@ -159,7 +159,7 @@ def _prompts(options: SweepOptions, model: ModelReply) -> tuple[list[Prompt], di
     return chosen, left_out
 
 
-def _wanted(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
+def _wanted_arms(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
     """One parameter at a time, from the base. What the daemon cannot do is among them. `most` is the longest block that
     it drafts: automatic depth may go up to that, or to the longest that is swept."""
     drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
@@ -229,7 +229,7 @@ def key_of(tick: Tick) -> Key:
     return tick.place.arm, *tick.place.key, tick.place.repetition
 
 
-def measured(ticks: Iterable[Tick]) -> set[Key]:
+def measured_keys(ticks: Iterable[Tick]) -> set[Key]:
     """What need not be asked again."""
     return {key_of(tick) for tick in ticks if not tick.error and not tick.place.warm_up}
 
@@ -248,7 +248,7 @@ def run_sweep(session: Session, options: SweepOptions, model: ModelReply, progre
     steps = schedule(plan)
     total = sum(len(step.prompts) for step in steps)
     session.folder.freeze_plan(Stage.SWEEP, plan.frozen(total))
-    missing = pending(steps, measured(session.folder.ticks(Stage.SWEEP)))
+    missing = pending(steps, measured_keys(session.folder.ticks(Stage.SWEEP)))
     if not missing:
         return
     heat, errors = Heat(options.heat_seconds), ErrorLimit()
@@ -287,7 +287,7 @@ def run_sweep(session: Session, options: SweepOptions, model: ModelReply, progre
 def sweep_complete(folder: RunFolder) -> bool:
     """Whether all that the sweep began with is measured. False where there is none."""
     plan = folder.plan(Stage.SWEEP)
-    return plan is not None and missing_requests(plan, measured(folder.ticks(Stage.SWEEP))) == 0
+    return plan is not None and missing_requests(plan, measured_keys(folder.ticks(Stage.SWEEP))) == 0
 
 
 def missing_requests(plan: Mapping[str, Any], done: Collection[Key]) -> int:

@@ -12,7 +12,7 @@ from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import LONGEST_BLOCK
 from draftd_acceptance.statistics import Interval
 from draftd_acceptance.summary import METRICS, ArmSummary, against, measure, select, summarise
-from draftd_acceptance.sweep.plan import key_of, measured, missing_requests
+from draftd_acceptance.sweep.plan import key_of, measured_keys, missing_requests
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage, Tick
 
 _METRIC = "decode_tokens_per_second"
@@ -120,12 +120,12 @@ class Sweep:
     @property
     def missing(self) -> int:
         """Requests that are still to be measured."""
-        return missing_requests(self.plan, measured(self.ticks))
+        return missing_requests(self.plan, measured_keys(self.ticks))
 
     @property
     def errors(self) -> dict[str, int]:
         """What the missing requests failed with when they were asked, and how often."""
-        done = measured(self.ticks)
+        done = measured_keys(self.ticks)
         failed = [tick for tick in self.ticks if tick.error and not tick.place.warm_up and key_of(tick) not in done]
         return dict(Counter(tick.error for tick in failed).most_common())
 

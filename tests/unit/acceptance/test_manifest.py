@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from draftd.client.prompts import Prompt
 from draftd.core import WorkloadClass
-from draftd_acceptance.folder import RunError, RunFolder, parsed, to_json
+from draftd_acceptance.folder import RunError, RunFolder, parse_json, to_json
 from draftd_acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences, prompt_checksum
 from tests.synthetic_run import manifest
 
@@ -147,7 +147,7 @@ manifests = st.builds(
 @settings(deadline=None)  # times are the machine's
 @given(manifests)
 def test_a_manifest_comes_back_from_its_file_as_it_was(made: Manifest) -> None:
-    assert parsed(Manifest, to_json(made), "m.json") == made
+    assert parse_json(Manifest, to_json(made), "m.json") == made
 
 
 @settings(deadline=None)
@@ -176,7 +176,7 @@ def test_a_manifest_of_its_own_and_one_in_a_run_are_written_alike(tmp_path: Path
 )
 def test_a_file_that_is_no_manifest_is_refused_by_name_and_field(text: str, named: str) -> None:
     with pytest.raises(RunError) as refused:
-        parsed(Manifest, text, "m.json")
+        parse_json(Manifest, text, "m.json")
     assert named in refused.value.message
 
 

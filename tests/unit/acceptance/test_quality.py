@@ -224,7 +224,7 @@ class TestUnderSchemas:
         assert quality_complete(folder)
         assert judged(folder).schemas is None
         assert judged(folder).complaints == ()
-        folder.freeze_plan(Stage.QUALITY, QualityOptions.resumed(plan).frozen())  # can be continued
+        folder.freeze_plan(Stage.QUALITY, QualityOptions.resume(plan).frozen())  # can be continued
 
 
 class TestOptions:
@@ -239,21 +239,21 @@ class TestOptions:
     )
     def test_quality_options_out_of_bounds_are_named(self, wrong: dict[str, float], named: str) -> None:
         with pytest.raises(OptionError, match=named):
-            QualityOptions.resumed(None, **wrong)
+            QualityOptions.resume(None, **wrong)
 
     def test_quality_options_beyond_the_daemon_are_named(self) -> None:
         with pytest.raises(OptionError, match="block_length: got 5; allowed: up to 4"):
-            QualityOptions(block_length=5).settled(MODEL)
+            QualityOptions(block_length=5).settle(MODEL)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
-            QualityOptions(drafter=PROMPT_LOOKUP).settled(MODEL)
+            QualityOptions(drafter=PROMPT_LOOKUP).settle(MODEL)
         with pytest.raises(OptionError, match="no draft here"):
-            QualityOptions().settled(pb.GetModelResponse(speculation_reason="no draft here"))
+            QualityOptions().settle(pb.GetModelResponse(speculation_reason="no draft here"))
 
     def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
-        chosen = QualityOptions(temperature=0.8, repeats=2).settled(MODEL)
+        chosen = QualityOptions(temperature=0.8, repeats=2).settle(MODEL)
         assert chosen.block_length == 4
-        assert QualityOptions.resumed(chosen.plan()) == chosen
-        assert QualityOptions.resumed(chosen.plan(), repeats=5) == chosen.model_copy(update={"repeats": 5})
+        assert QualityOptions.resume(chosen.plan()) == chosen
+        assert QualityOptions.resume(chosen.plan(), repeats=5) == chosen.model_copy(update={"repeats": 5})
         with pytest.raises(OptionError, match="quality.json: repeats"):
             QualityOptions.from_plan({"repeats": "many"})
 

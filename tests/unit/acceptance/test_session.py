@@ -32,7 +32,7 @@ from draftd.protocol import duration
 from draftd.v1 import inference_pb2 as pb
 from draftd_acceptance import session as module
 from draftd_acceptance.report.figures import name
-from draftd_acceptance.session import NotMeasurable, ask_for, departure, held, tick_of
+from draftd_acceptance.session import NotMeasurable, ask_for, departure, hold_ladder, tick_of
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, GrantedPlan, RunPlace, ServerTiming, Stage, Tick
 from tests.fake_fallback import NOW, FakeController
 from tests.fake_ticks import place
@@ -226,7 +226,7 @@ def served(tmp_path: Path, controller: FakeController) -> Iterator[Daemon]:
 
 
 def test_session_holds_the_top_level_and_releases_it_afterwards(served: Daemon, controller: FakeController) -> None:
-    with held(served.client):
+    with hold_ladder(served.client):
         assert controller.now.hold is not None
         assert (controller.now.hold.position, controller.now.position) == (0, 0)
         assert controller.now.hold.until is not None  # a harness that is killed leaves nothing behind for long
@@ -245,7 +245,7 @@ def test_held_level_is_renewed_before_it_expires(
         hold(level, expires_in)
 
     monkeypatch.setattr(controller, "hold", counted)
-    with held(served.client):
+    with hold_ladder(served.client):
         until(lambda: len(renewals) >= 3, 10)
     assert set(renewals) == {module._HOLD_SECONDS}
 
@@ -253,7 +253,7 @@ def test_held_level_is_renewed_before_it_expires(
 def test_an_operators_own_hold_on_the_top_stays(served: Daemon, controller: FakeController) -> None:
     mine = Hold(0, None)
     controller.now = replace(controller.now, hold=mine)
-    with held(served.client):
+    with hold_ladder(served.client):
         assert controller.now.hold is mine
     assert controller.now.hold is mine
 
@@ -263,7 +263,7 @@ def test_a_hold_that_an_operator_puts_in_its_place_is_neither_renewed_nor_releas
 ) -> None:
     monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
     theirs = Hold(len(controller.now.ladder) - 1, NOW + 9999)
-    with held(served.client):
+    with hold_ladder(served.client):
         controller.now = replace(controller.now, hold=theirs)
         until(lambda: not any(t.name == "draftd-hold" for t in module.threading.enumerate()), 10)
     assert controller.now.hold is theirs
@@ -273,19 +273,19 @@ def test_session_refuses_a_daemon_held_at_a_lower_level(served: Daemon, controll
     controller.now = replace(controller.now, hold=Hold(len(controller.now.ladder) - 1, None))
     with (
         pytest.raises(NotMeasurable, match=r"level: got 'held at autoregressive'.*draftd level release"),
-        held(served.client),
+        hold_ladder(served.client),
     ):
         raise AssertionError
 
 
 def test_session_refuses_a_daemon_whose_flag_is_off(served: Daemon) -> None:
     served.client.set_flag("off")
-    with pytest.raises(NotMeasurable, match=r"flag: got 'off'.*draftd flag set on"), held(served.client):
+    with pytest.raises(NotMeasurable, match=r"flag: got 'off'.*draftd flag set on"), hold_ladder(served.client):
         raise AssertionError
 
 
 def test_a_daemon_without_a_ladder_is_measured_as_it_is(tmp_path: Path) -> None:
-    with serving(tmp_path, lambda: scripted_models(0.7)) as plain, held(plain.client):
+    with serving(tmp_path, lambda: scripted_models(0.7)) as plain, hold_ladder(plain.client):
         assert plain.client.status().level == "full"
 
 

@@ -253,29 +253,29 @@ class TestOptions:
     )
     def test_soak_options_out_of_bounds_are_named(self, wrong: dict[str, Any], named: str) -> None:
         with pytest.raises(OptionError, match=named):
-            SoakOptions.resumed(None, **wrong)
+            SoakOptions.resume(None, **wrong)
 
     def test_soak_options_not_given_are_the_daemons_own(self) -> None:
-        settled = SoakOptions().settled(MODEL, 2)
+        settled = SoakOptions().settle(MODEL, 2)
         assert (settled.streams, settled.block_length, settled.max_tokens) == (2, 6, 256)
         assert settled.arm.id == "k6-x2"
         assert settled.lengths == (32, 64, 128, 256)
-        assert SoakOptions().settled(MODEL, None).streams == 4
-        assert SoakOptions(block_length=0).settled(MODEL, None).arm.id == "ar-x4"
-        assert SoakOptions().settled(pb.GetModelResponse(context_length=100), None).arm.id == "ar-x4"
+        assert SoakOptions().settle(MODEL, None).streams == 4
+        assert SoakOptions(block_length=0).settle(MODEL, None).arm.id == "ar-x4"
+        assert SoakOptions().settle(pb.GetModelResponse(context_length=100), None).arm.id == "ar-x4"
 
     def test_soak_options_beyond_the_daemon_are_named(self) -> None:
         with pytest.raises(OptionError, match="block_length: got 7; allowed: up to 6, as this daemon drafts"):
-            SoakOptions(block_length=7).settled(MODEL, None)
+            SoakOptions(block_length=7).settle(MODEL, None)
         with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
-            SoakOptions(block_length=1).settled(pb.GetModelResponse(speculation_reason="no draft"), None)
+            SoakOptions(block_length=1).settle(pb.GetModelResponse(speculation_reason="no draft"), None)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
-            SoakOptions(drafter=PROMPT_LOOKUP).settled(MODEL, None)
+            SoakOptions(drafter=PROMPT_LOOKUP).settle(MODEL, None)
 
     def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
-        chosen = SoakOptions(duration=30.0, seed=4).settled(MODEL, 8)
-        assert SoakOptions.resumed(chosen.plan()) == chosen
-        assert SoakOptions.resumed(chosen.plan(), duration=60.0) == chosen.model_copy(update={"duration": 60.0})
+        chosen = SoakOptions(duration=30.0, seed=4).settle(MODEL, 8)
+        assert SoakOptions.resume(chosen.plan()) == chosen
+        assert SoakOptions.resume(chosen.plan(), duration=60.0) == chosen.model_copy(update={"duration": 60.0})
         with pytest.raises(OptionError, match="soak.json: duration"):
             SoakOptions.from_plan({"duration": "long"})
 

@@ -13,11 +13,11 @@ from draftd.counts import DraftCounts
 from draftd_acceptance.summary import (
     METRICS,
     against,
-    counted,
     measure,
     per_position,
     select,
     summarise,
+    total_counts,
     total_throughput,
 )
 from draftd_acceptance.ticks import MachineSample, ServerTiming, Stage, Tick
@@ -134,7 +134,7 @@ def test_acceptance_by_position_is_over_all_tokens_of_the_position() -> None:
         tick(place("k4", "b"), counts=DraftCounts(drafted_per_position=[30], accepted_per_position=[15])),
         tick(place("k4", "c"), error="gone", counts=DraftCounts(drafted_per_position=[9], accepted_per_position=[9])),
     ]
-    assert per_position(counted(ticks)) == (24 / 40, 0.6, 0.0)
+    assert per_position(total_counts(ticks)) == (24 / 40, 0.6, 0.0)
     assert per_position(tick().counts) == ()
 
 
@@ -206,7 +206,7 @@ def test_a_summary_is_of_its_own_arm() -> None:
     assert found.figures.keys() == METRICS.keys()
     assert found.figures["acceptance"] == measure(ticks, "acceptance")
     assert found.figures["queue"] is None
-    assert found.acceptance_per_position == per_position(counted(ticks))
+    assert found.acceptance_per_position == per_position(total_counts(ticks))
     assert (found.target_forwards_per_token, found.draft_forwards_per_token) == (12 / 20, 40 / 20)
     assert (found.peak_resident, found.peak_mlx) == (700, 300)
     assert found.watts == 20.0

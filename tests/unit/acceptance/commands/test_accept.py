@@ -10,7 +10,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from draftd_acceptance.gate.spec import shipped
+from draftd_acceptance.gate.spec import shipped_text
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.synthetic_run import manifest, synthetic_run
 from tests.unit.cli.conftest import Ran, in_process
@@ -157,7 +157,7 @@ def test_gate_replaces_the_saved_verdict_of_the_run(draftd: Draftd, measured: Pa
 
 
 def test_gate_without_a_spec_judges_by_the_shipped_spec(draftd: Draftd, measured: Path) -> None:
-    assert draftd("gate", "--print-spec").out == shipped()
+    assert draftd("gate", "--print-spec").out == shipped_text()
     ran = draftd("gate", "--run", str(measured), "--json")
     assert ran.code == 1
     assert json.loads(ran.out)["spec"] == "production candidate"

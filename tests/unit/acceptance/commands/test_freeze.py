@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftd_acceptance.folder import RunFolder, parsed
+from draftd_acceptance.folder import RunFolder, parse_json
 from draftd_acceptance.manifest import Manifest
 from draftd_acceptance.options import GROUPS
 from tests.unit.cli.conftest import Run
@@ -23,7 +23,7 @@ def rewritten(path: Path, **changes: Any) -> str:
 
 
 def taken(text: str | bytes) -> Manifest:
-    return parsed(Manifest, text, "manifest.json")
+    return parse_json(Manifest, text, "manifest.json")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt, from_texts
 from draftd.errors import ConfigError
 from draftd_acceptance.commands import runs
-from draftd_acceptance.commands.runs import DaemonChoice, begin, measured, open_run, progress, time_left
+from draftd_acceptance.commands.runs import DaemonChoice, begin, measured_client, open_run, progress, time_left
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.session import Advance
 from draftd_acceptance.ticks import Stage
@@ -52,14 +52,14 @@ def test_a_folder_with_something_else_in_it_is_no_run(tmp_path: Path) -> None:
 def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=r"engine\.max_bath"),
-        measured(DaemonChoice(assignments=["engine.max_bath=2"])),
+        measured_client(DaemonChoice(assignments=["engine.max_bath=2"])),
     ):
         raise AssertionError
 
 
 def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between() -> None:
     which = DaemonChoice(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
-    with measured(which, block_length=6) as client:
+    with measured_client(which, block_length=6) as client:
         assert client.model().max_draft_tokens == 6
         settings = client.manifest().settings
         wanted = {"engine.max_batch": "3", "fallback.guard": "false", "fallback.probe_share": "0"}

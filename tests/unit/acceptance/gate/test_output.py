@@ -48,17 +48,17 @@ def judged(reading: MetricReading, **fields: object) -> Judgement:
 
 
 def test_an_interval_shares_its_unit_where_both_ends_have_the_same() -> None:
-    assert shown.measured(judged(MetricReading(0.05, 0.04, 0.06))) == "50 ms (40 … 60)"
-    assert shown.measured(judged(MetricReading(0.9, 0.8, 1.2))) == "900 ms (800 ms … 1.2 s)"
-    assert shown.measured(judged(MetricReading(0.05))) == "50 ms"
-    assert shown.measured(judged(MetricReading(None))) == "–"
+    assert shown.measured_text(judged(MetricReading(0.05, 0.04, 0.06))) == "50 ms (40 … 60)"
+    assert shown.measured_text(judged(MetricReading(0.9, 0.8, 1.2))) == "900 ms (800 ms … 1.2 s)"
+    assert shown.measured_text(judged(MetricReading(0.05))) == "50 ms"
+    assert shown.measured_text(judged(MetricReading(None))) == "–"
 
 
 def test_criterion_text_names_its_reference_and_bound() -> None:
     plain = judged(MetricReading(1.0)).criterion
-    assert shown.wanted(plain) == "≤ 1.08 s"
+    assert shown.wanted_text(plain) == "≤ 1.08 s"
     both = judged(MetricReading(1.0), against="autoregressive", judge="bound", group="code").criterion
-    assert shown.wanted(both) == "≤ 1.080 × autoregressive, by its bound"
+    assert shown.wanted_text(both) == "≤ 1.080 × autoregressive, by its bound"
 
 
 def test_explanation_of_a_judgement_fits_one_line() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from draftd.canaries.checkers import JsonObject
 from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecision, judge_run
-from draftd_acceptance.gate.spec import Spec, load_spec, parse, shipped
+from draftd_acceptance.gate.spec import Spec, load_spec, parse, shipped_text
 from draftd_acceptance.quality import SCHEMAS
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
 from tests.synthetic_run import Truth, synthetic_run
@@ -57,7 +57,7 @@ def test_a_good_run_is_promoted(good: Path) -> None:
 
 
 def test_a_soak_of_another_block_length_than_the_candidates_is_said_to_be(good: Path) -> None:
-    verdict = judge_run(good, parse(shipped().replace('"knee"', "2"), "ours.toml"))
+    verdict = judge_run(good, parse(shipped_text().replace('"knee"', "2"), "ours.toml"))
     assert verdict.notes == (
         "The candidate is k2, but the soak stage measured k4-x4.",
         "The candidate is k2, but the quality stage measured ar, k4.",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
 from draftd_acceptance.gate.metrics import METRICS
-from draftd_acceptance.gate.spec import Operator, SpecError, load_spec, parse, shipped
+from draftd_acceptance.gate.spec import Operator, SpecError, load_spec, parse, shipped_text
 
 GOOD = """\
 name = "ours"
@@ -175,7 +175,7 @@ def test_the_shipped_spec_asks_for_what_a_production_candidate_has_to_show() -> 
 
 def test_a_copy_of_the_shipped_spec_is_the_shipped_spec(tmp_path: Path) -> None:
     copy = tmp_path / "copy.toml"
-    copy.write_text(shipped(), encoding="utf-8")
+    copy.write_text(shipped_text(), encoding="utf-8")
     assert load_spec(copy) == load_spec()
 
 

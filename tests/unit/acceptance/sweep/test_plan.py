@@ -64,7 +64,7 @@ some_options = st.builds(
 def test_a_run_remembers_all_of_it(options: SweepOptions) -> None:
     plan = json.loads(json.dumps(options.plan())) | {"arms": ["ar"], "requests": 7}
     assert SweepOptions.from_plan(plan) == options
-    assert SweepOptions.resumed(plan) == options
+    assert SweepOptions.resume(plan) == options
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_run_remembers_all_of_it(options: SweepOptions) -> None:
 )
 def test_sweep_options_out_of_bounds_are_named(field: str, value: Any, message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        SweepOptions.resumed(None, **{field: value})
+        SweepOptions.resume(None, **{field: value})
     assert message in str(caught.value)
 
 
 def test_options_not_given_are_those_the_run_began_with() -> None:
     plan = SweepOptions(repetitions=7, cool_down=0.5).plan()
-    assert SweepOptions.resumed(plan, repetitions=None, seed=4) == SweepOptions(repetitions=7, cool_down=0.5, seed=4)
-    assert SweepOptions.resumed(None, temperatures=()) == SweepOptions(temperatures=())
+    assert SweepOptions.resume(plan, repetitions=None, seed=4) == SweepOptions(repetitions=7, cool_down=0.5, seed=4)
+    assert SweepOptions.resume(None, temperatures=()) == SweepOptions(temperatures=())
 
 
 def test_a_plan_that_was_written_by_hand_is_checked() -> None:

@@ -30,7 +30,7 @@ from draftd_acceptance.sweep.plan import (
     Key,
     NothingToMeasure,
     SweepPlan,
-    measured,
+    measured_keys,
     pending,
     plan_sweep,
     run_sweep,
@@ -170,7 +170,7 @@ class TestStopped:
 
             kept = file.read_bytes() if file.exists() else b""
             kept = kept[: kept.rfind(b"\n") + 1]
-            missing = pending(schedule(plan), measured(RunFolder(path).ticks(Stage.SWEEP)))
+            missing = pending(schedule(plan), measured_keys(RunFolder(path).ticks(Stage.SWEEP)))
             session = begin(path)
             assert session.number == number
             with contextlib.suppress(KeyboardInterrupt):
@@ -205,7 +205,7 @@ class TestStopped:
             process.send_signal(signal.SIGKILL)
             process.wait(30)
         before = counted(RunFolder(path))
-        missing = pending(schedule(whole(daemon)), measured(before))
+        missing = pending(schedule(whole(daemon)), measured_keys(before))
         assert missing
         session = begin(path)
         run_sweep(session, SMALL, daemon.client.model(), silent)
@@ -239,10 +239,10 @@ class TestStopped:
 
     def test_another_plan_is_refused_by_its_field(self, daemon: Served, swept: Swept, begin: BEGUN) -> None:
         path = swept[0].folder.path
-        other = SweepOptions.resumed(SMALL.plan(), repetitions=2)
+        other = SweepOptions.resume(SMALL.plan(), repetitions=2)
         with pytest.raises(RunError, match="sweep: repetitions: got 2; allowed: 1, as this run began with"):
             run_sweep(begin(path), other, daemon.client.model(), silent)
-        own = SweepOptions.resumed(SMALL.plan(), max_tokens=5)
+        own = SweepOptions.resume(SMALL.plan(), max_tokens=5)
         with pytest.raises(RunError, match="sweep: max_tokens"):
             run_sweep(begin(path), own, daemon.client.model(), silent)
 
@@ -250,7 +250,7 @@ class TestStopped:
 class TestLess:
     def test_answers_lowered_by_the_daemon_end_the_sweep(self, daemon: Served, begin: BEGUN, tmp_path: Path) -> None:
         """The daemon says that it drafts 4, and its ladder stands at 2."""
-        options = SweepOptions.resumed(
+        options = SweepOptions.resume(
             SMALL.plan(), block_lengths=(0, 2, 4), temperatures=(), concurrency=(), repetitions=3, max_tokens=2
         )
         ladder = daemon.ladder
@@ -287,7 +287,7 @@ class TestLess:
             folder = RunFolder.create(tmp_path / "run")
             session = Session(served.client, folder, folder.begin_session(manifest()))
             model = served.client.model()
-            options = SweepOptions.resumed(SMALL.plan(), max_tokens=4)
+            options = SweepOptions.resume(SMALL.plan(), max_tokens=4)
             run_sweep(session, options, model, silent)
         assert {tick.place.arm for tick in folder.ticks(Stage.SWEEP)} == {"ar", "ar-t0.8", "ar-x3"}
         result = Sweep.read(folder)
@@ -315,7 +315,7 @@ class TestLess:
     ) -> None:
         """A byte is a token to this model: the longest prompt does not fit, and that shows only when it is asked."""
         prompts = (*from_texts(["one", "two", "three"]), *from_texts(["many " * 1000]))
-        options = SweepOptions.resumed(
+        options = SweepOptions.resume(
             SMALL.plan(), concurrency=(4,), temperatures=(), block_lengths=(0,), groups=(), prompts=prompts
         )
         session = begin(tmp_path / "run")
@@ -329,7 +329,7 @@ class TestLess:
         result = Sweep.read(session.folder)
         assert result is not None
         assert result.missing == sum(bool(tick.error) for tick in ticks)
-        assert all(key(tick) not in measured(ticks) for tick in together)
+        assert all(key(tick) not in measured_keys(ticks) for tick in together)
 
     def test_no_prompt_that_fits_is_an_error(self, begin: BEGUN, daemon: Served, tmp_path: Path) -> None:
         model = daemon.client.model()
